@@ -1,0 +1,28 @@
+"""normgeom: what LayerNorm and RMSNorm do to a vector, to a network, and to what we believe about networks."""
+
+from normgeom.checks import Interval, check_parameters, verify
+from normgeom.geometry.uniform import angle, project_out, uniform_vector
+from normgeom.measure.survey import Survey
+from normgeom.measure.watch import watch
+from normgeom.models.sites import NormSite, find_norms
+from normgeom.models.twins import twins
+from normgeom.norms import LayerNorm, RMSNorm, layer_norm, layer_norm_steps, rms_norm
+
+__all__ = [
+    "Interval",
+    "LayerNorm",
+    "NormSite",
+    "RMSNorm",
+    "Survey",
+    "angle",
+    "check_parameters",
+    "find_norms",
+    "layer_norm",
+    "layer_norm_steps",
+    "project_out",
+    "rms_norm",
+    "twins",
+    "uniform_vector",
+    "verify",
+    "watch",
+]

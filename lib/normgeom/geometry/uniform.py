@@ -1,0 +1,73 @@
+"""The uniform vector, projections and angles: what LayerNorm does before it divides."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from normgeom.norms import check_floating, widen
+
+
+def uniform_vector(d: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
+    """The uniform vector (1, …, 1), ``(d,)``, of length √d (def-uniform-vector).
+
+    Raises:
+        ValueError: ``d`` is below 1.
+    """
+    if d < 1:
+        raise ValueError(f"d: expected at least 1, got {d}")
+    return torch.ones(d, dtype=dtype, device=device)
+
+
+def project_out(x: Tensor, direction: Tensor) -> Tensor:
+    """``x`` without its component along ``direction`` (eq-projection).
+
+    Args:
+        x: ``(..., d)``, floating point.
+        direction: ``(d,)``, of any length but zero.
+
+    Returns:
+        ``(..., d)`` in the dtype of ``x``, orthogonal to ``direction``; NaN where ``direction`` is zero.
+
+    Raises:
+        TypeError: ``x`` or ``direction`` is not floating point.
+        ValueError: the last dimensions differ.
+    """
+    wide, unit = _operands(x, direction)
+    for _ in range(2):  # once more removes what rounding left, which is of the size of x
+        wide = wide - (wide @ unit).unsqueeze(-1) * unit
+    return wide.to(x.dtype)
+
+
+def angle(x: Tensor, direction: Tensor) -> Tensor:
+    """The angle between ``x`` and ``direction`` in degrees, 0 to 180 (eq-angle).
+
+    Args:
+        x: ``(..., d)``, floating point.
+        direction: ``(d,)``, of any length but zero.
+
+    Returns:
+        ``(...)`` in at least float32.  Computed as atan2(‖x_⊥‖, x·u), which keeps its accuracy near 0 and 180
+        degrees, where an arc cosine loses half of the digits.  The zero vector has no angle: NaN.
+
+    Raises:
+        TypeError: ``x`` or ``direction`` is not floating point.
+        ValueError: the last dimensions differ.
+    """
+    wide, unit = _operands(x, direction)
+    wide = wide / wide.abs().amax(-1, keepdim=True)  # 0/0 for the zero vector; no square under- or overflows
+    across = torch.linalg.vector_norm(project_out(wide, unit), dim=-1)
+    return torch.rad2deg(torch.atan2(across, wide @ unit))
+
+
+def _operands(x: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+    """``x`` widened, and the unit vector along ``direction`` in the same dtype."""
+    check_floating("x", x)
+    check_floating("direction", direction)
+    if direction.dim() != 1 or x.dim() == 0 or x.shape[-1:] != direction.shape:
+        expected, got = tuple(x.shape[-1:]), tuple(direction.shape)
+        raise ValueError(f"direction: expected shape {expected}, the last dimension of x, got {got}")
+    wide = widen(x)
+    direction = direction.to(wide.dtype)
+    direction = direction / direction.abs().amax()
+    return wide, direction / torch.linalg.vector_norm(direction)

@@ -1,0 +1,113 @@
+"""The book's recurring pictures. Each returns a figure and the words that describe it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.figure import Figure
+
+from normgeom.view.style import COLORS, MARKERS, WIDTH, style
+
+NULL_QUANTILES = (0.05, 0.95)
+
+
+def angles_by_layer(
+    tables: Mapping[str, pd.DataFrame], side: str = "in", positions: str = "rest"
+) -> tuple[Figure, str]:
+    """Mean angle ± one standard deviation at each norm, for the directions of :data:`normgeom.view.style.MARKERS`.
+
+    Args:
+        tables: for each model's name, what :meth:`normgeom.Survey.table` gave.
+        side: ``"in"`` or ``"out"`` of the norms.
+        positions: which tokens, as in the table.
+
+    Returns:
+        the figure, one panel a model, and its alt text.
+    """
+    words = []
+    with style():
+        figure, axes = plt.subplots(1, len(tables), figsize=(WIDTH, 3.0), sharey=True, squeeze=False)
+        for axis, (model, table) in zip(axes[0], tables.items(), strict=True):
+            rows = _rows(table, side, positions)
+            for shift, direction in enumerate(MARKERS):
+                part = rows[rows.direction == direction]
+                axis.errorbar(
+                    [i + 0.22 * (shift - 1) for i in range(len(part))],
+                    part.mean_deg,
+                    part.std_deg,
+                    color=COLORS[direction],
+                    marker=MARKERS[direction],
+                    linestyle="none",
+                    elinewidth=1.0,
+                    label=direction.replace("random_", "random "),
+                )
+            axis.axhline(90, color=COLORS["ink"], linewidth=0.8)
+            axis.set(title=model, xlabel="norm, in order of use", xticks=_ticks(rows.site.nunique()))
+            uniform = rows[rows.direction == "uniform"]
+            words.append(
+                f"{model}: mean angle to the uniform vector between {uniform.mean_deg.min():.1f} and "
+                f"{uniform.mean_deg.max():.1f} degrees, "
+                f"spread {uniform.std_deg.min():.1f} to {uniform.std_deg.max():.1f}"
+            )
+        axes[0, 0].set_ylabel("angle / degrees")
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return figure, f"Angles at the {side}put of each norm, mean and standard deviation. " + "; ".join(words) + "."
+
+
+def occupancy_by_layer(
+    tables: Mapping[str, pd.DataFrame], side: str = "in", positions: str = "rest"
+) -> tuple[Figure, str]:
+    """Occupancy of the uniform direction at each norm, one line a run, over the null's band (:func:`null_band`).
+
+    Arguments and results are those of :func:`angles_by_layer`; a table may hold several runs, told apart by a
+    column ``run``.
+    """
+    words = []
+    with style():
+        figure, axes = plt.subplots(1, len(tables), figsize=(WIDTH, 3.0), sharey=True, squeeze=False)
+        for axis, (model, table) in zip(axes[0], tables.items(), strict=True):
+            rows, band = _rows(table, side, positions), null_band(table, side, positions)
+            place = range(len(band))
+            axis.fill_between(
+                place, band.low, band.high, color=COLORS["null"], alpha=0.3, linewidth=0, label="random, 5 to 95 %"
+            )
+            axis.plot(place, band["median"], color=COLORS["null"], linestyle="--", label="random, median")
+            uniform = rows[rows.direction == "uniform"].pivot(index="site", columns="run", values="occupancy")
+            uniform = uniform.loc[band.index]
+            for number, run in enumerate(uniform):
+                label = "uniform vector, one line a run" if number == 0 else None
+                axis.plot(place, uniform[run], color=COLORS["uniform"], marker="o", label=label)
+            axis.set(title=model, xlabel="norm, in order of use", xticks=_ticks(len(band)), yscale="log")
+            values = uniform.to_numpy()
+            below = (values < band.low.to_numpy()[:, None]).sum()
+            above = (values > band.high.to_numpy()[:, None]).sum()
+            words.append(
+                f"{model}: the uniform vector from {values.min():.2g} to {values.max():.2g}, below the random "
+                f"directions' band at {below} and above it at {above} of {values.size} points"
+            )
+        axes[0, 0].set_ylabel("occupancy d·E[cos²]")
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return figure, f"Occupancy at the {side}put of each norm. " + "; ".join(words) + "."
+
+
+def null_band(table: pd.DataFrame, side: str = "in", positions: str = "rest") -> pd.DataFrame:
+    """For each norm the quantiles of the occupancy over all ``random_…`` directions of all runs in the table.
+
+    Returns:
+        a frame indexed by site in order of use, columns ``low`` (5 %), ``median`` and ``high`` (95 %).
+    """
+    rows = _rows(table, side, positions)
+    drawn = rows[rows.direction.str.startswith("random_")].groupby("site", sort=False).occupancy
+    low, high = (drawn.quantile(q) for q in NULL_QUANTILES)
+    return pd.DataFrame({"low": low, "median": drawn.median(), "high": high}).loc[rows.site.unique()]
+
+
+def _rows(table: pd.DataFrame, side: str, positions: str) -> pd.DataFrame:
+    rows = table[(table.side == side) & (table.positions == positions)]
+    return rows if "run" in rows else rows.assign(run=0)
+
+
+def _ticks(sites: int) -> range:
+    return range(0, sites, max(1, sites // 8))

@@ -1,0 +1,177 @@
+"""Pictures in three dimensions that turn under the mouse; a step slider needs no kernel."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+import torch
+from torch import Tensor
+
+from normgeom.geometry.uniform import project_out, uniform_vector
+from normgeom.norms import layer_norm, layer_norm_steps, rms_norm
+from normgeom.view.style import COLORS
+
+_GREY = "#808080"
+
+
+def three_steps(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> tuple[go.Figure, str]:
+    """LayerNorm of one vector of ℝ³ in six pictures, one a position of the slider.
+
+    Args:
+        x, weight, bias: ``(3,)``.
+        eps: ε of the norm.
+
+    Returns:
+        the figure and its alt text.
+    """
+    steps = layer_norm_steps(x, weight, bias, eps)
+    one, across = uniform_vector(3).to(x), project_out(x, uniform_vector(3).to(x))
+    arrows = {
+        "x": (x, COLORS["uniform"]),
+        "1": (one, COLORS["random_a"]),
+        "mean vector": (x - across, COLORS["random_b"]),
+        "Πx": (across, "#E69F00"),
+        "Πx/‖Πx‖": (across / across.norm(), "#CC79A7"),
+        "n": (steps.normalized, "#56B4E9"),
+        "γ⊙n + β": (steps.output, COLORS["null"]),
+    }
+    panels = {
+        "(a) a vector and the uniform vector": ("x", "1"),
+        "(b) its two components": ("x", "1", "mean vector", "Πx"),
+        "(c) the mean is dropped": ("1", "Πx"),
+        "(d) length 1": ("1", "Πx", "Πx/‖Πx‖"),
+        "(e) length √d, almost": ("1", "Πx/‖Πx‖", "n"),
+        "(f) gain and shift": ("1", "n", "γ⊙n + β"),
+    }
+    inner = ("mean vector", "Πx/‖Πx‖")  # lie inside longer arrows, so they are drawn thicker
+    reach = 1.05 * max(float(v.norm()) for v, _ in arrows.values())
+    frames = [
+        go.Frame(
+            name=panel,
+            data=[_arrow(*arrows[name], 11 if name in inner else 6, name in shown) for name in arrows],
+            traces=list(range(len(arrows))),
+            layout=dict(scene=dict(annotations=[_label(name, *arrows[name]) for name in shown])),
+        )
+        for panel, shown in panels.items()
+    ]
+    figure = go.Figure(data=[*frames[0].data, _circle(3**0.5), *_room(reach)], frames=frames)
+    figure.update_layout(_scene(reach), sliders=[_slider(list(panels))], height=520)
+    figure.update_layout(frames[0].layout)
+    words = (
+        f"An arrow in space in six steps. The vector {_numbers(x)} minus its component {_numbers(x - across)} along "
+        f"(1, 1, 1) leaves {_numbers(across)} in the plane orthogonal to (1, 1, 1); stretched to length "
+        f"{float(steps.normalized.norm()):.3f}, just inside √3, it is {_numbers(steps.normalized)} on a ring in that "
+        f"plane; gain and shift move it to {_numbers(steps.output)}, off the plane."
+    )
+    return figure, words
+
+
+def outputs_in_space(x: Tensor) -> tuple[go.Figure, str]:
+    """Where LayerNorm and RMSNorm send the same points ``x`` ``(n, 3)`` of ℝ³; figure and alt text."""
+    layer, rms = layer_norm(x), rms_norm(x)
+    clouds = {
+        "LayerNorm": (layer, COLORS["uniform"], "circle"),
+        "RMSNorm": (rms, COLORS["random_a"], "diamond"),
+    }
+    data = [
+        go.Scatter3d(
+            **dict(zip("xyz", points.T.tolist(), strict=True)),
+            mode="markers",
+            name=name,
+            marker=dict(size=2.5, color=color, symbol=symbol),
+        )
+        for name, (points, color, symbol) in clouds.items()
+    ]
+    one = uniform_vector(3).to(x), COLORS["random_b"]
+    figure = go.Figure(data=[*data, _arrow(*one), *_room(2.3)])
+    figure.update_layout(_scene(2.3), height=480, scene_annotations=[_label("1", *one)])
+    off_plane = float((rms @ uniform_vector(3).to(x)).abs().max())
+    words = (
+        f"{len(x)} points of space after each norm. LayerNorm puts all of them on one ring of radius √3 in the plane "
+        f"orthogonal to (1, 1, 1); RMSNorm spreads them over the whole sphere of radius √3, with a component along "
+        f"(1, 1, 1) of up to {off_plane / 3**0.5:.2f}."
+    )
+    return figure, words
+
+
+def _arrow(v: Tensor, color: str, width: int = 6, shown: bool = True) -> go.Scatter3d:
+    x, y, z = ([0.0, shown * float(c)] for c in v)
+    return go.Scatter3d(
+        x=x,
+        y=y,
+        z=z,
+        mode="lines+markers",
+        line=dict(width=width, color=color),
+        marker=dict(size=[0, 5 if shown else 0], color=color),
+        hoverinfo="skip",
+        showlegend=False,
+    )
+
+
+def _label(name: str, v: Tensor, color: str) -> dict:
+    font = dict(color=color, size=15)
+    return dict(zip("xyz", v.tolist(), strict=True), text=name, font=font, showarrow=False, yshift=12)
+
+
+def _frame() -> Tensor:
+    """Three orthonormal columns: two of the plane orthogonal to 1, and 1 itself."""
+    return torch.tensor([[1.0, -1.0, 0.0], [1.0, 1.0, -2.0], [1.0, 1.0, 1.0]]).T / torch.tensor([2.0, 6.0, 3.0]).sqrt()
+
+
+def _circle(radius: float) -> go.Scatter3d:
+    x, y, z = _ring(radius).tolist()
+    return go.Scatter3d(
+        x=x, y=y, z=z, mode="lines", line=dict(width=3, color=_GREY), hoverinfo="skip", showlegend=False
+    )
+
+
+def _ring(radius: float) -> Tensor:
+    t = torch.linspace(0, 2 * torch.pi, 91)
+    return radius * _frame()[:, :2] @ torch.stack([t.cos(), t.sin()])
+
+
+def _room(reach: float) -> list:
+    """The plane orthogonal to 1 as a disc, and the three coordinate axes."""
+    x, y, z = torch.cat([torch.zeros(3, 1), _ring(0.8 * reach)], dim=1).tolist()
+    rim = list(range(1, len(x)))
+    disc = go.Mesh3d(
+        x=x, y=y, z=z, i=[0] * (len(rim) - 1), j=rim[:-1], k=rim[1:], color="#808080", opacity=0.15, hoverinfo="skip"
+    )
+    axes = [
+        go.Scatter3d(
+            **{c: [0, reach if c == axis else 0] for c in "xyz"},
+            mode="lines+text",
+            text=["", label],
+            textfont=dict(color=_GREY, size=13),
+            line=dict(width=2, color=_GREY),
+            hoverinfo="skip",
+            showlegend=False,
+        )
+        for axis, label in zip("xyz", ("x₁", "x₂", "x₃"), strict=True)
+    ]
+    return [disc, *axes]
+
+
+def _scene(reach: float) -> dict:
+    eye = _frame() @ torch.tensor([0.68, -0.77, 0.42])  # 1 points up, the plane is the floor
+    hidden = dict(range=[-reach, reach], visible=False)
+    return dict(
+        scene=dict(
+            **{f"{c}axis": hidden for c in "xyz"},
+            aspectmode="cube",
+            camera=dict(eye=dict(zip("xyz", eye.tolist(), strict=True)), up=dict(x=1, y=1, z=1)),
+        ),
+        margin=dict(l=0, r=0, t=10, b=0),
+        paper_bgcolor="rgba(0,0,0,0)",
+        legend=dict(orientation="h", y=1.0, font=dict(color=_GREY, size=14), itemsizing="constant"),
+    )
+
+
+def _slider(labels: list[str]) -> dict:
+    move = dict(mode="immediate", frame=dict(duration=0, redraw=True), transition=dict(duration=0))
+    steps = [dict(method="animate", label=label, args=[[label], move]) for label in labels]
+    current = dict(prefix="", font=dict(color=_GREY, size=15))
+    return dict(steps=steps, currentvalue=current, font=dict(color="rgba(0,0,0,0)", size=1), pad=dict(l=20, r=20, b=10))
+
+
+def _numbers(v: Tensor) -> str:
+    return "(" + ", ".join(f"{float(c):.2f}" for c in v) + ")"
