@@ -1,0 +1,81 @@
+"""The book on disk: its pages in the order of the table of contents, executed where they are notebooks."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import nbformat
+import yaml
+
+CHAPTERS = Path("chapters")
+EXECUTED = Path("_build/run")
+LEDGER = "appendix/ledger"
+HEADER = re.compile(r"\A---\n(.*?\n)?jupytext:", re.S)
+
+
+def chapter_number(name: str) -> int | None:
+    """The number at the head of a file name, ``02-uniform-vector`` → 2; None for what has no number."""
+    digits = re.match(r"\d+(?=-)", Path(name).name)
+    return int(digits[0]) if digits else None
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page: ``name`` is its path below chapters/ without a suffix, ``cells`` are nbformat's."""
+
+    name: str
+    is_notebook: bool
+    notebook: nbformat.NotebookNode
+
+    @property
+    def cells(self) -> list[nbformat.NotebookNode]:
+        return self.notebook.cells
+
+
+class Book:
+    """The pages under ``root``, and what their files say about the book."""
+
+    def __init__(self, root: Path):
+        self.root = root
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Every page that the table of contents names, the ledger too."""
+        toc = yaml.safe_load((self.root / "_toc.yml").read_text("utf-8"))
+        return [Path(file).relative_to(CHAPTERS).as_posix() for file in _files(toc)]
+
+    @cached_property
+    def pages(self) -> list[Page]:
+        """Every page but the ledger, which is made from the others."""
+        return [self._page(name) for name in self.names if name != LEDGER]
+
+    @property
+    def notebooks(self) -> list[Page]:
+        return [page for page in self.pages if page.is_notebook]
+
+    @cached_property
+    def project(self) -> dict:
+        """The ``[project]`` table of pyproject.toml."""
+        return tomllib.loads((self.root / "pyproject.toml").read_text("utf-8"))["project"]
+
+    def _page(self, name: str) -> Page:
+        text = (self.root / CHAPTERS / f"{name}.md").read_text("utf-8")
+        if HEADER.match(text):
+            executed = nbformat.read(self.root / EXECUTED / f"{name}.ipynb", as_version=4)
+            return Page(name, True, executed)
+        return Page(name, False, nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text)]))
+
+
+def _files(entry: dict | list) -> Iterator[str]:
+    if isinstance(entry, list):
+        for item in entry:
+            yield from _files(item)
+        return
+    yield from (entry[key] for key in ("root", "file") if key in entry)
+    for key in ("parts", "chapters", "sections"):
+        yield from _files(entry.get(key, []))

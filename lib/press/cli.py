@@ -1,0 +1,72 @@
+"""``python -m press COMMAND``: the steps of the Makefile that are more than one program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from press.book import Book
+from press.refusals import refusals
+
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+@click.group()
+@click.option("--root", type=FOLDER, default=".", help="The folder of the book.")
+@click.pass_context
+def main(context: click.Context, root: Path) -> None:
+    """Turn executed chapters into pages, notebooks and figures."""
+    context.obj = Book(root)
+
+
+@main.command()
+@click.pass_obj
+def check(book: Book) -> None:
+    """Say what is wrong with the chapters; exit 1 if anything is."""
+    if found := refusals(book):
+        for message in found:
+            click.echo(f"refused: {message}", err=True)
+        raise SystemExit(1)
+
+
+@main.command("stage")
+@click.pass_context
+def stage_command(context: click.Context) -> None:
+    """Check the chapters, then write what Jupyter Book builds from to _build/stage."""
+    from press.stage import put, stage
+
+    context.invoke(check)
+    put(context.obj.root / "_build/stage", stage(context.obj))
+
+
+@main.command("site")
+@click.pass_obj
+def site_command(book: Book) -> None:
+    """Build _build/html from _build/stage; exit 1 on any warning."""
+    from press.pages import pages
+
+    if not pages(book.root / "_build/stage", book.root / "_build/html"):
+        raise click.ClickException("the pages were not built without warnings")
+
+
+@main.command("notebooks")
+@click.pass_obj
+def notebooks_command(book: Book) -> None:
+    """Write notebooks/ from the executed chapters and the labels of the built pages."""
+    from press.notebooks import notebooks
+    from press.stage import put
+
+    put(book.root / "notebooks", notebooks(book))
+
+
+@main.command("figures")
+@click.pass_obj
+def figures_command(book: Book) -> None:
+    """Write the named figures of the executed chapters to figures/NAME.svg."""
+    from press.figures import figures
+
+    folder = book.root / "figures"
+    folder.mkdir(exist_ok=True)
+    for name, svg in figures(book).items():
+        (folder / f"{name}.svg").write_text(svg, encoding="utf-8")

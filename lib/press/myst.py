@@ -1,0 +1,114 @@
+"""MyST text as blocks: what the labels, the checks and the plain notebooks share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import yaml
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from mdit_py_plugins.amsmath import amsmath_plugin
+from mdit_py_plugins.colon_fence import colon_fence_plugin
+from mdit_py_plugins.dollarmath import dollarmath_plugin
+from mdit_py_plugins.front_matter import front_matter_plugin
+from mdit_py_plugins.myst_blocks import myst_block_plugin
+
+NAME = re.compile(r"\{([\w:.-]+)\}$")
+OPTION = re.compile(r":([\w-]+):[ \t]*(.*)")
+# A code span is matched first and has no name, so that a role quoted in one is left alone.
+ROLE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)|\{(?P<name>[\w:.-]+)\}(`+)(?P<text>.+?)\3", re.S)
+NO_MYST_INSIDE = {"math", "code", "code-block", "code-cell", "literalinclude", "raw", "bibliography"}
+
+_parser = (
+    MarkdownIt("commonmark")
+    .enable("table")
+    .use(front_matter_plugin)
+    .use(colon_fence_plugin)
+    .use(dollarmath_plugin, double_inline=True)
+    .use(amsmath_plugin)
+    .use(myst_block_plugin)
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A construct of MyST and the lines ``[start, end)`` it covers.
+
+    ``kind`` is directive, math (``$$ … $$``), target (``(label)=``), comment (``% …``) or prose (lines that
+    may hold roles).  ``name``, ``argument`` and ``options`` are a directive's; ``options["label"]`` is also where
+    math and targets keep theirs.
+    """
+
+    kind: str
+    start: int
+    end: int
+    body: str
+    name: str = ""
+    argument: str = ""
+    options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The label that the block defines, or an empty string."""
+        return self.options.get("label") or self.options.get("name", "")
+
+
+def blocks(text: str) -> list[Block]:
+    """The blocks of ``text`` from top to bottom; what lies between them is plain Markdown."""
+    found: dict[int, Block] = {}
+    for token in _parser.parse(text):
+        make = _MAKERS.get(token.type)
+        if make and token.map and (block := make(token, *token.map)):
+            # The cells of a table row share their line, which is one block of prose.
+            found.setdefault(block.start, block)
+    return [found[start] for start in sorted(found)]
+
+
+def walk(text: str, inside: tuple[str, ...] = ()) -> Iterator[tuple[Block, tuple[str, ...]]]:
+    """Every block, outer before inner, with the names of the directives around it."""
+    for block in blocks(text):
+        yield block, inside
+        if block.kind == "directive" and block.name not in NO_MYST_INSIDE:
+            yield from walk(block.body, (*inside, block.name))
+
+
+def roles(text: str, name: str) -> Iterator[str]:
+    """The contents of the roles called ``name``."""
+    return (match["text"] for match in ROLE.finditer(text) if match["name"] == name)
+
+
+def _directive(token: Token, start: int, end: int) -> Block | None:
+    head, _, argument = token.info.strip().partition(" ")
+    if not (name := NAME.match(head)):
+        return None
+    options, body = _options(token.content)
+    return Block("directive", start, end, body, name[1], argument.strip(), options)
+
+
+def _options(content: str) -> tuple[dict[str, str], str]:
+    """Split a directive's content into its options, in either of MyST's two spellings, and its body."""
+    if content.startswith("---\n"):
+        head, _, body = content[4:].partition("\n---\n")
+        return yaml.safe_load(head), body
+    options, lines = {}, content.split("\n")
+    while lines and (option := OPTION.match(lines[0])):
+        options[option[1]] = option[2].strip()
+        lines.pop(0)
+    return options, "\n".join(lines)
+
+
+def _math(token: Token, start: int, end: int) -> Block:
+    return Block("math", start, end, token.content, options={"label": token.info} if token.info else {})
+
+
+_MAKERS = {
+    "fence": _directive,
+    "colon_fence": _directive,
+    "math_block": _math,
+    "math_block_label": _math,
+    "myst_target": lambda token, a, b: Block("target", a, b, "", options={"label": token.content}),
+    "myst_line_comment": lambda token, a, b: Block("comment", a, b, token.content),
+    "inline": lambda token, a, b: Block("prose", a, b, token.content),
+}

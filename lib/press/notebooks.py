@@ -1,0 +1,98 @@
+"""The committed notebooks: plain Markdown, text outputs only, the same bytes whenever the chapter is the same."""
+
+from __future__ import annotations
+
+import json
+
+from nbformat import NotebookNode, v4
+
+from press.book import CHAPTERS, Book, Page
+from press.citations import citations
+from press.plain import Plain
+from press.stage import dumps
+
+UNCOMPARED = "nbval-ignore-output"
+METADATA = {
+    "accelerator": "GPU",
+    "colab": {"gpuType": "T4", "provenance": []},
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+SETUP = """\
+# Needed where the library is missing, as on a fresh Colab machine; does nothing elsewhere.
+import importlib.util
+
+if importlib.util.find_spec("{name}") is None:
+    {install}"""
+INSTALL = '%pip install -q "{name} @ git+{url}"'
+REFUSE = 'raise ModuleNotFoundError("{name} is missing: run `pip install .` in the folder of the repository")'
+
+
+def notebooks(book: Book) -> dict[str, bytes]:
+    """Path below notebooks/ → content of every chapter's notebook."""
+    built = json.loads((book.root / "_build/labels.json").read_text("utf-8"))
+    sources = citations(book.root / CHAPTERS / "references.bib")
+    names = [page.name for page in book.notebooks]
+    setup = setup_cell(book.project)
+    return {
+        f"{page.name}.ipynb": dumps(
+            notebook(page, Plain(page.name, built["labels"], built["titles"], sources, names), setup)
+        ).encode()
+        for page in book.notebooks
+    }
+
+
+def setup_cell(project: dict) -> NotebookNode:
+    """The cell that installs the project from its repository, or says how to where no repository is named."""
+    url = project.get("urls", {}).get("Repository")
+    install = (INSTALL if url else REFUSE).format(name=project["name"], url=url)
+    cell = v4.new_code_cell(SETUP.format(name=project["name"], install=install))
+    cell.metadata.tags = ["setup", UNCOMPARED]
+    return cell
+
+
+def notebook(page: Page, plain: Plain, setup: NotebookNode) -> NotebookNode:
+    """A chapter as a notebook that any Jupyter shows and nbval can compare."""
+    first, *rest = page.cells
+    cells = [*_cells(first, plain), setup, *(made for cell in rest for made in _cells(cell, plain))]
+    result = v4.new_notebook(cells=[NotebookNode(cell) for cell in cells], metadata=METADATA)
+    count = 0
+    for number, cell in enumerate(result.cells):
+        cell.id = f"cell-{number}"
+        if cell.cell_type == "code":
+            # nbval compares nothing where the count is missing.
+            count += 1
+            cell.execution_count = count
+            for output in cell.outputs:
+                if output.output_type == "execute_result":
+                    output.execution_count = count
+    return result
+
+
+def _cells(cell: NotebookNode, plain: Plain) -> list[NotebookNode]:
+    if cell.cell_type != "code":
+        return [v4.new_markdown_cell(plain.render(cell.source))]
+    tags = list(cell.metadata.get("tags", []))
+    outputs = text_outputs(cell.outputs)
+    if outputs is None and UNCOMPARED not in tags:
+        tags.append(UNCOMPARED)
+    kept = [] if UNCOMPARED in tags else outputs
+    code = v4.new_code_cell(cell.source, metadata={"tags": tags} if tags else {}, outputs=kept)
+    figure = cell.metadata.get("mystnb", {}).get("figure", {})
+    if "caption" not in figure:
+        return [code]
+    head = f"*{plain.number(figure['name'])}.* " if "name" in figure else ""
+    return [code, v4.new_markdown_cell(head + plain.render(figure["caption"]))]
+
+
+def text_outputs(outputs: list[NotebookNode]) -> list[NotebookNode] | None:
+    """What was printed, as one stream, and the results' text; None where something is more than text."""
+    printed = "".join(out.text for out in outputs if out.get("name") == "stdout")
+    kept = [v4.new_output("stream", name="stdout", text=printed)] if printed else []
+    for output in outputs:
+        if output.output_type == "stream":
+            continue
+        if set(output.get("data", {"": ""})) != {"text/plain"}:
+            return None
+        kept.append(v4.new_output(output.output_type, data=output.data))
+    return kept

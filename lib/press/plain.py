@@ -1,0 +1,213 @@
+"""MyST as plain Markdown, numbers and links resolved.  What has no plain form is an error, never left as it is."""
+
+from __future__ import annotations
+
+import os.path
+import posixpath
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import click
+
+from press.book import LEDGER
+from press.citations import Citation
+from press.myst import ROLE, Block, blocks
+
+ADMONITIONS = ("note", "tip", "hint", "important", "warning", "caution", "attention", "seealso")
+STATEMENTS = ("theorem", "proposition", "corollary", "lemma", "definition", "conjecture", "observation", "remark")
+MORE_STATEMENTS = ("example", "algorithm", "assumption", "axiom", "property", "criterion", "notation")
+TITLED = re.compile(r"(?P<words>.*?)\s*<(?P<target>[^<>]+)>", re.S)
+LOCAL_LINK = re.compile(r"\]\((#[^)]*|[^):]*\.(?:md|ipynb)[^)]*)\)")
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Renders the text of one page.
+
+    ``labels`` and ``titles`` are what the built pages say (:mod:`press.site.labels`), ``notebooks`` the names of the
+    pages that are notebooks; links go from ``notebooks/{page}.ipynb``.  The ledger is made with the pages, so there is
+    no file to link to.
+    """
+
+    page: str
+    labels: dict[str, dict[str, str]]
+    titles: dict[str, str]
+    citations: dict[str, Citation]
+    notebooks: list[str]
+
+    def render(self, text: str) -> str:
+        """``text`` without MyST."""
+        lines, out, at = text.split("\n"), [], 0
+        for block in blocks(text):
+            out += lines[at : block.start]
+            if block.kind == "prose":
+                out.append(self._prose("\n".join(lines[block.start : block.end])))
+            elif block.kind not in ("target", "comment"):
+                indent = re.match(r"[\s>]*", lines[block.start])[0]
+                out += [(indent + line).rstrip() for line in self._block(block).split("\n")]
+            at = max(at, block.end)
+        return re.sub(r"\n{3,}", "\n\n", "\n".join(out + lines[at:])).strip()
+
+    def number(self, label: str) -> str:
+        """How {numref} reads."""
+        return self._label(label)["numref"]
+
+    def _block(self, block: Block) -> str:
+        if block.kind == "math":
+            return _math(self, block)
+        if block.name not in DIRECTIVES:
+            raise self._unknown(f"{{{block.name}}} {block.argument}".strip())
+        return DIRECTIVES[block.name](self, block)
+
+    def _prose(self, text: str) -> str:
+        if link := LOCAL_LINK.search(ROLE.sub("", text)):
+            raise self._unknown(f"the link {link[0][1:]}; write {{ref}} or {{doc}}")
+        return ROLE.sub(self._role, text)
+
+    def _role(self, match: re.Match) -> str:
+        if not match["name"]:
+            return match[0]
+        if match["name"] not in ROLES:
+            raise self._unknown(match[0])
+        return ROLES[match["name"]](self, match["text"])
+
+    def _label(self, label: str) -> dict[str, str]:
+        if label not in self.labels:
+            raise self._unknown(f"the label {label}, which no built page defines")
+        return self.labels[label]
+
+    def _linked(self, words: str, doc: str) -> str:
+        name = posixpath.relpath(doc, "chapters")
+        if name in (self.page, LEDGER):
+            return words
+        target = f"notebooks/{name}.ipynb" if name in self.notebooks else f"chapters/{name}.md"
+        return f"[{words}]({os.path.relpath(target, os.path.dirname(f'notebooks/{self.page}'))})"
+
+    def _unknown(self, what: str) -> click.ClickException:
+        return click.ClickException(f"{self.page}: no plain form for {what}")
+
+
+def _math(plain: Plain, block: Block) -> str:
+    tag = f"\n\\tag{{{plain._label(block.label)['number']}}}" if block.label else ""
+    return f"$$\n{block.body.strip()}{tag}\n$$"
+
+
+def _statement(plain: Plain, block: Block) -> str:
+    head = plain._label(block.label)["ref"] if block.label else block.name.removeprefix("prf:").capitalize()
+    return _boxed(plain, head + (f" ({plain._prose(block.argument)})" if block.argument else ""), block)
+
+
+def _admonition(plain: Plain, block: Block) -> str:
+    head = plain._prose(block.argument) if block.name == "admonition" else block.name.capitalize()
+    if "dropdown" in block.options.get("class", ""):
+        return _folded(head, plain.render(block.body))
+    body = block.body if block.name == "admonition" else f"{block.argument}\n{block.body}".strip()
+    return _quote(f"**{head}.** {plain.render(body)}")
+
+
+def _exercise(plain: Plain, block: Block) -> str:
+    head = plain.number(block.label) if block.label else "Exercise"
+    return _boxed(plain, head + (f" ({plain._prose(block.argument)})" if block.argument else ""), block)
+
+
+def _solution(plain: Plain, block: Block) -> str:
+    return _folded(f"Solution to {plain.number(block.argument)}", plain.render(block.body))
+
+
+def _dropdown(plain: Plain, block: Block) -> str:
+    return _folded(plain._prose(block.argument), plain.render(block.body))
+
+
+def _image(plain: Plain, block: Block) -> str:
+    folder = os.path.dirname(f"notebooks/{plain.page}")
+    source = os.path.relpath(os.path.join("chapters", os.path.dirname(plain.page), block.argument), folder)
+    image = f"![{block.options.get('alt', '')}]({source})"
+    if not block.body.strip():
+        return image
+    head = f"*{plain.number(block.label)}.* " if block.label else ""
+    return f"{image}\n\n{head}{plain.render(block.body)}"
+
+
+def _boxed(plain: Plain, head: str, block: Block) -> str:
+    return _quote(f"**{head}.** {plain.render(block.body)}")
+
+
+def _quote(text: str) -> str:
+    # Notebooks take math out before they see the quotation marks, so a formula must not span lines here.
+    text = re.sub(r"\$\$.+?\$\$", lambda math: " ".join(math[0].split()), text, flags=re.S)
+    return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))
+
+
+def _folded(head: str, text: str) -> str:
+    return f"<details>\n<summary>{head}</summary>\n\n{text}\n\n</details>"
+
+
+def _reference(field: str) -> Callable[[Plain, str], str]:
+    def role(plain: Plain, text: str) -> str:
+        titled = TITLED.fullmatch(text)
+        entry = plain._label(titled["target"] if titled else text)
+        if field not in entry:
+            raise plain._unknown(f"a reference to {text}: it has no number or title")
+        words = entry[field]
+        if titled:
+            words = titled["words"].replace("%s", words.rpartition(" ")[2])
+        return plain._linked(words, entry["doc"])
+
+    return role
+
+
+def _doc(plain: Plain, text: str) -> str:
+    titled = TITLED.fullmatch(text)
+    target = titled["target"] if titled else text
+    doc = posixpath.normpath(posixpath.join("/chapters", posixpath.dirname(plain.page), target))[1:]
+    if doc not in plain.titles:
+        raise plain._unknown(f"{{doc}}`{text}`, which is no page")
+    return plain._linked(titled["words"] if titled else plain.titles[doc], doc)
+
+
+def _cite(textual: bool) -> Callable[[Plain, str], str]:
+    form, around = ("{} ({})", "{}") if textual else ("{}, {}", "({})")
+
+    def role(plain: Plain, text: str) -> str:
+        cited = []
+        for key in (key.strip() for key in text.split(",")):
+            if key not in plain.citations:
+                raise plain._unknown(f"the source {key}, which is not in references.bib")
+            source = plain.citations[key]
+            words = form.format(source.authors, source.year)
+            cited.append(f"[{words}]({source.address})" if source.address else words)
+        return around.format("; ".join(cited))
+
+    return role
+
+
+def _term(plain: Plain, text: str) -> str:
+    titled = TITLED.fullmatch(text)
+    return titled["words"] if titled else text
+
+
+DIRECTIVES: dict[str, Callable[[Plain, Block], str]] = {
+    "math": _math,
+    **{f"prf:{name}": _statement for name in (*STATEMENTS, *MORE_STATEMENTS, "proof")},
+    **dict.fromkeys((*ADMONITIONS, "admonition"), _admonition),
+    "exercise": _exercise,
+    "solution": _solution,
+    "dropdown": _dropdown,
+    "figure": _image,
+    "image": _image,
+}
+
+ROLES: dict[str, Callable[[Plain, str], str]] = {
+    "eq": _reference("ref"),
+    "prf:ref": _reference("ref"),
+    "ref": _reference("ref"),
+    "numref": _reference("numref"),
+    "doc": _doc,
+    "cite": _cite(textual=False),
+    "cite:p": _cite(textual=False),
+    "cite:t": _cite(textual=True),
+    "term": _term,
+    "math": lambda plain, text: f"${text}$",
+    "code": lambda plain, text: f"`{text}`",
+}

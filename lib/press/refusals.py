@@ -1,0 +1,113 @@
+"""The reasons not to build the book: one function a rule, each yielding its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from press.book import Book
+from press.labels import CHECKED, NOT_ASSERTED, PREFIXES, Check, Claims
+from press.myst import walk
+
+PLOTLY = "application/vnd.plotly.v1+json"
+
+
+def refusals(book: Book) -> list[str]:
+    """Everything that stands between the book and its pages, one line each."""
+    claims = Claims(book)
+    return [message for rule in RULES for message in rule(book, claims)]
+
+
+def unknown_prefix(book: Book, claims: Claims) -> Iterator[str]:
+    for s in claims.statements:
+        if s.prefix not in PREFIXES:
+            yield f"{s.page}, cell {s.cell}: label {s.label} has no known prefix ({', '.join(sorted(PREFIXES))})"
+
+
+def duplicate_label(book: Book, claims: Claims) -> Iterator[str]:
+    first: dict[str, str] = {}
+    for s in claims.statements:
+        here = f"{s.page}, cell {s.cell}"
+        if s.label in first:
+            yield f"{here}: label {s.label} is defined already in {first[s.label]}"
+        first.setdefault(s.label, here)
+
+
+def unchecked_statement(book: Book, claims: Claims) -> Iterator[str]:
+    verified = {label for check in claims.checks for label in check.verifies}
+    for s in claims.statements:
+        if s.prefix in CHECKED and s.label not in verified:
+            yield f"{s.page}, cell {s.cell}: {s.label} has no check"
+
+
+def check_of_nothing(book: Book, claims: Claims) -> Iterator[str]:
+    for check in claims.checks:
+        if not check.verifies:
+            yield f"{_at(check)}: tagged check, but verifies no label (:verifies: [eq-…])"
+
+
+def undefined_label(book: Book, claims: Claims) -> Iterator[str]:
+    defined = {s.label for s in claims.statements}
+    for check in claims.checks:
+        for label in check.verifies:
+            if label not in defined:
+                yield f"{_at(check)}: verifies {label}, which no page defines"
+
+
+def check_without_mutant(book: Book, claims: Claims) -> Iterator[str]:
+    for check in claims.checks:
+        failing = {verdict.label for verdict in check.verdicts if verdict.mutant}
+        for label in check.verifies:
+            if label not in failing:
+                yield f"{_at(check)}: {label} has a check without a mutant that fails"
+
+
+def claim_not_asserted(book: Book, claims: Claims) -> Iterator[str]:
+    for check in claims.checks:
+        for verdict in check.verdicts:
+            if verdict.holds.startswith(NOT_ASSERTED):
+                yield f"{_at(check)}: {verdict.label} is only reported: the book is built at the default parameters"
+
+
+def measured_on_what(book: Book, claims: Claims) -> Iterator[str]:
+    for check in claims.checks:
+        for label in check.verifies:
+            if label.startswith("claim-") and not check.measured_on:
+                yield f"{_at(check)}: {label} does not say what it was measured on (:measured-on: …)"
+
+
+def figure_without_alt(book: Book, claims: Claims) -> Iterator[str]:
+    for page in book.notebooks:
+        for number, cell in enumerate(page.cells, 1):
+            for output in cell.get("outputs", []):
+                drawn = any(kind.startswith("image/") or kind == PLOTLY for kind in output.get("data", {}))
+                if drawn and not output.metadata.get("alt", "").strip():
+                    yield f"{page.name}, cell {number}: a figure without alt text"
+
+
+def glued_mathematics(book: Book, claims: Claims) -> Iterator[str]:
+    """MyST reads ``$$`` in the middle of a paragraph as two empty formulas, and the page shows raw LaTeX."""
+    for page in book.pages:
+        for number, cell in enumerate(page.cells, 1):
+            if cell.cell_type == "markdown":
+                for block, _ in walk(cell.source):
+                    if block.kind == "prose" and "$$" in map(str.strip, block.body.split("\n")):
+                        near = block.body.partition("\n")[0][:40]
+                        yield f"{page.name}, cell {number}: $$ needs an empty line before and after it, near “{near}”"
+
+
+def _at(check: Check) -> str:
+    return f"{check.page}, cell {check.cell}"
+
+
+RULES = [
+    unknown_prefix,
+    duplicate_label,
+    unchecked_statement,
+    check_of_nothing,
+    undefined_label,
+    check_without_mutant,
+    claim_not_asserted,
+    measured_on_what,
+    figure_without_alt,
+    glued_mathematics,
+]

@@ -1,0 +1,14 @@
+"""The Sphinx extension of the book: chapter numbers, stored outputs, local scripts, the labels' table."""
+
+from __future__ import annotations
+
+from sphinx.application import Sphinx
+
+from press.site import labels, numbers, outputs, scripts
+
+
+def setup(app: Sphinx) -> dict:
+    """Load the four parts."""
+    for part in (numbers, outputs, scripts, labels):
+        part.setup(app)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,47 @@
+"""Scripts served with the book, out of the wheels that carry them, so that no page needs a network."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.application import Sphinx
+
+# Not under the book's own _static: Jupyter Book adds every script there to every page.
+MATHJAX = "vendor/mathjax"
+PLOTLY = "vendor/plotly.min.js"
+MATHJAX_PARTS = ("tex-chtml.js", "input/tex/extensions", "output/chtml/fonts/woff-v2")
+
+
+def copy_scripts(app: Sphinx) -> None:
+    """Copy MathJax's and plotly's parts before pages are written, so that links carry their checksums."""
+    static = Path(app.outdir, "_static")
+    for part in MATHJAX_PARTS:
+        _copy(_package("sphinx-mathjax-offline") / "static/mathjax" / part, static / MATHJAX / part)
+    _copy(_package("plotly") / "package_data/plotly.min.js", static / PLOTLY)
+
+
+def load_plotly(app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None) -> None:
+    """plotly.js weighs megabytes: load it only where a figure needs it."""
+    if doctree and any("plotly" in raw["classes"] for raw in doctree.findall(nodes.raw)):
+        app.add_js_file(PLOTLY, priority=100)
+
+
+def _package(name: str) -> Path:
+    return Path(find_spec(name).submodule_search_locations[0])
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target, dirs_exist_ok=True)
+    else:
+        shutil.copyfile(source, target)
+
+
+def setup(app: Sphinx) -> None:
+    app.config.mathjax_path = f"{MATHJAX}/tex-chtml.js"
+    app.connect("builder-inited", copy_scripts)
+    app.connect("html-page-context", load_plotly)

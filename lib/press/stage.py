@@ -1,0 +1,64 @@
+"""The stage: the folder that Jupyter Book builds from, chapters replaced by their executed notebooks."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import nbformat
+
+from press.book import CHAPTERS, LEDGER, Book
+from press.figures import figures
+from press.ledger import ledger
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def stage(book: Book) -> dict[str, bytes]:
+    """Path → content of everything that the pages are built from."""
+    files = {name: (book.root / name).read_bytes() for name in ("_config.yml", "_toc.yml")}
+    for pattern in ("_static/**/*", f"{CHAPTERS}/*.bib"):
+        files |= {
+            path.relative_to(book.root).as_posix(): path.read_bytes()
+            for path in book.root.glob(pattern)
+            if path.is_file()
+        }
+    for page in book.pages:
+        if page.is_notebook:
+            files[f"{CHAPTERS}/{page.name}.ipynb"] = dumps(still(page.notebook)).encode()
+        else:
+            files[f"{CHAPTERS}/{page.name}.md"] = page.cells[0].source.encode()
+    files |= {f"figures/{name}.svg": svg.encode() for name, svg in figures(book).items()}
+    if LEDGER in book.names:
+        files[f"{CHAPTERS}/{LEDGER}.md"] = ledger(book).encode()
+    return files
+
+
+def put(folder: Path, files: dict[str, bytes]) -> None:
+    """Make ``folder`` hold exactly ``files``; what did not change keeps its time, so Sphinx does not read it again."""
+    for path in folder.rglob("*"):
+        if path.is_file() and path.relative_to(folder).as_posix() not in files:
+            path.unlink()
+    for name, content in files.items():
+        path = folder / name
+        if not path.exists() or path.read_bytes() != content:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+
+def still(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """A copy without what changes from run to run or needs a kernel: times, ids, widgets."""
+    still = copy.deepcopy(notebook)
+    still.metadata = {key: still.metadata[key] for key in ("kernelspec", "language_info") if key in still.metadata}
+    for number, cell in enumerate(still.cells):
+        cell.id = f"cell-{number}"
+        for key in ("papermill", "execution"):
+            cell.metadata.pop(key, None)
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if WIDGET not in output.get("data", {})]
+    return still
+
+
+def dumps(notebook: nbformat.NotebookNode) -> str:
+    """A notebook as text that is the same whenever the notebook is."""
+    return nbformat.writes(notebook, version=4).rstrip("\n") + "\n"

@@ -1,0 +1,34 @@
+"""The alarm rings: nbval fails where a notebook is wrong, and only there."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat import v4
+
+CANARY = Path(__file__).with_name("canary.ipynb")
+
+
+def nbval(notebook: Path) -> tuple[int, str]:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(notebook.parent), "--nbval"]
+    done = subprocess.run([*command, str(notebook)], capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout
+
+
+def test_the_canary_fails():
+    status, output = nbval(CANARY)
+    assert status == 1
+    assert "1 failed" in output
+
+
+@pytest.mark.parametrize(("printed", "status", "said"), [("0.5", 0, "1 passed"), ("0.6", 1, "1 failed")])
+def test_one_digit_decides(tmp_path, printed, status, said):
+    output = v4.new_output("stream", name="stdout", text=f"eq-a: error ≤ {printed}\n")
+    cell = v4.new_code_cell("print('eq-a: error ≤', 1 / 2)", outputs=[output], execution_count=1)
+    kernel = {"name": "python3", "display_name": "Python 3"}
+    path = tmp_path / "digit.ipynb"
+    nbformat.write(v4.new_notebook(cells=[cell], metadata={"kernelspec": kernel}), path)
+    code, text = nbval(path)
+    assert (code, said in text) == (status, True), text

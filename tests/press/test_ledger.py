@@ -1,0 +1,43 @@
+"""The ledger page."""
+
+from press.ledger import ledger
+
+
+def rows(book):
+    table = [line for line in ledger(book).splitlines() if line.startswith("| {")]
+    return {row.split("`")[1]: row for row in table}
+
+
+def test_every_checked_or_open_label_has_a_row(book):
+    assert list(rows(book)) == [
+        "eq-mean",
+        "eq-short",
+        "thm-mean",
+        "eq-shorter",
+        "claim-right",
+        "conj-always",
+        "eq-wrong",
+    ]
+
+
+def test_a_row_says_what_vouches_for_the_statement(book):
+    assert rows(book)["eq-short"] == (
+        "| {eq}`eq-short` | checked numerically | `ng.center`, `ng.secular.mean` | the mean \\| forgotten "
+        "| error ≤ 1e-12 against 3e-02 | {ref}`sec-project` |"
+    )
+
+
+def test_the_four_statuses(book):
+    status = {label: row.split(" | ")[1] for label, row in rows(book).items()}
+    assert status["thm-mean"] == "proved and checked"
+    assert status["eq-short"] == "checked numerically"
+    assert status["claim-right"] == "measured on eight toy vectors"
+    assert status["conj-always"] == "open"
+
+
+def test_a_pipe_in_a_title_does_not_end_the_cell(book):
+    assert "(The norm $\\|x\\|$ shrinks)" in rows(book)["thm-mean"]
+
+
+def test_it_says_how_to_read_it(book):
+    assert ledger(book).startswith("# The ledger\n\nEvery statement of the book stands here")

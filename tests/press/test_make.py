@@ -1,0 +1,55 @@
+"""The Makefile on the toy book: what runs, what does not run again, what a failure says."""
+
+import re
+
+from toybook import make
+
+
+def ran(done):
+    return re.findall(r"^running (\S+)$", done.stdout, re.M)
+
+
+def test_nothing_changed_nothing_runs(made):
+    done = make(made, "book")
+    assert done.stdout == "The book is at _build/html/index.html\n"
+
+
+def test_an_edited_chapter_runs_alone(copy):
+    make(copy, "--touch", "book")
+    chapter = copy / "chapters/07-angle.md"
+    chapter.write_text(chapter.read_text("utf-8").replace("Angles are right.", "Angles are quite right."), "utf-8")
+    done = make(copy, "book")
+    assert done.returncode == 0, done.stderr
+    assert ran(done) == ["07-angle"]
+    assert "quite right" in (copy / "_build/html/chapters/07-angle.html").read_text("utf-8")
+
+
+def test_a_failed_chapter_is_named_and_leaves_no_half(copy):
+    make(copy, "clean")
+    chapter = copy / "chapters/07-angle.md"
+    chapter.write_text(chapter.read_text("utf-8").replace("figure = {", "1 / 0\nfigure = {"), "utf-8")
+    done = make(copy, "run")
+    assert done.returncode != 0
+    assert "make: chapter 07-angle failed" in done.stdout + done.stderr
+    assert not (copy / "_build/run/07-angle.ipynb").exists()
+
+
+def test_a_warning_of_sphinx_fails_every_time(copy):
+    page = copy / "chapters/index.md"
+    page.write_text(page.read_text("utf-8") + "\nSee {ref}`sec-nowhere`.\n", "utf-8")
+    for _ in range(2):
+        done = make(copy, "book")
+        assert done.returncode != 0
+        assert "sec-nowhere" in done.stdout + done.stderr
+
+
+def test_notebooks_are_the_same_twice(made):
+    before = {path: path.read_bytes() for path in (made / "notebooks").rglob("*.ipynb")}
+    assert make(made, "notebooks").returncode == 0
+    assert {path: path.read_bytes() for path in (made / "notebooks").rglob("*.ipynb")} == before
+    assert len(before) == 3
+
+
+def test_figures_are_written_by_name(copy):
+    assert make(copy, "figures").returncode == 0
+    assert (copy / "figures/fig-dot.svg").read_text("utf-8").startswith("<svg")

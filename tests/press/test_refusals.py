@@ -1,0 +1,123 @@
+"""Each refusal, seen refusing."""
+
+import pytest
+from click.testing import CliRunner
+from press.book import Book
+from press.cli import main
+from press.labels import Claims
+from press.refusals import RULES, refusals
+from toybook import edit, make
+
+
+def text(old, new):
+    """Replace in the source and the output of every cell."""
+
+    def change(notebook):
+        before = str(notebook)
+        for cell in notebook.cells:
+            cell.source = cell.source.replace(old, new)
+            for output in cell.get("outputs", []):
+                if "text" in output:
+                    output.text = output.text.replace(old, new)
+        assert str(notebook) != before
+
+    return change
+
+
+def metadata(number, **changes):
+    """Change the metadata of a cell; None removes."""
+
+    def change(notebook):
+        cell = notebook.cells[number - 1]
+        cell.metadata.update(changes)
+        for key in [key for key, value in changes.items() if value is None]:
+            del cell.metadata[key]
+
+    return change
+
+
+def no_alt(notebook):
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if output.get("metadata"):
+                output.metadata.alt = " "
+
+
+MEASURED = {"measured-on": None}
+ALL = ["eq-mean", "eq-short", "eq-shorter", "thm-mean"]
+REPORTED = "claim-right: reported, not asserted (parameters differ from the defaults): 1; with all vectors alike"
+CASES = {
+    "unknown prefix": ("02-mean", text("def-centred", "dfn-centred"), "cell 1: label dfn-centred has no known prefix"),
+    "no prefix": ("02-mean", text("def-centred", "centred"), "cell 1: label centred has no known prefix"),
+    "duplicate": ("07-angle", text("conj-always", "thm-mean"), "thm-mean is defined already in 02-mean, cell 1"),
+    "no check": ("02-mean", metadata(3, verifies=ALL[1:]), "02-mean, cell 1: eq-mean has no check"),
+    "no check of a claim": ("07-angle", metadata(3, tags=[]), "07-angle, cell 1: claim-right has no check"),
+    "empty check": ("02-mean", metadata(3, verifies=[]), "02-mean, cell 3: tagged check, but verifies no label"),
+    "nameless check": ("02-mean", metadata(3, verifies=None), "02-mean, cell 3: tagged check, but verifies no label"),
+    "undefined": ("02-mean", metadata(3, verifies=[*ALL, "eq-no"]), "cell 3: verifies eq-no, which no page defines"),
+    "no mutant": (
+        "07-angle",
+        text("; with all vectors alike 9e+00", ""),
+        "07-angle, cell 3: claim-right has a check without a mutant that fails",
+    ),
+    "not run": ("02-mean", text("thm-mean: error", "thm mean"), "thm-mean has a check without a mutant that fails"),
+    "not asserted": (
+        "07-angle",
+        text("claim-right: error ≤ 0.1; with all vectors alike", REPORTED),
+        "07-angle, cell 3: claim-right is only reported",
+    ),
+    "measured on nothing": ("07-angle", metadata(3, **MEASURED), "claim-right does not say what it was measured on"),
+    "image without alt": ("02-mean", no_alt, "02-mean, cell 4: a figure without alt text"),
+    "glued mathematics": (
+        "07-angle",
+        text("Angles are right.", "Angles\n$$\nx\n$$\nare right."),
+        "07-angle, cell 1: $$ needs an empty line before and after it, near “Angles”",
+    ),
+    "plotly without alt": ("07-angle", no_alt, "07-angle, cell 4: a figure without alt text"),
+}
+
+
+def test_the_toy_book_is_not_refused(book):
+    assert refusals(book) == []
+
+
+@pytest.mark.parametrize(("page", "change", "message"), CASES.values(), ids=CASES)
+def test_refuses(copy, page, change, message):
+    edit(copy, page, change)
+    found = refusals(Book(copy))
+    assert [line for line in found if message in line], found
+
+
+def test_every_rule_is_seen_refusing(copy):
+    """A rule that no case above rings would be an alarm that nobody has heard."""
+    silent = set(RULES)
+    for page, change, _ in CASES.values():
+        kept = (copy / f"_build/run/{page}.ipynb").read_bytes()
+        edit(copy, page, change)
+        spoilt = Book(copy)
+        silent -= {rule for rule in RULES if list(rule(spoilt, Claims(spoilt)))}
+        (copy / f"_build/run/{page}.ipynb").write_bytes(kept)
+    assert not silent
+
+
+def test_the_command_prints_every_refusal_and_writes_no_stage(copy):
+    edit(copy, "02-mean", no_alt)
+    edit(copy, "07-angle", no_alt)
+    before = (copy / "_build/stage/chapters/02-mean.ipynb").read_bytes()
+    result = CliRunner().invoke(main, ["--root", str(copy), "stage"])
+    assert result.exit_code == 1
+    assert result.output.splitlines() == [
+        "refused: 02-mean, cell 4: a figure without alt text",
+        "refused: 07-angle, cell 4: a figure without alt text",
+    ]
+    assert (copy / "_build/stage/chapters/02-mean.ipynb").read_bytes() == before
+
+
+def test_make_refuses_and_writes_no_page(copy):
+    chapter = copy / "chapters/07-angle.md"
+    chapter.write_text(chapter.read_text("utf-8").replace("; with all vectors alike 9e+00", ""), "utf-8")
+    make(copy, "clean")
+    done = make(copy, "book")
+    assert done.returncode != 0
+    assert "refused: 07-angle, cell 3: claim-right has a check without a mutant that fails" in done.stderr + done.stdout
+    assert not (copy / "_build/html").exists()

@@ -1,0 +1,53 @@
+"""The toy book's pages: numbers, alt text, scripts."""
+
+import json
+import re
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def html(made):
+    def read(name):
+        return (made / f"_build/html/chapters/{name}.html").read_text("utf-8")
+
+    return read
+
+
+def test_chapters_are_numbered_by_their_file_names(made):
+    labels = json.loads((made / "_build/labels.json").read_text("utf-8"))["labels"]
+    assert labels["eq-mean"]["ref"] == "(2.1)"
+    assert labels["thm-mean"]["ref"] == "Theorem 2.1"
+    assert labels["fig-dot"]["numref"] == "Fig. 2.1"
+    assert labels["claim-right"]["ref"] == "Observation 7.1"
+    assert labels["eq-wrong"]["ref"] == "(1)"
+
+
+def test_the_number_is_the_same_in_heading_contents_and_neighbour(html):
+    number = r'<span class="section-number">7\. </span>'
+    assert re.search(rf"<h1>{number}The angle", html("07-angle"))
+    assert re.search(r'href="07-angle.html">7\. The angle</a>', html("02-mean"))
+    assert re.search(rf'prev-next-title">{number}The angle', html("02-mean"))
+
+
+def test_only_labelled_equations_are_numbered(html):
+    assert re.findall(r'class="eqno">(\([\d.]+\))', html("02-mean")) == ["(2.1)", "(2.2)", "(2.3)"]
+
+
+def test_an_image_has_its_own_alt_text(html):
+    assert re.search(r'<img alt="A dot at the origin\."', html("02-mean"))
+
+
+def test_a_plotly_figure_is_live_described_and_loaded_where_it_stands(html):
+    assert 'role="img" aria-label="Three points: 1, 3, 2."' in html("07-angle")
+    assert "<b>a kernel's view</b>" not in html("07-angle")
+    assert "vendor/plotly.min.js" in html("07-angle")
+    assert "plotly" not in html("02-mean")
+
+
+def test_a_solution_is_folded(html):
+    assert re.search(r'<div class="solution[^"]*admonition', html("02-mean"))
+
+
+def test_the_front_page_opens_the_book(made):
+    assert 'url=chapters/index.html"' in (made / "_build/html/index.html").read_text("utf-8")

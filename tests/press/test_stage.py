@@ -1,0 +1,56 @@
+"""What Jupyter Book is given, and what it does not have to read again."""
+
+from nbformat import v4
+from press.book import Book, chapter_number
+from press.stage import put, stage, still
+
+
+def test_the_stage_holds_every_page(book):
+    files = stage(book)
+    assert {name for name in files if name.startswith("chapters/")} == {
+        "chapters/index.md",
+        "chapters/02-mean.ipynb",
+        "chapters/07-angle.ipynb",
+        "chapters/appendix/notation.md",
+        "chapters/appendix/errata.ipynb",
+        "chapters/appendix/ledger.md",
+        "chapters/appendix/bibliography.md",
+        "chapters/references.bib",
+    }
+    assert {"_static/book.css", "figures/fig-dot.svg"} <= set(files)
+
+
+def test_what_did_not_change_keeps_its_time(made, tmp_path):
+    put(tmp_path, stage(Book(made)))
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    put(tmp_path, stage(Book(made)))
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_what_is_gone_goes(tmp_path):
+    put(tmp_path, {"a/old": b"1", "kept": b"2"})
+    put(tmp_path, {"kept": b"2"})
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["kept"]
+
+
+def test_traces_of_the_run_are_left_out():
+    bar = {"application/vnd.jupyter.widget-view+json": {}, "text/plain": "a progress bar"}
+    cell = v4.new_code_cell(
+        "x",
+        metadata={"papermill": {"duration": 1.5}, "execution": {}, "tags": ["check"]},
+        outputs=[v4.new_output("display_data", data=data) for data in (bar, {"text/html": "frames"})],
+    )
+    notebook = v4.new_notebook(
+        cells=[cell], metadata={"papermill": {}, "widgets": {}, "language_info": {"name": "python"}}
+    )
+    left = still(notebook)
+    assert left.metadata == {"language_info": {"name": "python"}}
+    assert left.cells[0].metadata == {"tags": ["check"]}
+    assert [output.data for output in left.cells[0].outputs] == [{"text/html": "frames"}]
+    assert "papermill" in cell.metadata
+
+
+def test_the_file_name_is_the_chapter_number():
+    assert chapter_number("chapters/07-inference") == 7
+    assert chapter_number("chapters/11-precision-speed") == 11
+    assert chapter_number("chapters/appendix/errata") is None
