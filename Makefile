@@ -3,7 +3,6 @@ SHELL       := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := book
 .DELETE_ON_ERROR:
-.SECONDARY:
 .SUFFIXES:
 
 # Two kernels at a time, one thread each: on two cores more threads are many times slower.
@@ -27,6 +26,7 @@ BOOK     := _build/html/index.html
 PAGES    := $(wildcard chapters/*.md chapters/appendix/*.md)
 CHAPTERS := $(if $(PAGES),$(shell grep -l '^jupytext:' $(PAGES)))
 EXECUTED := $(CHAPTERS:chapters/%.md=_build/run/%.ipynb)
+.SECONDARY: $(CHAPTERS:chapters/%.md=_build/src/%.ipynb)
 PRESS    := $(shell find lib/press -name '*.py')
 LIBRARY  := $(shell find lib/normgeom -name '*.py')
 NBVAL    := $(patsubst %,nbval/%,$(wildcard notebooks/*.ipynb notebooks/appendix/*.ipynb))

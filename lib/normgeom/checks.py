@@ -49,8 +49,9 @@ def verify(
         )
 
     # A measured number differs from machine to machine; on which side of the line it lies does not.
-    shown = f"> {tol:g}" if label.startswith("claim-") else f"{breaks:.1g}"
-    print(f"{label}: error ≤ {tol:g}; with {wrong} {shown}")
+    measured = label.startswith("claim-")
+    shown = f"> {tol:g}" if measured else f"{breaks:.1g}"
+    print(f"{label}: {'value' if measured else 'error'} ≤ {tol:g}; with {wrong} {shown}")
 
 
 def check_parameters(**parameters: tuple[object, object, Container | type]) -> bool:

@@ -37,7 +37,7 @@ def layer_norm(x: Rows, weight: Vector | None = None, bias: Vector | None = None
     Args:
         x: ``(..., d)``, floating point.
         weight: the gain γ, ``(d,)``; ones if None.
-        bias: the shift β, ``(d,)``; zeros if None.
+        bias: the bias β, ``(d,)``; zeros if None.
         eps: ε ≥ 0, added to the variance inside the root; in squared units of ``x``.
 
     Returns:
@@ -89,7 +89,7 @@ def rms_norm(
     Args:
         x: ``(..., d)``, floating point.
         weight: the gain γ, ``(d,)``; ones if None.
-        bias: the shift β, ``(d,)``; zeros if None, which is what models use.
+        bias: the bias β, ``(d,)``; zeros if None, which is what models use.
         eps: ε ≥ 0, added to the mean square inside the root; in squared units of ``x``.
         unit_offset: the gain is ``1 + weight``, as in Gemma.
 
@@ -164,7 +164,7 @@ class _Norm(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Gain 1, shift 0."""
+        """Gain 1, bias 0."""
         if self.weight is not None:
             nn.init.ones_(self.weight)
         if self.bias is not None:

@@ -32,3 +32,16 @@ def test_one_digit_decides(tmp_path, printed, status, said):
     nbformat.write(v4.new_notebook(cells=[cell], metadata={"kernelspec": kernel}), path)
     code, text = nbval(path)
     assert (code, said in text) == (status, True), text
+
+
+def test_one_digit_of_a_chapter_decides(root, tmp_path):
+    chapter = nbformat.read(root / "notebooks/appendix/errata.ipynb", as_version=4)
+    printed = [output for cell in chapter.cells for output in cell.get("outputs", []) if output.get("name") == "stdout"]
+    digit = next(i for i, char in enumerate(printed[-1].text) if char.isdigit())
+    text = printed[-1].text
+    printed[-1].text = f"{text[:digit]}{(int(text[digit]) + 1) % 10}{text[digit + 1 :]}"
+    path = tmp_path / "errata.ipynb"
+    nbformat.write(chapter, path)
+    status, output = nbval(path)
+    assert status == 1
+    assert "1 failed" in output

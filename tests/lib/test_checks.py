@@ -24,7 +24,7 @@ def test_the_line_does_not_move_with_rounding_noise(capsys):
 def test_a_claim_prints_on_which_side_of_the_line_its_wrong_version_lies(capsys):
     for breaks in (1.7, 83.0):
         ng.verify("claim-x", 0.1, breaks, tol=1.0, wrong="shuffled rows")
-        assert capsys.readouterr().out == "claim-x: error ≤ 1; with shuffled rows > 1\n"
+        assert capsys.readouterr().out == "claim-x: value ≤ 1; with shuffled rows > 1\n"
 
 
 def test_a_statement_that_does_not_hold():

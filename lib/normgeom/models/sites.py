@@ -26,7 +26,7 @@ class NormSite:
         module: the module itself.
         kind: ``"layer"`` (removes the mean) or ``"rms"`` (does not).
         weight: the gain γ that acts, ``(dim,)`` float32 on the CPU: ``1 + w`` for Gemma, ones where there is none.
-        bias: the shift β that acts, ``(dim,)`` float32 on the CPU, zeros where there is none.
+        bias: the bias β that acts, ``(dim,)`` float32 on the CPU, zeros where there is none.
         eps: ε as it acts.
         dim: d, the size of the last axis.
         token_axis: the axis of the norm's input that counts positions; None where tokens come flattened.
@@ -47,7 +47,7 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
 
     One forward pass shows which leaf modules map a floating-point tensor to one of the same shape; each such
     module is copied and probed with random rows.  A row's output that ignores the row's scale and the other rows
-    belongs to a norm; if it ignores a shift along 1 as well, the norm is a LayerNorm.  Gain, shift and ε are
+    belongs to a norm; if it ignores a shift along 1 as well, the norm is a LayerNorm.  Gain, bias and ε are
     read off the outputs, so that class names and attribute names do not matter.
 
     Args:
@@ -145,7 +145,7 @@ def _leaf_shapes(model: nn.Module, inputs: Tensor | Mapping) -> dict[nn.Module, 
 
 
 def _probe(module: nn.Module, d: int) -> tuple[str, Tensor, Tensor, float] | None:
-    """``(kind, gain, shift, ε)`` of a module that is a norm over its last axis of size ``d``, else None."""
+    """``(kind, gain, bias, ε)`` of a module that is a norm over its last axis of size ``d``, else None."""
     copied = copy.deepcopy(module).to(device="cpu", dtype=torch.float32).eval()
 
     def run(x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ def twins(config: GPT2Config, seed: int) -> tuple[GPT2LMHeadModel, GPT2LMHeadMod
     """Two GPT-2 models with the same initial weights, one with LayerNorm and one with RMSNorm.
 
     The second is a copy of the first with each ``nn.LayerNorm`` replaced by :class:`normgeom.RMSNorm` of the same
-    ε and gain; the shift β, which RMSNorm does not have, is dropped.  The global random state is left as it was.
+    ε and gain; the bias β, which RMSNorm does not have, is dropped.  The global random state is left as it was.
 
     Args:
         config: sizes of both models.

@@ -40,7 +40,7 @@ def three_steps(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> t
         "(c) the mean is dropped": ("1", "Πx"),
         "(d) length 1": ("1", "Πx", "Πx/‖Πx‖"),
         "(e) length √d, almost": ("1", "Πx/‖Πx‖", "n"),
-        "(f) gain and shift": ("1", "n", "γ⊙n + β"),
+        "(f) gain and bias": ("1", "n", "γ⊙n + β"),
     }
     inner = ("mean vector", "Πx/‖Πx‖")  # lie inside longer arrows, so they are drawn thicker
     reach = 1.05 * max(float(v.norm()) for v, _ in arrows.values())
@@ -58,16 +58,16 @@ def three_steps(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> t
     figure.update_layout(frames[0].layout)
     words = (
         f"An arrow in space in six steps. The vector {_numbers(x)} minus its component {_numbers(x - across)} along "
-        f"(1, 1, 1) leaves {_numbers(across)} in the plane orthogonal to (1, 1, 1); stretched to length "
-        f"{float(steps.normalized.norm()):.3f}, just inside √3, it is {_numbers(steps.normalized)} on a ring in that "
-        f"plane; gain and shift move it to {_numbers(steps.output)}, off the plane."
+        f"(1, 1, 1) leaves {_numbers(across)} in the plane orthogonal to (1, 1, 1); brought to a length just "
+        f"below √3, it is {_numbers(steps.normalized)} on a ring in that "
+        f"plane; gain and bias move it to {_numbers(steps.output)}, off the plane."
     )
     return figure, words
 
 
 def outputs_in_space(x: Tensor) -> tuple[go.Figure, str]:
     """Where LayerNorm and RMSNorm send the same points ``x`` ``(n, 3)`` of ℝ³; figure and alt text."""
-    layer, rms = layer_norm(x), rms_norm(x)
+    layer, rms = layer_norm(x, eps=0.0), rms_norm(x, eps=0.0)
     clouds = {
         "LayerNorm": (layer, COLORS["uniform"], "circle"),
         "RMSNorm": (rms, COLORS["random_a"], "diamond"),
