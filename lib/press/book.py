@@ -36,6 +36,10 @@ class Page:
     def cells(self) -> list[nbformat.NotebookNode]:
         return self.notebook.cells
 
+    @property
+    def title(self) -> str:
+        return next(re.finditer(r"^# (.+)$", self.cells[0].source, re.M))[1]
+
 
 class Book:
     """The pages under ``root``, and what their files say about the book."""

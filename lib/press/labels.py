@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 import nbformat
 
@@ -28,7 +29,6 @@ class Statement:
     page: str
     cell: int
     title: str = ""
-    section: str = ""
     inside: tuple[str, ...] = ()
     proved: bool = False
 
@@ -58,6 +58,11 @@ class Check:
     functions: list[str]
     verdicts: list[Verdict] = field(default_factory=list)
 
+    @property
+    def anchor(self) -> str:
+        """The target that staging puts before the cell."""
+        return f"check-{Path(self.page).name}-{self.cell}"
+
 
 class Claims:
     """Everything the book's pages define and check."""
@@ -82,7 +87,7 @@ class Claims:
 def page_statements(page: Page) -> list[Statement]:
     """The labels of a page in order; proofs are credited to the statement before them and to what they cite."""
     found: list[Statement] = []
-    section, cited = "", set()
+    cited: set[str] = set()
     for number, cell in enumerate(page.cells, 1):
         if cell.cell_type == "code":
             if name := cell.metadata.get("mystnb", {}).get("figure", {}).get("name"):
@@ -90,9 +95,7 @@ def page_statements(page: Page) -> list[Statement]:
             continue
         for block, inside in walk(cell.source):
             if block.label:
-                found.append(Statement(block.label, page.name, number, block.argument, section, inside))
-            if block.kind == "target" and block.label.startswith("sec-"):
-                section = block.label
+                found.append(Statement(block.label, page.name, number, block.argument, inside))
             if block.name == "prf:proof":
                 cited |= set(roles(block.body, "eq"))
                 _credit(found)

@@ -16,19 +16,20 @@ Every statement of the book stands here with what vouches for it.
 *measured* that it was observed on the material named, and says nothing about other material;
 *open* that nobody has shown it.
 Each check also tests the nearest wrong version of its statement and must see it fail.
-The last column is what was printed: how closely the statement held, and by how much its wrong version missed.
+*Printed* is how closely the statement held, and by how much its wrong version missed.
 """
-COLUMNS = ("statement", "status", "functions", "wrong version", "printed", "section")
+COLUMNS = ("statement", "status", "tested through", "wrong version", "printed", "check")
 LISTED = CHECKED | {"conj"}
 
 
 def ledger(book: Book) -> str:
     """The ledger as a MyST page."""
     claims = Claims(book)
+    titles = {page.name: page.title for page in book.pages}
     parts = [HEAD]
     for page, group in groupby(claims.statements, key=lambda s: s.page):
         if listed := [s for s in group if s.prefix in LISTED]:
-            parts += [f"## {{doc}}`/chapters/{page}`\n", *_table(listed, claims)]
+            parts += [f"## {titles[page]}\n", *_table(listed, claims)]
     return "\n".join(parts)
 
 
@@ -45,7 +46,7 @@ def _table(statements: list[Statement], claims: Claims) -> Iterator[str]:
                 ", ".join(dict.fromkeys(f"`{name}`" for check in checks for name in check.functions)),
                 "; ".join(dict.fromkeys(v.mutant for v in verdicts)),
                 "; ".join(dict.fromkeys(f"{v.holds} against {v.breaks}" for v in verdicts)),
-                f"{{ref}}`{s.section}`" if s.section else f"{{doc}}`/chapters/{s.page}`",
+                ", ".join(f"{{ref}}`cell {check.cell} <{check.anchor}>`" for check in checks),
             ]
         )
     yield ""

@@ -9,6 +9,7 @@ import nbformat
 
 from press.book import CHAPTERS, LEDGER, Book
 from press.figures import figures
+from press.labels import Check, Claims
 from press.ledger import ledger
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -23,9 +24,11 @@ def stage(book: Book) -> dict[str, bytes]:
             for path in book.root.glob(pattern)
             if path.is_file()
         }
+    claims = Claims(book)
     for page in book.pages:
         if page.is_notebook:
-            files[f"{CHAPTERS}/{page.name}.ipynb"] = dumps(still(page.notebook)).encode()
+            checks = [check for check in claims.checks if check.page == page.name]
+            files[f"{CHAPTERS}/{page.name}.ipynb"] = dumps(anchored(still(page.notebook), checks)).encode()
         else:
             files[f"{CHAPTERS}/{page.name}.md"] = page.cells[0].source.encode()
     files |= {f"figures/{name}.svg": svg.encode() for name, svg in figures(book).items()}
@@ -57,6 +60,14 @@ def still(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if WIDGET not in output.get("data", {})]
     return still
+
+
+def anchored(notebook: nbformat.NotebookNode, checks: list[Check]) -> nbformat.NotebookNode:
+    """The notebook with a target before each check, for the ledger to link to."""
+    for check in reversed(checks):
+        target = nbformat.v4.new_markdown_cell(f"({check.anchor})=", id=check.anchor)
+        notebook.cells.insert(check.cell - 1, target)
+    return notebook
 
 
 def dumps(notebook: nbformat.NotebookNode) -> str:

@@ -1,6 +1,8 @@
 """The ledger page."""
 
+import nbformat
 from press.ledger import ledger
+from press.stage import stage
 
 
 def rows(book):
@@ -23,7 +25,7 @@ def test_every_checked_or_open_label_has_a_row(book):
 def test_a_row_says_what_vouches_for_the_statement(book):
     assert rows(book)["eq-short"] == (
         "| {eq}`eq-short` | checked numerically | `ng.center`, `ng.secular.mean` | the mean \\| forgotten "
-        "| error ≤ 1e-12 against 3e-02 | {ref}`sec-project` |"
+        "| error ≤ 1e-12 against 3e-02 | {ref}`cell 3 <check-02-mean-3>` |"
     )
 
 
@@ -41,3 +43,11 @@ def test_a_pipe_in_a_title_does_not_end_the_cell(book):
 
 def test_it_says_how_to_read_it(book):
     assert ledger(book).startswith("# The ledger\n\nEvery statement of the book stands here")
+
+
+def test_a_row_leads_to_its_check(book):
+    files = stage(book)
+    for page, cell in (("02-mean", 3),):
+        staged = nbformat.reads(files[f"chapters/{page}.ipynb"].decode(), as_version=4).cells
+        place = next(i for i, c in enumerate(staged) if c.source == f"(check-{page}-{cell})=")
+        assert "check" in staged[place + 1].metadata.tags
