@@ -34,11 +34,12 @@ def test_what_is_gone_goes(tmp_path):
 
 
 def test_traces_of_the_run_are_left_out():
-    bar = {"application/vnd.jupyter.widget-view+json": {}, "text/plain": "a progress bar"}
+    widget = {"application/vnd.jupyter.widget-view+json": {}}
+    bar, slider = widget | {"text/plain": "a progress bar"}, widget | {"text/html": "frames"}
     cell = v4.new_code_cell(
         "x",
         metadata={"papermill": {"duration": 1.5}, "execution": {}, "tags": ["check"]},
-        outputs=[v4.new_output("display_data", data=data) for data in (bar, {"text/html": "frames"})],
+        outputs=[v4.new_output("display_data", data=data) for data in (bar, slider)],
     )
     notebook = v4.new_notebook(
         cells=[cell], metadata={"papermill": {}, "widgets": {}, "language_info": {"name": "python"}}
