@@ -16,6 +16,7 @@ __all__ = [
     "Survey",
     "angle",
     "check_parameters",
+    "explore",
     "find_norms",
     "layer_norm",
     "layer_norm_steps",
@@ -26,3 +27,12 @@ __all__ = [
     "verify",
     "watch",
 ]
+
+
+def __getattr__(name: str):
+    """``explore`` brings matplotlib, plotly and ipywidgets with it, which measuring does not need."""
+    if name == "explore":
+        from normgeom.view import explore
+
+        return explore
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

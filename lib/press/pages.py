@@ -22,6 +22,7 @@ def pages(stage: Path, html: Path) -> bool:
         noconfig=True,
         path_config=stage / "_config.yml",
         confoverrides=overrides,
+        force_all=_dressed_anew(stage, html / "index.html"),
         warningiserror=True,
         keep_going=True,
         quiet=True,
@@ -32,3 +33,9 @@ def pages(stage: Path, html: Path) -> bool:
         return False
     (html / "index.html").touch()
     return True
+
+
+def _dressed_anew(stage: Path, built: Path) -> bool:
+    """Whether style or code changed since the last build: Sphinx would write only pages whose text did."""
+    dress = (*stage.glob("_static/**/*"), *Path(__file__).parent.rglob("*.py"))
+    return built.exists() and any(path.stat().st_mtime > built.stat().st_mtime for path in dress)

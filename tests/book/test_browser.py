@@ -68,6 +68,30 @@ def test_no_page_is_wider_than_a_phone(browser, book, html):
         assert seen["overflow"] <= 0, f"{name} is {seen['overflow']} pixels too wide"
 
 
+SHOWN = "() => [...document.querySelectorAll('.explore img')].filter(image => !image.hidden).map(image => image.alt)"
+
+
+def test_sliders_move_by_keyboard_and_by_mouse(browser, book, html):
+    exploring = [
+        name for name in book.names if 'class="explore"' in (html / f"chapters/{name}.html").read_text("utf-8")
+    ]
+    assert exploring, "no page has a slider"
+    for name in exploring:
+        page = browser.new_page()
+        page.goto((html / f"chapters/{name}.html").as_uri())
+        for slider in page.locator(".explore input").all():
+            before = page.evaluate(SHOWN)
+            slider.focus()
+            page.keyboard.press("ArrowLeft")
+            by_keyboard = page.evaluate(SHOWN)
+            assert by_keyboard != before, f"{name}: a slider that the keyboard does not move"
+            box = slider.bounding_box()
+            slider.click(position={"x": box["width"] - 2, "y": box["height"] / 2})
+            assert page.evaluate(SHOWN) != by_keyboard, f"{name}: a slider that the mouse does not move"
+            assert len(page.evaluate(SHOWN)) == len(before), f"{name}: one frame a figure is to be seen"
+        page.close()
+
+
 def test_the_front_page_opens_the_book(browser, html):
     page = browser.new_page()
     page.goto((html / "index.html").as_uri())

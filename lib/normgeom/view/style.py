@@ -31,7 +31,6 @@ _RC = {
     "lines.linewidth": 1.6,
     "lines.markersize": 4.5,
     "legend.frameon": False,
-    "svg.hashsalt": "normgeom",
 }
 
 
@@ -54,13 +53,15 @@ def show(figure: Figure | go.Figure, alt: str) -> None:
     """
     if not alt.strip():
         raise ValueError("alt: expected words that say what is to be seen, got an empty text")
-    picture = _svg(figure) if isinstance(figure, Figure) else figure._repr_mimebundle_()
+    picture = {"image/svg+xml": svg(figure)} if isinstance(figure, Figure) else figure._repr_mimebundle_()
     display({**picture, "text/plain": f"Figure: {alt}"}, raw=True, metadata={"alt": alt})
 
 
-def _svg(figure: Figure) -> dict[str, str]:
+def svg(figure: Figure) -> str:
+    """A figure of matplotlib as SVG; it is closed."""
     out = io.StringIO()
-    figure.savefig(out, format="svg", metadata={"Date": None})
+    with plt.rc_context({"svg.hashsalt": "normgeom"}):  # the same drawing gives the same text
+        figure.savefig(out, format="svg", metadata={"Date": None})
     plt.close(figure)
-    svg = out.getvalue()
-    return {"image/svg+xml": svg[svg.index("<svg") :]}
+    text = out.getvalue()
+    return text[text.index("<svg") :]

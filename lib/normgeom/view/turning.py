@@ -54,7 +54,7 @@ def three_steps(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> t
         for panel, shown in panels.items()
     ]
     figure = go.Figure(data=[*frames[0].data, _circle(3**0.5), *_room(reach)], frames=frames)
-    figure.update_layout(_scene(reach), sliders=[_slider(list(panels))], height=520)
+    figure.update_layout(_scene(reach), sliders=[_slider(list(panels))], height=460)
     figure.update_layout(frames[0].layout)
     words = (
         f"An arrow in space in six steps. The vector {_numbers(x)} minus its component {_numbers(x - across)} along "
@@ -83,7 +83,7 @@ def outputs_in_space(x: Tensor) -> tuple[go.Figure, str]:
     ]
     one = uniform_vector(3).to(x), COLORS["random_b"]
     figure = go.Figure(data=[*data, _arrow(*one), *_room(2.3)])
-    figure.update_layout(_scene(2.3), height=480, scene_annotations=[_label("1", *one)])
+    figure.update_layout(_scene(2.3), height=460, scene_annotations=[_label("1", *one)])
     off_plane = float((rms @ uniform_vector(3).to(x)).abs().max())
     words = (
         f"{len(x)} points of space after each norm. LayerNorm puts all of them on one ring of radius √3 in the plane "
@@ -152,7 +152,7 @@ def _room(reach: float) -> list:
 
 
 def _scene(reach: float) -> dict:
-    eye = _frame() @ torch.tensor([0.68, -0.77, 0.42])  # 1 points up, the plane is the floor
+    eye = _frame() @ torch.tensor([0.80, -0.90, 0.50])  # 1 points up, the plane is the floor
     hidden = dict(range=[-reach, reach], visible=False)
     return dict(
         scene=dict(

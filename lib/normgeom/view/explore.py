@@ -1,0 +1,130 @@
+"""A picture with sliders that is alive with a kernel and still moves without one."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from html import escape
+
+import ipywidgets
+from IPython.display import display
+from matplotlib.figure import Figure
+
+from normgeom.view.style import svg
+
+MOST_FRAMES = 80
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+_PAGE = """<div class="explore" id="{id}">
+{sliders}
+<div class="explore-frames">{frames}</div>
+</div>
+<script>(() => {{
+  const root = document.getElementById("{id}"), labels = {labels};
+  const sliders = [...root.querySelectorAll("input")], frames = [...root.querySelectorAll("img")];
+  const turn = () => {{
+    let chosen = 0;
+    sliders.forEach((slider, i) => {{
+      chosen = chosen * labels[i].length + Number(slider.value);
+      slider.nextElementSibling.textContent = labels[i][slider.value];
+      slider.setAttribute("aria-valuetext", labels[i][slider.value]);
+    }});
+    frames.forEach((frame, i) => {{ frame.hidden = i !== chosen; }});
+  }};
+  sliders.forEach(slider => slider.addEventListener("input", turn));
+  turn();
+}})();</script>"""
+_SLIDER = (
+    '<label class="explore-slider"><span>{name}</span> '
+    '<input type="range" min="0" max="{last}" step="1" value="{start}"> <output></output></label>'
+)
+
+
+def explore(draw: Callable[..., tuple[Figure, str]], **values: Sequence) -> None:
+    """Show what ``draw`` draws, with one slider for each of its arguments.
+
+    One output in two representations.  Where a kernel is running, a view of ipywidgets draws anew whenever a slider
+    moves.  Where none is, as on a page, all frames are there, and a native range input, which the keyboard moves as
+    well, chooses among them.  Both start in the middle of each range and show the same picture for the same values.
+
+    Args:
+        draw: takes one value by name for each slider and returns a figure of matplotlib and its alt text; the figure
+            is closed.
+        values: for each slider its positions, in order; an underscore in a name is shown as a space.
+
+    Raises:
+        ValueError: no values, a slider without positions, more than 80 frames in all, or an empty alt text.
+        TypeError: ``draw`` did not return a figure and a text.
+    """
+    sizes = {name: len(positions) for name, positions in values.items()}
+    if not sizes or 0 in sizes.values():
+        raise ValueError(f"values: expected at least one slider with at least one position, got {sizes}")
+    frames = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
+    if len(frames) > MOST_FRAMES:
+        raise ValueError(f"values: expected at most {MOST_FRAMES} frames in all, got {len(frames)}")
+    images = [_image(draw, frame) for frame in frames]
+    view = _live(draw, values)
+    bundle = {
+        _WIDGET: {"version_major": 2, "version_minor": 0, "model_id": view.model_id},
+        "text/html": _page(values, images),
+        "text/plain": f"A figure with sliders for {', '.join(map(_name, values))}.",
+    }
+    display(bundle, raw=True)
+
+
+def _live(draw: Callable[..., tuple[Figure, str]], values: dict[str, Sequence]) -> ipywidgets.VBox:
+    picture = ipywidgets.HTML()
+    sliders = {
+        name: ipywidgets.SelectionSlider(
+            options=[(_label(v), i) for i, v in enumerate(positions)], value=_start(positions), description=_name(name)
+        )
+        for name, positions in values.items()
+    }
+
+    def turn(_change=None):
+        picture.value = _image(draw, {name: values[name][slider.value] for name, slider in sliders.items()})
+
+    for slider in sliders.values():
+        slider.observe(turn, names="value")
+    turn()
+    return ipywidgets.VBox([*sliders.values(), picture])
+
+
+def _image(draw: Callable[..., tuple[Figure, str]], chosen: dict) -> str:
+    drawn = draw(**chosen)
+    if not (isinstance(drawn, tuple) and len(drawn) == 2 and isinstance(drawn[0], Figure)):
+        raise TypeError(f"draw: expected a figure and its alt text, got {type(drawn).__name__}")
+    figure, alt = drawn
+    if not alt.strip():
+        raise ValueError(f"draw: expected alt text that says what is to be seen, got an empty text for {chosen}")
+    data = base64.b64encode(svg(figure).encode()).decode()
+    return f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(alt)}">'
+
+
+def _page(values: dict[str, Sequence], images: list[str]) -> str:
+    labels = [[_label(v) for v in positions] for positions in values.values()]
+    sliders = [
+        _SLIDER.format(name=escape(_name(name)), last=len(positions) - 1, start=_start(positions))
+        for name, positions in values.items()
+    ]
+    identity = hashlib.sha256("".join(images).encode()).hexdigest()[:12]
+    return _PAGE.format(
+        id=f"explore-{identity}",
+        sliders="\n".join(sliders),
+        frames="".join(images),
+        labels=json.dumps(labels, ensure_ascii=False).replace("</", "<\\/"),
+    )
+
+
+def _start(positions: Sequence) -> int:
+    return len(positions) // 2
+
+
+def _name(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _label(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,80 @@
+"""Sliders: the frames of the page and the live view show the same pictures, each with its words."""
+
+import importlib
+import re
+import subprocess
+import sys
+
+import matplotlib.pyplot as plt
+import normgeom as ng
+import pytest
+
+module = importlib.import_module("normgeom.view.explore")
+IMAGE = re.compile(r'<img src="data:image/svg\+xml;base64,[^"]+" alt="([^"]*)">')
+
+
+def bar(height, color="red"):
+    figure, axis = plt.subplots(figsize=(2, 1))
+    axis.bar([0], [height], color=color)
+    axis.set_ylim(0, 3)
+    return figure, f"a {color} bar <of> height {height:g}"
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """What explore displays: the list of bundles."""
+    bundles = []
+    monkeypatch.setattr(module, "display", lambda bundle, raw: bundles.append(bundle))
+    return bundles
+
+
+def test_every_frame_is_there_with_its_words(shown):
+    ng.explore(bar, height=[1.0, 2.0, 3.0], color=["red", "blue"])
+    alts = [match[1] for match in IMAGE.finditer(shown[0]["text/html"])]
+    assert alts == [f"a {c} bar &lt;of&gt; height {h}" for h in (1, 2, 3) for c in ("red", "blue")]
+    assert shown[0]["text/html"].count('type="range"') == 2
+    assert not plt.get_fignums(), "figures must be closed"
+
+
+def test_the_live_view_shows_the_frame_of_the_page(shown):
+    heights, colors = [1.0, 2.0, 3.0], ["red", "blue"]
+    ng.explore(bar, height=heights, color=colors)
+    frames = [match[0] for match in IMAGE.finditer(shown[0]["text/html"])]
+    view = module._live(bar, dict(height=heights, color=colors))
+    *sliders, picture = view.children
+    assert picture.value == frames[1 * 2 + 1], "both start in the middle"
+    for i in range(3):
+        for j in range(2):
+            sliders[0].value, sliders[1].value = i, j
+            assert picture.value == frames[2 * i + j]
+
+
+def test_the_output_carries_a_widget_and_words(shown):
+    ng.explore(bar, height=[1.0])
+    view = shown[0]["application/vnd.jupyter.widget-view+json"]
+    assert set(view) == {"version_major", "version_minor", "model_id"}
+    assert shown[0]["text/plain"] == "A figure with sliders for height."
+
+
+def test_measuring_imports_no_pictures():
+    code = (
+        "import sys, normgeom; assert not {'matplotlib', 'plotly', 'ipywidgets'} & set(sys.modules); normgeom.explore"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("draw", "values", "error", "message"),
+    [
+        (bar, {}, ValueError, "values: expected at least one slider"),
+        (bar, {"height": []}, ValueError, "values: expected at least one slider"),
+        (bar, {"height": range(81)}, ValueError, "at most 80 frames in all, got 81"),
+        (lambda height: None, {"height": [1]}, TypeError, "draw: expected a figure and its alt text, got NoneType"),
+        (lambda height: (bar(height)[0], " "), {"height": [1]}, ValueError, "draw: expected alt text"),
+    ],
+)
+def test_bad_input(shown, draw, values, error, message):
+    with pytest.raises(error, match=message):
+        ng.explore(draw, **values)
+    assert not shown
+    plt.close("all")
