@@ -1,9 +1,24 @@
 """The built book; without it these tests fail, they do not skip."""
 
+import shutil
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import sync_playwright
 from press.book import Book
+
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--enable-unsafe-swiftshader",  # WebGL without a graphics card, for turning figures
+]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +33,14 @@ def html(root) -> Path:
 def book(root, html) -> Book:
     """The book that the pages were built from."""
     return Book(root)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """A headless Chromium; a test that asks for it is skipped where there is none."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on PATH; .ci/run installs it")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
