@@ -32,7 +32,7 @@ PRESS    := $(shell find lib/press -name '*.py')
 LIBRARY  := $(shell find lib/normgeom -name '*.py')
 NBVAL    := $(patsubst %,nbval/%,$(wildcard notebooks/*.ipynb notebooks/appendix/*.ipynb))
 
-.PHONY: book run notebooks figures test lint unit serve clean help $(NBVAL)
+.PHONY: book run notebooks colab figures test lint unit serve clean help $(NBVAL)
 
 book: $(BOOK)  ## run the chapters and build the pages: _build/html/index.html
 	@echo "The book is at $(BOOK)"
@@ -41,6 +41,9 @@ run: $(EXECUTED)  ## run the chapters
 
 notebooks: $(BOOK)  ## write notebooks/ from the executed chapters
 	python -m press notebooks
+
+colab: | $(VENV)  ## write _build/colab: notebooks/ with the library inside, one file to upload
+	python -m press colab
 
 figures: $(EXECUTED)  ## write the chapters' named figures to figures/
 	python -m press figures

@@ -1,5 +1,6 @@
 """normgeom: what LayerNorm and RMSNorm do to a vector, to a network, and to what we believe about networks."""
 
+from normgeom import exercises
 from normgeom.checks import Interval, check_parameters, verify
 from normgeom.geometry.uniform import angle, project_out, uniform_vector
 from normgeom.measure.survey import Survey
@@ -16,6 +17,7 @@ __all__ = [
     "Survey",
     "angle",
     "check_parameters",
+    "exercises",
     "explore",
     "find_norms",
     "layer_norm",

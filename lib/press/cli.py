@@ -54,10 +54,20 @@ def site_command(book: Book) -> None:
 @click.pass_obj
 def notebooks_command(book: Book) -> None:
     """Write notebooks/ from the executed chapters and the labels of the built pages."""
-    from press.notebooks import notebooks
+    from press.notebooks import NOTEBOOKS, notebooks
     from press.stage import put
 
-    put(book.root / "notebooks", notebooks(book))
+    put(book.root / NOTEBOOKS, notebooks(book))
+
+
+@main.command("colab")
+@click.pass_obj
+def colab_command(book: Book) -> None:
+    """Write _build/colab from notebooks/, with the library's wheel in each."""
+    from press.colab import colab
+    from press.stage import put
+
+    put(book.root / "_build/colab", colab(book))
 
 
 @main.command("figures")

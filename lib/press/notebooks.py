@@ -11,6 +11,8 @@ from press.citations import citations
 from press.plain import Plain
 from press.stage import dumps
 
+NOTEBOOKS = "notebooks"
+SETUP_TAG = "setup"
 UNCOMPARED = "nbval-ignore-output"
 METADATA = {
     "accelerator": "GPU",
@@ -47,7 +49,7 @@ def setup_cell(project: dict) -> NotebookNode:
     url = project.get("urls", {}).get("Repository")
     install = (INSTALL if url else REFUSE).format(name=project["name"], url=url)
     cell = v4.new_code_cell(SETUP.format(name=project["name"], install=install))
-    cell.metadata.tags = ["setup", UNCOMPARED]
+    cell.metadata.tags = [SETUP_TAG, UNCOMPARED]
     return cell
 
 
