@@ -1,0 +1,116 @@
+"""Pictures: they show the numbers they were given, and their words say the same numbers."""
+
+import importlib
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from normgeom import view
+from normgeom.view.turning import outputs_in_space, three_steps
+
+SITES = ["h.0.ln_1", "h.0.ln_2", "ln_f"]
+DIRECTIONS = ["uniform", "random_a", "random_b", *(f"random_{i:03d}" for i in range(18))]
+
+
+@pytest.fixture(autouse=True)
+def _close():
+    yield
+    plt.close("all")
+
+
+def table(run=0, lift=1.0):
+    rng = np.random.default_rng(run)
+    rows = [
+        dict(
+            site=site,
+            side=side,
+            direction=direction,
+            positions=positions,
+            mean_deg=90 + rng.normal(),
+            std_deg=2.0 + rng.random(),
+            occupancy=lift * rng.random() + 0.01,
+            run=run,
+        )
+        for site in SITES
+        for side in ("in", "out")
+        for direction in DIRECTIONS
+        for positions in ("first", "rest", "all")
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_the_null_band_is_the_quantiles_of_the_random_directions():
+    frame = table()
+    band = view.null_band(frame, side="out", positions="all")
+    assert list(band.index) == SITES, "sites in order of use"
+    for site in SITES:
+        rows = frame[(frame.site == site) & (frame.side == "out") & (frame.positions == "all")]
+        drawn = rows[rows.direction != "uniform"].occupancy
+        expected = np.quantile(drawn, [0.05, 0.5, 0.95])
+        assert np.allclose(band.loc[site, ["low", "median", "high"]].astype(float), expected)
+
+
+def test_angles_show_each_direction_at_each_norm():
+    frame = table()
+    figure, alt = view.angles_by_layer({"a model": frame})
+    bars = figure.axes[0].containers
+    assert len(bars) == 3, "uniform and two random directions"
+    uniform = frame.query("side == 'in' and positions == 'rest' and direction == 'uniform'")
+    assert np.allclose(bars[0].lines[0].get_ydata(), uniform.mean_deg)
+    assert f"between {uniform.mean_deg.min():.1f} and {uniform.mean_deg.max():.1f} degrees" in alt
+
+
+def test_occupancy_draws_a_line_a_run_and_counts_what_leaves_the_band():
+    frames = pd.concat([table(0), table(1)])
+    frames.loc[frames.direction == "uniform", "occupancy"] = 1e-4
+    figure, alt = view.occupancy_by_layer({"a model": frames})
+    lines = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
+    assert len(lines) == 2
+    assert "below the random directions' band at 6 and above it at 0 of 6 points" in alt
+
+
+def test_show_carries_the_words(monkeypatch):
+    shown = []
+    style = importlib.import_module("normgeom.view.style")
+    monkeypatch.setattr(style, "display", lambda data, raw, metadata: shown.append((data, metadata)))
+    figure, _ = plt.subplots()
+    view.show(figure, "a line that rises")
+    data, metadata = shown[0]
+    assert data["image/svg+xml"].startswith("<svg")
+    assert (data["text/plain"], metadata) == ("Figure: a line that rises", {"alt": "a line that rises"})
+    assert not plt.get_fignums(), "the figure is closed"
+    with pytest.raises(ValueError, match="alt: expected words"):
+        view.show(plt.figure(), " ")
+
+
+def test_the_six_pictures_are_the_steps_of_the_norm():
+    x, weight, bias = torch.tensor([2.2, -1.1, 0.7]), torch.tensor([1.3, 0.8, 0.6]), torch.tensor([0.2, 0.4, 0.7])
+    figure, alt = three_steps(x, weight, bias)
+    assert len(figure.frames) == len(figure.layout.sliders[0].steps) == 6
+
+    def tips(frame):
+        return {
+            note.text: np.array([trace.x[1], trace.y[1], trace.z[1]])
+            for note in frame.layout.scene.annotations
+            for trace in frame.data
+            if np.allclose([trace.x[1], trace.y[1], trace.z[1]], [note.x, note.y, note.z])
+        }
+
+    first, components, dropped, unit, stretched, last = (tips(frame) for frame in figure.frames)
+    assert np.allclose(first["x"], x)
+    assert np.allclose(components["mean vector"] + components["Πx"], x)
+    assert abs(dropped["Πx"].sum()) < 1e-6
+    assert abs(np.linalg.norm(unit["Πx/‖Πx‖"]) - 1) < 1e-6
+    assert abs(np.linalg.norm(stretched["n"]) - 3**0.5) < 1e-4
+    assert np.allclose(last["γ⊙n + β"], torch.nn.functional.layer_norm(x, (3,), weight, bias), atol=1e-6)
+    assert "(0.60, 0.60, 0.60)" in alt
+
+
+def test_outputs_lie_on_the_ring_and_on_the_sphere():
+    figure, _ = outputs_in_space(torch.randn(50, 3, generator=torch.Generator().manual_seed(0)))
+    layer, rms = (np.array([trace.x, trace.y, trace.z]) for trace in figure.data[:2])
+    assert np.allclose(np.linalg.norm(layer, axis=0), 3**0.5, atol=1e-4)
+    assert np.allclose(np.linalg.norm(rms, axis=0), 3**0.5, atol=1e-4)
+    assert np.abs(layer.sum(0)).max() < 1e-4 < np.abs(rms.sum(0)).max()
