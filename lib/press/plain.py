@@ -95,28 +95,27 @@ def _math(plain: Plain, block: Block) -> str:
 
 def _statement(plain: Plain, block: Block) -> str:
     head = plain._label(block.label)["ref"] if block.label else block.name.removeprefix("prf:").capitalize()
-    return _boxed(plain, head + (f" ({plain._prose(block.argument)})" if block.argument else ""), block)
+    return _boxed(plain, head, block)
 
 
 def _admonition(plain: Plain, block: Block) -> str:
     head = plain._prose(block.argument) if block.name == "admonition" else block.name.capitalize()
     if "dropdown" in block.options.get("class", ""):
-        return _folded(head, plain.render(block.body))
+        return _folded(plain, head, block)
     body = block.body if block.name == "admonition" else f"{block.argument}\n{block.body}".strip()
     return _quote(f"**{head}.** {plain.render(body)}")
 
 
 def _exercise(plain: Plain, block: Block) -> str:
-    head = plain.number(block.label) if block.label else "Exercise"
-    return _boxed(plain, head + (f" ({plain._prose(block.argument)})" if block.argument else ""), block)
+    return _boxed(plain, plain.number(block.label) if block.label else "Exercise", block)
 
 
 def _solution(plain: Plain, block: Block) -> str:
-    return _folded(f"Solution to {plain.number(block.argument)}", plain.render(block.body))
+    return _folded(plain, f"Solution to {plain.number(block.argument)}", block)
 
 
 def _dropdown(plain: Plain, block: Block) -> str:
-    return _folded(plain._prose(block.argument), plain.render(block.body))
+    return _folded(plain, plain._prose(block.argument), block)
 
 
 def _image(plain: Plain, block: Block) -> str:
@@ -130,7 +129,8 @@ def _image(plain: Plain, block: Block) -> str:
 
 
 def _boxed(plain: Plain, head: str, block: Block) -> str:
-    return _quote(f"**{head}.** {plain.render(block.body)}")
+    title = f" ({plain._prose(block.argument)})" if block.argument else ""
+    return _quote(f"**{head}{title}.** {plain.render(block.body)}")
 
 
 def _quote(text: str) -> str:
@@ -139,8 +139,8 @@ def _quote(text: str) -> str:
     return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))
 
 
-def _folded(head: str, text: str) -> str:
-    return f"<details>\n<summary>{head}</summary>\n\n{text}\n\n</details>"
+def _folded(plain: Plain, head: str, block: Block) -> str:
+    return f"<details>\n<summary>{head}</summary>\n\n{plain.render(block.body)}\n\n</details>"
 
 
 def _reference(field: str) -> Callable[[Plain, str], str]:

@@ -58,14 +58,16 @@ def still(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         for key in ("papermill", "execution"):
             cell.metadata.pop(key, None)
         if cell.cell_type == "code":
-            cell.outputs = [output for output in cell.outputs if not _needs_a_kernel(output)]
+            cell.outputs = [output for output in cell.outputs if not _is_widget_alone(output)]
+            for output in cell.outputs:
+                output.get("data", {}).pop(WIDGET, None)
     return still
 
 
-def _needs_a_kernel(output: nbformat.NotebookNode) -> bool:
-    """Take the widget out of an output; true where nothing is left that a page can show, as of a progress bar."""
-    data = output.get("data", {})
-    return data.pop(WIDGET, None) is not None and set(data) <= {"text/plain"}
+def _is_widget_alone(output: nbformat.NotebookNode) -> bool:
+    """Whether a page can show nothing of it, as of a progress bar."""
+    kinds = set(output.get("data", {}))
+    return WIDGET in kinds and kinds <= {WIDGET, "text/plain"}
 
 
 def anchored(notebook: nbformat.NotebookNode, checks: list[Check]) -> nbformat.NotebookNode:
