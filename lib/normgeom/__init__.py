@@ -2,6 +2,8 @@
 
 from normgeom import exercises
 from normgeom.checks import Interval, check_parameters, verify
+from normgeom.geometry import secular
+from normgeom.geometry.ellipsoid import Ellipsoid
 from normgeom.geometry.uniform import angle, project_out, uniform_vector
 from normgeom.measure.survey import Survey
 from normgeom.measure.watch import watch
@@ -10,6 +12,7 @@ from normgeom.models.twins import twins
 from normgeom.norms import LayerNorm, RMSNorm, layer_norm, layer_norm_steps, rms_norm
 
 __all__ = [
+    "Ellipsoid",
     "Interval",
     "LayerNorm",
     "NormSite",
@@ -24,6 +27,7 @@ __all__ = [
     "layer_norm_steps",
     "project_out",
     "rms_norm",
+    "secular",
     "twins",
     "uniform_vector",
     "verify",

@@ -1,0 +1,162 @@
+"""The set of outputs of a norm: an ellipsoid cut by a hyperplane."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from normgeom import norms
+from normgeom.geometry import secular
+from normgeom.norms import check_floating
+
+KINDS = {nn.LayerNorm: True, norms.LayerNorm: True, nn.RMSNorm: False, norms.RMSNorm: False}
+
+
+class Ellipsoid:
+    r"""The image of LayerNorm or RMSNorm, :math:`\{\gamma\odot n+\beta\}` with n orthogonal to 1 for LayerNorm.
+
+    For ε = 0 and at most one zero gain (none for RMSNorm) the outputs are the surface; for ε > 0 they fill its inside
+    and never reach it (thm-image).  With more zero gains they fill the inside for every ε.  All results are float64, on
+    the device of ``weight``, or on the CPU where that has no float64.
+
+    Args:
+        weight: the gain γ, ``(d,)``, finite, of any sign; zeros are allowed.
+        bias: the bias β, ``(d,)``; zeros if None.
+        centered: LayerNorm if True, RMSNorm if False.
+
+    Attributes:
+        dim: the dimension of the ellipsoid: d − 1 for LayerNorm without or with one zero gain, d − k with k ≥ 2 zero
+            gains; d − k for RMSNorm (prop-zero-gains).  It may be 0: then every output is β.
+        center: β, ``(d,)``.
+
+    Raises:
+        TypeError: ``weight`` or ``bias`` is not a floating-point tensor.
+        ValueError: a wrong shape, or an empty or non-finite ``weight`` or ``bias``.
+
+    Source: Riechers (2024) for LayerNorm with ε and nonzero gains.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, centered: bool = True):
+        self.weight = secular.double_vector("weight", weight)
+        self.center = torch.zeros_like(self.weight) if bias is None else secular.double_vector("bias", bias)
+        if self.center.shape != self.weight.shape:
+            expected, got = tuple(self.weight.shape), tuple(self.center.shape)
+            raise ValueError(f"bias: expected shape {expected}, that of weight, got {got}")
+        self.center = self.center.to(self.weight.device)
+        self.centered = centered
+        self._zeros = self.weight == 0
+        self.dim = len(self.weight) - max(int(self._zeros.sum()), int(centered))
+
+    @classmethod
+    def of(cls, norm: nn.Module | object) -> Ellipsoid:
+        """The image of a norm of torch or of this library, or of a site that ``find_norms`` found in any model.
+
+        Raises:
+            TypeError: ``norm`` is another module: what its parameters mean is not known.
+            ValueError: it normalises more than one axis.
+        """
+        if type(norm) in KINDS:
+            if len(norm.normalized_shape) != 1:
+                raise ValueError(f"norm: expected one normalised axis, got {tuple(norm.normalized_shape)}")
+            weight = torch.ones(norm.normalized_shape) if norm.weight is None else norm.weight
+            return cls(weight, getattr(norm, "bias", None), KINDS[type(norm)])
+        if getattr(norm, "kind", None) in ("layer", "rms"):
+            return cls(norm.weight, norm.bias, norm.kind == "layer")
+        raise TypeError(
+            f"norm: expected a LayerNorm or RMSNorm of torch or normgeom, got {type(norm).__name__}; "
+            "for the norms of a model, pass one of ng.find_norms(model)"
+        )
+
+    @cached_property
+    def semi_axes(self) -> Tensor:
+        r"""Lengths of the semi-axes, ``(dim,)``, descending: √d times the singular values of GΠ (thm-semi-axes)."""
+        size = secular.power_of_two_near(self.weight)
+        values = secular.eigvalsh(self.weight / size, deficit=self._deficit)
+        return (len(values) * values[len(values) - self.dim :].flip(0)).sqrt() * size
+
+    def axes(self, k: int | None = None) -> Tensor:
+        """Unit vectors along the k longest semi-axes, all if None, as columns ``(d, k)`` (thm-semi-axes).
+
+        In each, the first entry of at least half the largest size is positive.  Axes of equal length are one
+        orthonormal choice of many.
+
+        Raises:
+            ValueError: ``k`` is not between 0 and ``dim``.
+        """
+        count = self.dim if k is None else k
+        if not 0 <= count <= self.dim:
+            raise ValueError(f"k: expected 0 to {self.dim}, the dimension of the ellipsoid, got {k}")
+        return secular.eigh(self.weight, deficit=self._deficit, largest=count)[1].flip(1)
+
+    @property
+    def complement(self) -> Tensor:
+        """An orthonormal basis, ``(d, d − dim)``, of what is orthogonal to every output minus β (prop-zero-gains).
+
+        G⁻¹1 for LayerNorm without zero gains, not 1 itself; the coordinates of zero gains otherwise.
+        """
+        if self._zeros.any() or not self.centered:
+            return torch.eye(len(self.weight)).to(self.weight)[:, self._zeros]
+        normal = self.weight.abs().min() / self.weight
+        return (normal / torch.linalg.vector_norm(normal))[:, None]
+
+    def radius(self, y: Tensor) -> Tensor:
+        """How far out ``y`` is: ‖n‖/√d of the shortest n that gives it; 1 on the surface, below 1 inside (thm-image).
+
+        Args:
+            y: ``(..., d)``, floating point: outputs, bias included.
+
+        Returns:
+            ``(...)`` in float64.
+
+        Raises:
+            TypeError: ``y`` is not a floating-point tensor.
+            ValueError: a wrong last dimension, or rows of ``y`` that lie off the span of the outputs by more than
+                rounding in the dtype of ``y`` explains.
+        """
+        check_floating("y", y)
+        d = len(self.weight)
+        if y.dim() == 0 or y.shape[-1] != d:
+            raise ValueError(f"y: expected shape (..., {d}), got {tuple(y.shape)}")
+        wide = y.detach().to(self.weight.device).double()
+        offset, gained = wide - self.center, ~self._zeros
+        n = offset[..., gained] / self.weight[gained]
+        # What one rounding of y and a few of its computation can move each entry by.
+        slack = 8 * torch.finfo(y.dtype).eps * (wide.abs() + self.center.abs())
+        off = (offset.abs() > slack)[..., self._zeros].any(-1)
+        squares, total = n.square().sum(-1), n.sum(-1)
+        if self.centered and self._zeros.any():
+            squares = squares + total**2 / self._zeros.sum()  # the coordinates without gain make up for the sum
+        elif self.centered:
+            off = off | (total.abs() > (slack / self.weight.abs()).sum(-1))
+        if off.any():
+            raise ValueError(
+                f"y: expected outputs of this norm, got {int(off.sum())} of {off.numel()} rows off their span; "
+                "the bias belongs to y, and the gain must be this norm's"
+            )
+        return (squares / d).sqrt()
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """Images at ε = 0 of ``n`` isotropic Gaussian vectors, ``(n, d)``: uniform directions, mapped by the gain.
+
+        On the surface this is not the uniform distribution by area: long axes are sampled more thinly.
+
+        Raises:
+            ValueError: ``n`` is negative.
+        """
+        if n < 0:
+            raise ValueError(f"n: expected at least 0, got {n}")
+        x = torch.randn(n, len(self.weight), generator=generator, dtype=torch.float64)
+        x = x.to(self.weight.device)
+        norm = norms.layer_norm if self.centered else norms.rms_norm
+        return norm(x, self.weight, self.center, eps=torch.finfo(torch.float64).tiny)
+
+    @property
+    def _deficit(self) -> float:
+        """Of the rank-one term: LayerNorm removes all of the component along 1, RMSNorm nothing."""
+        return 0.0 if self.centered else 1.0
+
+    def __repr__(self) -> str:
+        kind = "LayerNorm" if self.centered else "RMSNorm"
+        return f"Ellipsoid of {kind}: dimension {self.dim} in {len(self.weight)}"

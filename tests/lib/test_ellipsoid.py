@@ -1,0 +1,276 @@
+"""The image of a norm against dense linear algebra, torch's own norms and fifty digits."""
+
+import mpmath
+import normgeom as ng
+import pytest
+import torch
+import torch.nn.functional as F
+from norm_checks import close, draw
+from test_secular import GAINS
+from torch import nn
+
+F64 = torch.float64
+SIZES = (1, 2, 3, 16, 129, 512)
+
+
+def projector(d):
+    return torch.eye(d, dtype=F64) - 1 / d
+
+
+def outputs(gain, centered, rows=200, seed=5, eps=0.0, bias=None):
+    """Torch's own norm of Gaussian rows."""
+    d = len(gain)
+    x = draw(rows, d, seed=seed)
+    if centered:
+        return F.layer_norm(x, (d,), gain, bias, eps)
+    y = F.rms_norm(x, (d,), gain, eps)
+    return y if bias is None else y + bias
+
+
+@pytest.mark.parametrize("centered", (True, False), ids=("layer", "rms"))
+@pytest.mark.parametrize("kind", GAINS)
+def test_axes_against_svd(kind, centered):
+    for d in SIZES:
+        gain = GAINS[kind](d)
+        shape = torch.diag(gain) @ projector(d) if centered else torch.diag(gain)
+        size = float(gain.abs().max()) or 1.0
+        _, singular, _ = torch.linalg.svd(shape / size)
+        body = ng.Ellipsoid(gain, centered=centered)
+        zeros = int((gain == 0).sum())
+        expected = d - max(zeros, 1) if centered else d - zeros
+        assert body.dim == expected, f"d={d}: dimension {body.dim}, expected {expected} with {zeros} zero gains"
+        assert body.semi_axes.shape == (body.dim,)
+        assert (body.semi_axes.diff() <= 0).all(), "descending"
+        axes = body.axes()
+        assert axes.shape == (d, body.dim)
+        complement = body.complement
+        assert complement.shape == (d, d - body.dim)
+        close(body.semi_axes / size, d**0.5 * singular[: body.dim], 1e-12 * d**0.5, f"semi-axes at d={d}", "√d?")
+        basis = torch.cat([axes, complement], 1)
+        close(basis.T @ basis, torch.eye(d, dtype=F64), 1e-12, f"axes and complement at d={d}", "G⁻¹1, not 1?")
+        rest = shape.T @ axes / size
+        close(rest.norm(dim=0) * d**0.5, body.semi_axes / size, 1e-11 * d**0.5, "lengths along the axes", "order?")
+
+
+@pytest.mark.parametrize("kind", ("near one", "lognormal", "signed", "nearly equal"))
+def test_each_semi_axis_is_accurate_by_itself(kind):
+    d = 24
+    gain = GAINS[kind](d)
+    with mpmath.workdps(80):
+        g = [mpmath.mpf(float(v)) for v in gain]
+        matrix = mpmath.matrix(d)
+        for i in range(d):
+            for j in range(d):
+                matrix[i, j] = (g[i] ** 2 if i == j else 0) - g[i] * g[j] / d
+        expected = [mpmath.sqrt(d * v) for v in sorted(mpmath.eigsy(matrix, eigvals_only=True))[1:]][::-1]
+        for got, want in zip(ng.Ellipsoid(gain).semi_axes.tolist(), expected, strict=True):
+            assert abs(got / want - 1) < 1e-14, f"semi-axis {float(want)} is off by {float(abs(got / want - 1)):.0e}"
+
+
+def test_axes_are_eigenvectors_of_the_projected_inverse_square():
+    """The second road of the book: P G⁻² P with P orthogonal to G⁻¹1, semi-axes √(d/λ)."""
+    d = 40
+    gain = 1 + 0.3 * draw(d)
+    normal = (1 / gain) / (1 / gain).norm()
+    onto = torch.eye(d, dtype=F64) - torch.outer(normal, normal)
+    values, vectors = torch.linalg.eigh(onto @ torch.diag(gain**-2) @ onto)
+    body = ng.Ellipsoid(gain)
+    close(body.semi_axes, (d / values[1:]).sqrt(), 1e-10, "semi-axes", "√d/λ for √(d/λ)?")
+    overlap = (body.axes() * vectors[:, 1:]).sum(0).abs()
+    close(overlap, torch.ones(d - 1, dtype=F64), 1e-9, "axes", "another projector?")
+
+
+def test_the_circle_of_three_equal_gains():
+    body = ng.Ellipsoid(torch.full((3,), 2.0))
+    close(body.semi_axes, torch.full((2,), 2 * 3**0.5, dtype=F64), 1e-15, "radius 2√3", "√d forgotten?")
+    close(body.complement.abs(), torch.full((3, 1), 3**-0.5, dtype=F64), 1e-15, "normal", "")
+
+
+@pytest.mark.parametrize("centered", (True, False), ids=("layer", "rms"))
+@pytest.mark.parametrize("zeros", (0, 1))
+def test_outputs_lie_on_the_surface(centered, zeros):
+    if zeros and not centered:
+        pytest.skip("RMSNorm with a zero gain fills its image")
+    gain, bias = draw(12, seed=1), draw(12, seed=2)
+    gain[:zeros] = 0
+    body = ng.Ellipsoid(gain, bias, centered)
+    y = outputs(gain, centered, bias=bias)
+    close(body.radius(y), torch.ones(200, dtype=F64), 1e-12, "radius of outputs at ε = 0", "β not subtracted?")
+    close((y - body.center) @ body.complement, torch.zeros(200, 12 - body.dim, dtype=F64), 1e-12, "span", "G⁻¹1?")
+
+
+def test_the_radius_is_the_length_of_the_normalised_vector():
+    gain, eps = draw(12, seed=1), 0.5
+    x = draw(200, 12, seed=5, scale=0.7)
+    n = F.layer_norm(x, (12,), None, None, eps)
+    radius = ng.Ellipsoid(gain).radius(gain * n)
+    close(radius, n.norm(dim=-1) / 12**0.5, 1e-12, "radius with ε", "")
+    sigma = x.var(-1, correction=0)
+    close(radius, 1 / (1 + eps / sigma).sqrt(), 1e-12, "radius law", "ε outside the root?")
+    assert float(radius.max()) < 1
+
+
+def test_two_zero_gains_fill_the_inside():
+    gain = draw(12, seed=1)
+    gain[:2] = 0
+    body = ng.Ellipsoid(gain)
+    assert body.dim == 10
+    radius = body.radius(outputs(gain, True))
+    assert float(radius.min()) < 0.9 and float(radius.max()) <= 1
+    close(ng.Ellipsoid(gain).radius(torch.zeros(12)), torch.zeros((), dtype=F64), 0, "centre", "")
+
+
+@pytest.mark.parametrize("zeros", (1, 2, 3))
+def test_the_radius_is_that_of_the_axes(zeros):
+    """Coordinates along the axes over the semi-axes: the definition of an ellipsoid, whatever the zero gains."""
+    gain = draw(10, seed=1)
+    gain[:zeros] = 0
+    body = ng.Ellipsoid(gain)
+    y = outputs(gain, True)
+    by_axes = ((y @ body.axes()) / body.semi_axes).norm(dim=-1)
+    close(
+        body.radius(y), by_axes, 1e-12, f"{zeros} zero gains", "is the rest spread over the coordinates without gain?"
+    )
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float16))
+def test_rounded_outputs_are_taken(dtype):
+    gain, bias = draw(64, seed=1), 5 * draw(64, seed=2)
+    y = ng.layer_norm(draw(100, 64, seed=5).to(dtype), gain.to(dtype), bias.to(dtype))
+    radius = ng.Ellipsoid(gain.to(dtype), bias.to(dtype)).radius(y)
+    assert float((radius - 1).abs().max()) < 1e3 * torch.finfo(dtype).eps
+    with pytest.raises(ValueError, match="100 of 100 rows off their span; the bias belongs to y"):
+        ng.Ellipsoid(gain.to(dtype), bias.to(dtype)).radius(y + 1)
+
+
+def test_a_row_off_the_span_is_refused():
+    gain = draw(8, seed=1)
+    y = outputs(gain, True, rows=3)
+    y[1] += 1e-6
+    with pytest.raises(ValueError, match="1 of 3 rows off their span"):
+        ng.Ellipsoid(gain).radius(y)
+    gain[0] = 0
+    y = outputs(gain, True, rows=3)
+    y[2, 0] = 1e-6
+    with pytest.raises(ValueError, match="1 of 3 rows off their span"):
+        ng.Ellipsoid(gain).radius(y)
+
+
+@pytest.mark.parametrize("centered", (True, False), ids=("layer", "rms"))
+def test_samples_have_the_covariance_of_the_theory(centered):
+    gain, bias = draw(6, seed=1), draw(6, seed=2)
+    y = ng.Ellipsoid(gain, bias, centered).sample(200_000, torch.Generator().manual_seed(0))
+    expected = torch.diag(gain) @ (projector(6) * 6 / 5 if centered else torch.eye(6, dtype=F64)) @ torch.diag(gain)
+    close(y.mean(0), bias, 0.01, "mean of samples", "")
+    close(torch.cov(y.T), expected, 0.03, "covariance of samples", "d/(d − 1) forgotten?")
+    close(ng.Ellipsoid(gain, bias, centered).radius(y), torch.ones(len(y), dtype=F64), 1e-10, "on the surface", "")
+
+
+def test_samples_repeat_with_their_generator():
+    body = ng.Ellipsoid(draw(6))
+    one, two = (body.sample(5, torch.Generator().manual_seed(3)) for _ in range(2))
+    assert torch.equal(one, two)
+    assert body.sample(0).shape == (0, 6)
+
+
+def test_all_gains_zero_is_a_point():
+    body = ng.Ellipsoid(torch.zeros(4), torch.arange(4.0))
+    assert body.dim == 0 and body.semi_axes.shape == (0,) and body.axes().shape == (4, 0)
+    close(body.complement, torch.eye(4, dtype=F64), 0, "everything is orthogonal to nothing", "")
+    close(body.sample(3), torch.arange(4.0, dtype=F64).expand(3, 4), 0, "the bias", "")
+    assert float(body.radius(torch.arange(4.0))) == 0
+    assert "dimension 0 in 4" in repr(body)
+
+
+def test_one_feature_is_a_point_for_layer_norm_and_two_points_for_rms_norm():
+    assert ng.Ellipsoid(torch.ones(1)).dim == 0
+    assert ng.Ellipsoid(torch.ones(1), centered=False).semi_axes.tolist() == [1.0]
+
+
+def test_huge_and_tiny_gains_keep_their_axes():
+    gain = draw(8, seed=1)
+    plain = ng.Ellipsoid(gain).semi_axes
+    for scale in (2.0**900, 2.0**-900):
+        close(ng.Ellipsoid(gain * scale).semi_axes / scale, plain, 0, "scaled by a power of two", "squared too early?")
+
+
+@pytest.mark.parametrize(
+    ("norm", "centered"),
+    [
+        (nn.LayerNorm(6, dtype=F64), True),
+        (ng.LayerNorm(6, dtype=F64), True),
+        (nn.LayerNorm(6, elementwise_affine=False), True),
+        (nn.RMSNorm(6, dtype=F64), False),
+        (ng.RMSNorm(6), False),
+    ],
+    ids=lambda v: str(v),
+)
+def test_a_module_is_read(norm, centered):
+    if getattr(norm, "weight", None) is not None:
+        nn.init.normal_(norm.weight)
+    body = ng.Ellipsoid.of(norm)
+    assert body.centered is centered
+    with torch.no_grad():
+        y = norm(draw(50, 6, seed=5).to(torch.float32 if norm.weight is None else norm.weight.dtype) * 100)
+    assert float((body.radius(y) - 1).abs().max()) < 1e-5
+
+
+def test_a_site_of_any_model_is_read():
+    class Gemma(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(0.3 * draw(6, seed=1).float())
+
+        def forward(self, x):
+            return ng.rms_norm(x, self.weight, unit_offset=True)
+
+    norm = Gemma()
+    with pytest.raises(TypeError, match=r"norm: .* got Gemma; .*find_norms"):
+        ng.Ellipsoid.of(norm)
+    (site,) = ng.find_norms(nn.Sequential(nn.Linear(6, 6), norm), torch.randn(2, 3, 6))
+    body = ng.Ellipsoid.of(site)
+    assert not body.centered
+    close(body.weight, 1 + norm.weight.detach(), 1e-6, "gain", "1 + w forgotten?")
+
+
+def test_a_subclass_is_not_read_by_its_name():
+    class Nemotron(nn.LayerNorm):
+        """Its gain is 1 + weight."""
+
+    with pytest.raises(TypeError, match="got Nemotron"):
+        ng.Ellipsoid.of(Nemotron(4))
+    with pytest.raises(ValueError, match="expected one normalised axis"):
+        ng.Ellipsoid.of(nn.LayerNorm((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        (dict(weight=torch.tensor([])), ValueError, "weight: expected shape"),
+        (dict(weight=torch.tensor([1.0, torch.nan])), ValueError, "weight: expected finite numbers, got 1"),
+        (dict(weight=[1.0, 2.0]), TypeError, "weight: expected a floating-point tensor, got list"),
+        (dict(weight=torch.ones(3), bias=torch.ones(2)), ValueError, r"bias: expected shape \(3,\)"),
+        (dict(weight=torch.ones(3), bias=torch.full((3,), torch.inf)), ValueError, "bias: expected finite"),
+    ],
+)
+def test_bad_input(arguments, error, words):
+    with pytest.raises(error, match=words):
+        ng.Ellipsoid(**arguments)
+
+
+def test_more_axes_than_there_are():
+    body = ng.Ellipsoid(torch.ones(5))
+    for k in (-1, 5):
+        with pytest.raises(ValueError, match=f"k: expected 0 to 4, the dimension of the ellipsoid, got {k}"):
+            body.axes(k)
+    with pytest.raises(ValueError, match=r"y: expected shape \(\.\.\., 5\), got \(3,\)"):
+        body.radius(torch.ones(3))
+    with pytest.raises(TypeError, match="y: expected a floating-point dtype"):
+        body.radius(torch.ones(5, dtype=torch.int64))
+    with pytest.raises(ValueError, match="n: expected at least 0, got -1"):
+        body.sample(-1)
+
+
+def test_the_longest_axes_alone():
+    body = ng.Ellipsoid(GAINS["lognormal"](30))
+    assert torch.equal(body.axes(3), body.axes()[:, :3])

@@ -1,0 +1,225 @@
+"""The secular solver against dense float64 matrices and against mpmath."""
+
+import mpmath
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from normgeom.geometry import secular
+
+F64 = torch.float64
+
+
+def draw(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
+
+
+def pick(values, d, seed=0):
+    index = torch.randint(len(values), (d,), generator=torch.Generator().manual_seed(seed))
+    return torch.tensor(values, dtype=F64)[index]
+
+
+GAINS = {
+    "near one": lambda d: 1 + 0.1 * draw(d),
+    "signed": lambda d: draw(d),
+    "lognormal": lambda d: draw(d).mul(2).exp(),
+    "all equal": lambda d: torch.full((d,), -0.7, dtype=F64),
+    "two equal sizes": lambda d: pick([-2.0, -1.0, 1.0, 2.0], d),
+    "many equal (bfloat16)": lambda d: (1 + 0.1 * draw(d)).bfloat16().double(),
+    "an ulp apart": lambda d: 1 + torch.arange(d, dtype=F64) * 2.0**-52,
+    "nearly equal": lambda d: 1 + 1e-12 * draw(d),
+    "one zero": lambda d: draw(d).index_fill(0, torch.tensor(0), 0.0),
+    "several zeros": lambda d: pick([-2.0, 0.0, 0.0, 1.0, 2.0], d),
+    "all zero": lambda d: torch.zeros(d, dtype=F64),
+    "sixteen orders": lambda d: 10.0 ** (16 * torch.rand(d, generator=torch.Generator().manual_seed(0), dtype=F64) - 8),
+    "huge": lambda d: 1e150 * draw(d),
+    "tiny": lambda d: 1e-150 * draw(d),
+}
+DIRECTIONS = {
+    "uniform": lambda d: None,
+    "random": lambda d: draw(d, seed=1),
+    "with zeros": lambda d: draw(d, seed=1).index_fill(0, torch.arange(1, d, 2), 0.0),
+    "one coordinate": lambda d: torch.eye(d, dtype=F64)[d // 2],
+}
+DEFICITS = (0.0, 1e-12, 0.3, 1.0)
+SIZES = (1, 2, 3, 17, 128)
+
+
+def dense(gain, u=None, deficit=0.0):
+    u = torch.ones_like(gain) if u is None else u
+    u = u / u.norm()
+    return torch.diag(gain**2) - (1 - deficit) * torch.outer(gain * u, gain * u)
+
+
+@pytest.mark.parametrize("d", SIZES)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("kind", GAINS)
+def test_against_a_dense_matrix(kind, direction, d):
+    gain, u = GAINS[kind](d), DIRECTIONS[direction](d)
+    identity = torch.eye(d, dtype=F64)
+    for deficit in DEFICITS:
+        matrix = dense(gain, u, deficit)
+        size = float(gain.abs().max() ** 2) or 1.0
+        values, vectors = secular.eigh(gain, u, deficit)
+        assert torch.equal(values, secular.eigvalsh(gain, u, deficit)), "eigh and eigvalsh disagree"
+        assert (values.diff() >= 0).all(), "not ascending"
+        gap = float((values - torch.linalg.eigvalsh(matrix / size) * size).abs().max()) / size
+        assert gap < 1e-12, f"deficit {deficit}: eigenvalues are off by {gap:.0e} of the largest"
+        slant = float((vectors.T @ vectors - identity).abs().max())
+        assert slant < 1e-12, f"deficit {deficit}: eigenvectors are orthonormal only to {slant:.0e}"
+        rest = float(((matrix / size) @ vectors - vectors * (values / size)).abs().max())
+        assert rest < 1e-12, f"deficit {deficit}: A v differs from λ v by {rest:.0e}"
+
+
+@pytest.mark.parametrize("d", (300, 512))
+@pytest.mark.parametrize("kind", ("signed", "lognormal", "many equal (bfloat16)", "several zeros"))
+def test_large(kind, d):
+    gain = GAINS[kind](d)
+    values, vectors = secular.eigh(gain)
+    size = float(gain.abs().max() ** 2)
+    assert float((values - torch.linalg.eigvalsh(dense(gain))).abs().max()) < 1e-12 * size
+    assert float((vectors.T @ vectors - torch.eye(d, dtype=F64)).abs().max()) < 1e-12
+
+
+def exact(gain, u, deficit, digits):
+    """All eigenvalues by mpmath's dense solver with ``digits`` digits; ``gain`` and ``u`` are taken as they are."""
+    with mpmath.workdps(digits):
+        g = [mpmath.mpf(float(v)) for v in gain]
+        w = [mpmath.mpf(float(v)) for v in (torch.ones_like(gain) if u is None else u)]
+        size = mpmath.sqrt(sum(v * v for v in w))
+        c = 1 - mpmath.mpf(deficit)
+        matrix = mpmath.matrix(len(g))
+        for i in range(len(g)):
+            for j in range(len(g)):
+                matrix[i, j] = (g[i] ** 2 if i == j else 0) - c * g[i] * w[i] * g[j] * w[j] / size**2
+        return sorted(mpmath.eigsy(matrix, eigvals_only=True))
+
+
+@pytest.mark.parametrize("deficit", (0.0, 1e-25, 0.3))
+@pytest.mark.parametrize("direction", ("uniform", "random"))
+@pytest.mark.parametrize(
+    "kind", ("near one", "lognormal", "an ulp apart", "several zeros", "sixteen orders", "two equal sizes")
+)
+def test_each_eigenvalue_is_accurate_by_itself(kind, direction, deficit):
+    gain, u = GAINS[kind](12), DIRECTIONS[direction](12)
+    expected = exact(gain, u, deficit, 100)
+    for got, want in zip(secular.eigvalsh(gain, u, deficit).tolist(), expected, strict=True):
+        if abs(want) < mpmath.mpf(10) ** -80:
+            assert got == 0.0, f"a zero eigenvalue came out as {got}"
+        else:
+            error = float(abs(got - want) / want)
+            assert error < 2e-15, f"λ = {float(want):.3e} is off by {error:.0e}: is δ used as 1 − (1 − δ)?"
+
+
+@pytest.mark.parametrize("kind", ("near one", "lognormal"))
+def test_each_of_sixty_four_is_accurate_by_itself(kind):
+    gain = GAINS[kind](64)
+    expected = exact(gain, None, 0.0, 50)[1:]
+    got = secular.eigvalsh(gain)
+    assert got[0] == 0.0
+    error = max(float(abs(g - e) / e) for g, e in zip(got[1:].tolist(), expected, strict=True))
+    assert error < 2e-15
+
+
+def test_critical_points_interlace():
+    gain = draw(40)
+    values, squares = secular.eigvalsh(gain), (gain**2).sort().values
+    assert values[0] == 0, "G⁻¹1 has eigenvalue zero"
+    assert ((squares[:-1] < values[1:]) & (values[1:] < squares[1:])).all(), "one eigenvalue between two squares"
+    derivative = torch.stack([1 / (squares - v) for v in values[1:]])
+    assert (derivative.sum(1).abs() < 1e-12 * derivative.abs().sum(1)).all(), "not critical points of ∏(t − γ²)"
+
+
+def test_repeats_are_eigenvalues_with_one_multiplicity_less():
+    values = secular.eigvalsh(torch.tensor([3.0, -2.0, 2.0, 2.0, 1.0], dtype=F64))
+    assert int((values == 4.0).sum()) == 2, "2, −2 and 2 share the square 4: three of them leave it twice"
+
+
+@pytest.mark.parametrize("kind", ("signed", "two equal sizes", "several zeros"))
+def test_the_largest_alone(kind):
+    gain = GAINS[kind](30)
+    values, vectors = secular.eigh(gain)
+    for k in (0, 1, 7, 30):
+        some, columns = secular.eigh(gain, largest=k)
+        assert torch.equal(some, values[30 - k :])
+        assert torch.equal(columns, vectors[:, 30 - k :])
+
+
+def test_signs_are_settled():
+    _, vectors = secular.eigh(draw(20))
+    size = vectors.abs()
+    for column, s in zip(vectors.T, size.T, strict=True):
+        first = next(i for i in range(20) if s[i] >= s.max() / 2)
+        assert column[first] > 0
+
+
+def test_scaling_by_a_power_of_two_changes_no_bit():
+    gain = GAINS["lognormal"](50)
+    assert torch.equal(secular.eigvalsh(gain * 2.0**200), secular.eigvalsh(gain) * 2.0**400)
+
+
+def test_scale_of_the_direction_does_not_count():
+    gain, u = draw(20), draw(20, seed=1)
+    torch.testing.assert_close(secular.eigvalsh(gain, 1e200 * u), secular.eigvalsh(gain, u), rtol=1e-14, atol=0)
+
+
+def test_float32_and_bfloat16_gains_are_widened():
+    gain = draw(20)
+    for dtype in (torch.float32, torch.bfloat16):
+        narrow = gain.to(dtype)
+        assert torch.equal(secular.eigvalsh(narrow), secular.eigvalsh(narrow.double()))
+
+
+def test_blocks_change_nothing(monkeypatch):
+    gain = GAINS["many equal (bfloat16)"](70)
+    whole = secular.eigh(gain)
+    monkeypatch.setattr(secular, "BLOCK_BYTES", {"cpu": 1})
+    parts = secular.eigh(gain)
+    for a, b in zip(whole, parts, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
+
+
+NUMBERS = st.floats(-1e6, 1e6, allow_nan=False, width=64).map(lambda v: v if abs(v) > 1e-6 else 0.0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    gain=st.lists(NUMBERS | st.sampled_from([0.0, 1.0, -1.0, 1.0 + 2**-52]), min_size=1, max_size=12),
+    deficit=st.sampled_from([0.0, 1e-30, 1e-8, 0.5, 1.0]),
+    data=st.data(),
+)
+def test_hypothesis_looks_for_more(gain, deficit, data):
+    entries = st.lists(st.floats(-1, 1), min_size=len(gain), max_size=len(gain))
+    u = data.draw(st.none() | entries.filter(lambda e: any(abs(v) > 1e-3 for v in e)))
+    gain = torch.tensor(gain, dtype=F64)
+    u = None if u is None else torch.tensor(u, dtype=F64)
+    values, vectors = secular.eigh(gain, u, deficit)
+    matrix, size = dense(gain, u, deficit), float(gain.abs().max() ** 2) or 1.0
+    assert float((values - torch.linalg.eigvalsh(matrix)).abs().max()) < 1e-12 * size
+    assert float((vectors.T @ vectors - torch.eye(len(gain), dtype=F64)).abs().max()) < 1e-12
+    assert float((matrix @ vectors - vectors * values).abs().max()) < 1e-12 * size
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        (dict(gain=torch.tensor([])), ValueError, r"gain: expected shape \(d,\) with d ≥ 1, got \(0,\)"),
+        (dict(gain=torch.ones(2, 3)), ValueError, r"gain: expected shape \(d,\).*\(2, 3\)"),
+        (dict(gain=torch.tensor([1.0, torch.nan, torch.inf])), ValueError, "gain: expected finite numbers, got 2"),
+        (dict(gain=torch.tensor([1, 2])), TypeError, "gain"),
+        (dict(gain=torch.ones(3), u=torch.ones(2)), ValueError, r"u: expected shape \(3,\).*\(2,\)"),
+        (dict(gain=torch.ones(3), u=torch.zeros(3)), ValueError, "u: expected a direction, got the zero vector"),
+        (dict(gain=torch.ones(3), deficit=1.5), ValueError, "deficit: expected a number from 0 to 1, got 1.5"),
+        (dict(gain=torch.ones(3), deficit=float("nan")), ValueError, "deficit: .* got nan"),
+    ],
+)
+@pytest.mark.parametrize("function", [secular.eigvalsh, secular.eigh])
+def test_bad_input(function, arguments, error, words):
+    with pytest.raises(error, match=words):
+        function(**arguments)
+
+
+@pytest.mark.parametrize("largest", (-1, 4))
+def test_more_than_there_are(largest):
+    with pytest.raises(ValueError, match=f"largest: expected 0 to 3, the dimension of gain, got {largest}"):
+        secular.eigh(torch.ones(3), largest=largest)
