@@ -29,10 +29,10 @@ CHAPTERS := $(if $(PAGES),$(shell grep -l '^jupytext:' $(PAGES)))
 EXECUTED := $(CHAPTERS:chapters/%.md=_build/run/%.ipynb)
 .SECONDARY: $(CHAPTERS:chapters/%.md=_build/src/%.ipynb)
 PRESS    := $(shell find lib/press -name '*.py')
-LIBRARY  := $(shell find lib/normgeom -name '*.py')
+LIBRARY  := $(shell find lib/normgeom -name '*.py') $(wildcard figures/data/*)
 NBVAL    := $(patsubst %,nbval/%,$(wildcard notebooks/*.ipynb notebooks/appendix/*.ipynb))
 
-.PHONY: book run notebooks colab figures test lint unit serve clean help $(NBVAL)
+.PHONY: book run notebooks colab figures bench record test lint unit serve clean help $(NBVAL)
 
 book: $(BOOK)  ## run the chapters and build the pages: _build/html/index.html
 	@echo "The book is at $(BOOK)"
@@ -47,6 +47,15 @@ colab: | $(VENV)  ## write _build/colab: notebooks/ with the library inside, one
 
 figures: $(EXECUTED)  ## write the chapters' named figures to figures/
 	python -m press figures
+
+bench: | $(VENV)  ## measure the speed ratios again, in turns, and write them to figures/data
+	python -m records speed
+
+# What figures/data holds of a real model: name a folder with it, a text, and what the two are.
+record: | $(VENV)  ## measure a model again: MODEL=… NAME=… SOURCE=… TEXT=… CORPUS=…
+	python -m records gains "$(MODEL)" "$(NAME)" --source "$(SOURCE)"
+	python -m records zeroed "$(MODEL)" "$(NAME)" "$(TEXT)" --corpus "$(CORPUS)"
+	python -m records massive "$(MODEL)" "$(NAME)" "$(TEXT)" --corpus "$(CORPUS)"
 
 test: lint unit $(NBVAL)  ## everything that can fail: style, tests, notebooks, the book
 	@echo "All tests passed: style, library, press, book and $(words $(NBVAL)) notebooks."

@@ -4,7 +4,9 @@ from normgeom import exercises
 from normgeom.checks import Interval, check_parameters, verify
 from normgeom.geometry import secular
 from normgeom.geometry.ellipsoid import Ellipsoid
+from normgeom.geometry.jacobian import NormJacobian
 from normgeom.geometry.uniform import angle, project_out, uniform_vector
+from normgeom.measure.records import recorded
 from normgeom.measure.survey import Survey
 from normgeom.measure.watch import watch
 from normgeom.models.sites import NormSite, find_norms
@@ -15,6 +17,7 @@ __all__ = [
     "Ellipsoid",
     "Interval",
     "LayerNorm",
+    "NormJacobian",
     "NormSite",
     "RMSNorm",
     "Survey",
@@ -26,6 +29,7 @@ __all__ = [
     "layer_norm",
     "layer_norm_steps",
     "project_out",
+    "recorded",
     "rms_norm",
     "secular",
     "twins",

@@ -1,4 +1,4 @@
-"""The book's two guards: a statement beside its nearest wrong version, and the parameters of a chapter."""
+"""The book's two guards: a statement beside a near miss, and the parameters of a chapter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def verify(
     holds: float,
     breaks: float,
     tol: float = 1e-12,
-    wrong: str = "the nearest wrong version",
+    wrong: str = "a near miss",
     asserts: bool = True,
 ) -> None:
     """Assert that a statement holds and that the check could have told if it did not.
@@ -19,7 +19,7 @@ def verify(
     Args:
         label: the statement's label in the book, ``eq-…``, ``thm-…``, ``claim-…``.
         holds: the deviation of the statement, at most ``tol``.
-        breaks: the deviation of its nearest wrong version, above ``tol``.
+        breaks: the deviation of a near miss, a plausible wrong version, above ``tol``.
         tol: the line between the two, in the same units.
         wrong: what was changed in the wrong version; printed.
         asserts: for measured claims, whether the chapter runs at its default parameters.  Where it does not, a

@@ -14,7 +14,8 @@ import yaml
 
 CHAPTERS = Path("chapters")
 EXECUTED = Path("_build/run")
-LEDGER = "appendix/ledger"
+LEDGER, REFERENCE = "appendix/ledger", "appendix/reference"
+MADE = (LEDGER, REFERENCE)  # from the other pages and the library; there is no file to edit
 HEADER = re.compile(r"\A---\n(.*?\n)?jupytext:", re.S)
 
 
@@ -49,14 +50,14 @@ class Book:
 
     @cached_property
     def names(self) -> list[str]:
-        """Every page that the table of contents names, the ledger too."""
+        """Every page that the table of contents names, those that are made too."""
         toc = yaml.safe_load((self.root / "_toc.yml").read_text("utf-8"))
         return [Path(file).relative_to(CHAPTERS).as_posix() for file in _files(toc)]
 
     @cached_property
     def pages(self) -> list[Page]:
-        """Every page but the ledger, which is made from the others."""
-        return [self._page(name) for name in self.names if name != LEDGER]
+        """Every page that somebody wrote."""
+        return [self._page(name) for name in self.names if name not in MADE]
 
     @property
     def notebooks(self) -> list[Page]:

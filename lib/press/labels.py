@@ -14,9 +14,12 @@ from press.myst import roles, walk
 
 PROVABLE = {"thm": "prf:theorem", "prop": "prf:proposition", "cor": "prf:corollary", "lem": "prf:lemma"}
 CHECKED = {"eq", "claim", "err", *PROVABLE}
+ROLES = {"eq": "eq", **dict.fromkeys(("fig", "tab"), "numref"), **dict.fromkeys(("sec", "ex", "sol"), "ref")}
 PREFIXES = CHECKED | {"def", "conj", "fig", "sec", "ex", "sol", "tab"}
+ALIAS = "ng"  # what the chapters call the library
 NOT_ASSERTED = "reported, not asserted"
-FUNCTION = re.compile(r"\bng((?:\.[A-Za-z_]\w*)+)")
+FUNCTION = re.compile(rf"\b{ALIAS}((?:\.[A-Za-z_]\w*)+)")
+NAMED = re.compile(rf"(?<![\w`-])(?:{'|'.join(sorted(PREFIXES))})-\w(?:[\w-]*\w)?")
 LINE = re.compile(r"(?P<label>[\w-]+): (?P<rest>.+)")
 MUTANT = re.compile(r"(?P<holds>.+); with (?P<mutant>.+?) (?P<breaks>(?:> )?\S+)")
 
@@ -35,6 +38,11 @@ class Statement:
     @property
     def prefix(self) -> str:
         return self.label.partition("-")[0] if "-" in self.label else ""
+
+    @property
+    def link(self) -> str:
+        """A reference to it in MyST, with its title."""
+        return f"{{{role(self.label)}}}`{self.label}`" + (f" ({self.title})" if self.title else "")
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,11 @@ class Claims:
         ]
 
 
+def role(label: str) -> str:
+    """The role that refers to a label of this prefix."""
+    return ROLES.get(label.partition("-")[0], "prf:ref")
+
+
 def page_statements(page: Page) -> list[Statement]:
     """The labels of a page in order; proofs are credited to the statement before them and to what they cite."""
     found: list[Statement] = []
@@ -120,7 +133,7 @@ def _check(page: Page, number: int, cell: nbformat.NotebookNode) -> Check:
         cell=number,
         verifies=list(cell.metadata.get("verifies", [])),
         measured_on=cell.metadata.get("measured-on", ""),
-        functions=[f"ng{name}" for name in dict.fromkeys(names) if name != ".verify"],
+        functions=[f"{ALIAS}{name}" for name in dict.fromkeys(names) if name != ".verify"],
         verdicts=verdicts(cell),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import yaml
@@ -77,6 +77,13 @@ def walk(text: str, inside: tuple[str, ...] = ()) -> Iterator[tuple[Block, tuple
 def roles(text: str, name: str) -> Iterator[str]:
     """The contents of the roles called ``name``."""
     return (match["text"] for match in ROLE.finditer(text) if match["name"] == name)
+
+
+def table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table in MyST; a pipe or a line break in a cell does not end it."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
 
 
 def _directive(token: Token, start: int, end: int) -> Block | None:

@@ -38,7 +38,7 @@ def notebooks(book: Book) -> dict[str, bytes]:
     setup = setup_cell(book.project)
     return {
         f"{page.name}.ipynb": dumps(
-            notebook(page, Plain(page.name, built["labels"], built["titles"], sources, names), setup)
+            notebook(page, Plain(page.name, **built, citations=sources, notebooks=names), setup)
         ).encode()
         for page in book.notebooks
     }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import click
 
-from press.book import LEDGER
+from press.book import MADE
 from press.citations import Citation
 from press.myst import ROLE, Block, blocks
 
@@ -25,13 +25,14 @@ LOCAL_LINK = re.compile(r"\]\((#[^)]*|[^):]*\.(?:md|ipynb)[^)]*)\)")
 class Plain:
     """Renders the text of one page.
 
-    ``labels`` and ``titles`` are what the built pages say (:mod:`press.site.labels`), ``notebooks`` the names of the
-    pages that are notebooks; links go from ``notebooks/{page}.ipynb``.  The ledger is made with the pages, so there is
-    no file to link to.
+    ``labels``, ``terms`` and ``titles`` are what the built pages say (:mod:`press.site.labels`), ``notebooks`` the
+    names of the pages that are notebooks; links go from ``notebooks/{page}.ipynb``.  A page that is made with the pages
+    has no file to link to.
     """
 
     page: str
     labels: dict[str, dict[str, str]]
+    terms: dict[str, str]
     titles: dict[str, str]
     citations: dict[str, Citation]
     notebooks: list[str]
@@ -79,7 +80,7 @@ class Plain:
 
     def _linked(self, words: str, doc: str) -> str:
         name = posixpath.relpath(doc, "chapters")
-        if name in (self.page, LEDGER):
+        if name in (self.page, *MADE):
             return words
         target = f"notebooks/{name}.ipynb" if name in self.notebooks else f"chapters/{name}.md"
         return f"[{words}]({os.path.relpath(target, os.path.dirname(f'notebooks/{self.page}'))})"
@@ -184,7 +185,10 @@ def _cite(textual: bool) -> Callable[[Plain, str], str]:
 
 def _term(plain: Plain, text: str) -> str:
     titled = TITLED.fullmatch(text)
-    return titled["words"] if titled else text
+    name = " ".join((titled["target"] if titled else text).split())
+    if name.lower() not in plain.terms:
+        raise plain._unknown(f"the term {name}, which is in no glossary")
+    return plain._linked(titled["words"] if titled else text, plain.terms[name.lower()])
 
 
 DIRECTIVES: dict[str, Callable[[Plain, Block], str]] = {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from press.book import Book
-from press.labels import CHECKED, NOT_ASSERTED, PREFIXES, Check, Claims
+from press.labels import CHECKED, NAMED, NOT_ASSERTED, PREFIXES, Check, Claims
+from press.library import Library
 from press.myst import walk
 
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -95,6 +97,23 @@ def glued_mathematics(book: Book, claims: Claims) -> Iterator[str]:
                         yield f"{page.name}, cell {number}: $$ needs an empty line before and after it, near “{near}”"
 
 
+def glossary_with_colons(book: Book, claims: Claims) -> Iterator[str]:
+    """Sphinx takes every line of a glossary that is not indented for a term."""
+    for page in book.pages:
+        for number, cell in enumerate(page.cells, 1):
+            for block, _ in walk(cell.source) if cell.cell_type == "markdown" else ():
+                if block.name == "glossary" and re.search(r"^:(?!\w)", block.body, re.M):
+                    yield f"{page.name}, cell {number}: indent the definitions of a glossary, without a colon"
+
+
+def docstring_of_nothing(book: Book, claims: Claims) -> Iterator[str]:
+    defined = {s.label for s in claims.statements}
+    for place, doc in Library(book).docstrings:
+        for label in dict.fromkeys(NAMED.findall(doc)):
+            if label not in defined:
+                yield f"{place}: the docstring names {label}, which no page defines"
+
+
 def _at(check: Check) -> str:
     return f"{check.page}, cell {check.cell}"
 
@@ -110,4 +129,6 @@ RULES = [
     measured_on_what,
     figure_without_alt,
     glued_mathematics,
+    glossary_with_colons,
+    docstring_of_nothing,
 ]

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import nbformat
 
-from press.book import CHAPTERS, LEDGER, Book
+from press.book import CHAPTERS, LEDGER, REFERENCE, Book
 from press.figures import figures
 from press.labels import Check, Claims
 from press.ledger import ledger
+from press.reference import reference
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -32,8 +33,9 @@ def stage(book: Book) -> dict[str, bytes]:
         else:
             files[f"{CHAPTERS}/{page.name}.md"] = page.cells[0].source.encode()
     files |= {f"figures/{name}.svg": svg.encode() for name, svg in figures(book).items()}
-    if LEDGER in book.names:
-        files[f"{CHAPTERS}/{LEDGER}.md"] = ledger(book).encode()
+    for name, made in ((LEDGER, ledger), (REFERENCE, reference)):
+        if name in book.names:
+            files[f"{CHAPTERS}/{name}.md"] = made(book).encode()
     return files
 
 

@@ -33,6 +33,14 @@ def wheel(book: Book) -> tuple[str, bytes]:
 
 
 def _sources(book: Book) -> dict[str, bytes]:
-    library = (book.root / "lib" / book.project["name"]).rglob("*")
-    found = [*(book.root / name for name in TOP), *(path for path in library if "__pycache__" not in path.parts)]
-    return {path.relative_to(book.root).as_posix(): path.read_bytes() for path in found if path.is_file()}
+    # The library's data is a link to a folder outside of it.
+    library = os.walk(book.root / "lib" / book.project["name"], followlinks=True)
+    found = [
+        *(book.root / name for name in TOP),
+        *(Path(folder, file) for folder, _, files in library for file in files),
+    ]
+    return {path.relative_to(book.root).as_posix(): path.read_bytes() for path in found if _is_source(path)}
+
+
+def _is_source(path: Path) -> bool:
+    return path.is_file() and "__pycache__" not in path.parts

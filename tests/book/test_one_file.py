@@ -1,66 +1,177 @@
-"""A notebook for Colab in an environment that lacks the library, from another folder, without a network."""
+"""Notebooks for Colab in an environment like Colab's: its ipywidgets and plotly, no library, no repository."""
 
+import json
 import os
 import re
+import shutil
 import subprocess
+import sys
 import sysconfig
 import venv
 from pathlib import Path
 
 import nbformat
 import pytest
+from nbclient import NotebookClient
 from press.colab import colab
 
-CHAPTER = "appendix/errata.ipynb"
+# What Colab has and `make book` does not, with what it needs and nothing of Colab's torch: several gigabytes.
+IPYWIDGETS, PLOTLY = "7.7.1", "5.24.1"
+VERSIONS = (
+    f"ipywidgets=={IPYWIDGETS}",
+    "widgetsnbextension==3.6.10",
+    "jupyterlab-widgets==1.1.11",
+    "ipython-genutils==0.2.0",
+    f"plotly=={PLOTLY}",
+)
 ORIGIN = "import importlib.util as u; print(u.find_spec('normgeom') and u.find_spec('normgeom').origin)"
+WIDGET = "application/vnd.jupyter.widget-view+json"
+# The way of a message from the browser: the slider's model gets a new state, and Python hears of it.
+MOVE = """
+import json
+import ipywidgets, plotly, normgeom
+view = next(w for w in ipywidgets.Widget.widgets.values() if isinstance(w, ipywidgets.VBox))
+*sliders, picture = view.children
+drawn = {}
+for positions in [(0, 0), (0, len(sliders[1].options) - 1), (len(sliders[0].options) - 1, 0)]:
+    for slider, index in zip(sliders, positions):
+        slider._handle_msg({"content": {"data": {"method": "update", "state": {"index": index}}}})
+    drawn[",".join(map(str, positions))] = picture.value
+seen = {"ipywidgets": ipywidgets.__version__, "plotly": plotly.__version__, "normgeom": normgeom.__file__}
+print(json.dumps({"seen": seen, "sizes": [len(slider.options) for slider in sliders], "drawn": drawn}))
+"""
 
 
 @pytest.fixture(scope="session")
-def fresh(tmp_path_factory) -> Path:
-    """An environment with a pip of its own and everything that is installed here but the library."""
-    folder = tmp_path_factory.mktemp("fresh")
-    here, others = Path(sysconfig.get_path("purelib")), folder / "others"
-    others.mkdir()
-    for entry in here.iterdir():
-        if "normgeom" not in entry.name and not entry.name.startswith("pip"):
-            (others / entry.name).symlink_to(entry)
-    venv.create(folder / "venv", with_pip=True)
-    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder / "venv")}))
-    (site / "others.pth").write_text(f"{others}\n")
-    return folder / "venv"
+def versions(root) -> Path:
+    """A folder with Colab's versions, installed once into _build: later runs need no network."""
+    folder, part = root / "_build/colab-versions", root / "_build/part/colab-versions"
+    stamp = "\n".join(VERSIONS)
+    if folder.exists() and (folder / "stamp").read_text() == stamp:
+        return folder
+    for old in (folder, part):
+        shutil.rmtree(old, ignore_errors=True)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", part]
+    done = subprocess.run([*command, *VERSIONS], capture_output=True, text=True)
+    if done.returncode:
+        give_up = pytest.fail if os.environ.get("CI") else pytest.skip
+        give_up(f"Colab's versions could not be installed; this needs the network once: {done.stderr}")
+    (part / "stamp").write_text(stamp)
+    part.rename(folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
-def run(fresh, tmp_path_factory):
-    """Run code in that environment, in a folder that has a space in its name; gives what it printed."""
-    elsewhere = tmp_path_factory.mktemp("some where")
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PIP_"))}
-    environment = kept | {"PIP_NO_INDEX": "1", "MPLBACKEND": "agg", "PYTHONPATH": ""}
+def fresh(versions, tmp_path_factory) -> Path:
+    """An environment with a pip of its own, Colab's versions and all else that is installed here but the library."""
+    folder = tmp_path_factory.mktemp("fresh")
+    here, others = Path(sysconfig.get_path("purelib")), folder / "others"
+    others.mkdir()
+    replaced = {package(entry) for entry in versions.iterdir()}
+    for entry in here.iterdir():
+        if "normgeom" not in entry.name and package(entry) not in replaced | {"pip"}:
+            (others / entry.name).symlink_to(entry)
+    venv.create(folder / "venv", with_pip=True)
+    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder / "venv")}))
+    (site / "others.pth").write_text(f"{versions}\n{others}\n")
+    return folder / "venv"
+
+
+def package(entry: Path) -> str:
+    return entry.name.partition("-")[0]
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory) -> Path:
+    """A folder that has a space in its name."""
+    return tmp_path_factory.mktemp("some where")
+
+
+@pytest.fixture(scope="module")
+def environment(elsewhere) -> dict[str, str]:
+    """Nothing of this session's Python, pip and Jupyter, and no index."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PIP_", "JUPYTER"))}
+    return kept | {"PIP_NO_INDEX": "1", "IPYTHONDIR": str(elsewhere / "ipython")}
+
+
+@pytest.fixture(scope="module")
+def run(fresh, elsewhere, environment):
+    """Run code in that environment, in that folder; gives what it printed."""
 
     def run(code: str) -> str:
+        command = [fresh / "bin/python", "-"]
         done = subprocess.run(
-            [fresh / "bin/python", "-"],
-            input=code,
-            cwd=elsewhere,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
+            command, input=code, cwd=elsewhere, env=environment, capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    assert run(ORIGIN) == "None\n", "the environment has the library before the setup: the tests would show nothing"
     return run
 
 
-def test_one_file_is_enough(book, fresh, run):
-    notebook = nbformat.reads(colab(book)[CHAPTER].decode(), as_version=4)
-    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    assert run(ORIGIN) == "None\n", "the environment has the library before the setup: the test would show nothing"
-    first = run("\n".join(code))
-    assert first.startswith(f"Installed: {book.project['name']} {book.project['version']}. torch ")
-    assert "error ≤" in first
+@pytest.fixture(scope="module")
+def notebooks(book):
+    return {name: nbformat.reads(content.decode(), as_version=4) for name, content in colab(book).items()}
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def test_every_setup_runs_from_any_folder(book, fresh, run, notebooks):
+    (setup,) = {code_cells(notebook)[0].source for notebook in notebooks.values()}
+    assert run(setup).startswith(f"Installed: {book.project['name']} {book.project['version']}. torch ")
     assert Path(run(ORIGIN).strip()).is_relative_to(fresh)
-    assert run(code[0]).startswith("Installed: nothing, all is here. torch ")
-    other = re.sub(r"digest = '\w+'", "digest = 'of another wheel'", code[0])
+    assert run(setup).startswith("Installed: nothing, all is here. torch ")
+    other = re.sub(r"digest = '\w+'", "digest = 'of another wheel'", setup)
     assert run(other).startswith("Installed: normgeom"), "the version alone must not decide"
+
+
+@pytest.fixture(scope="module")
+def chapter(run, fresh, elsewhere, environment, notebooks, tmp_path_factory):
+    """Chapter 2 and one more cell, run by a kernel of that environment."""
+    share = tmp_path_factory.mktemp("share")
+    spec = {"argv": [str(fresh / "bin/python"), "-m", "ipykernel_launcher", "-f", "{connection_file}"]}
+    (share / "kernels/colab").mkdir(parents=True)
+    (share / "kernels/colab/kernel.json").write_text(json.dumps(spec | {"display_name": "", "language": "python"}))
+    notebook = notebooks["02-uniform-vector.ipynb"]
+    notebook.cells.append(nbformat.v4.new_code_cell(MOVE))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_PATH", str(share))
+        client = NotebookClient(notebook, kernel_name="colab", timeout=300)
+        client.execute(env=environment, cwd=str(elsewhere))
+    return code_cells(notebook)
+
+
+def test_a_whole_chapter_runs_with_colabs_versions(chapter, fresh):
+    wrong = [
+        out for cell in chapter for out in cell.outputs if out.output_type == "error" or out.get("name") == "stderr"
+    ]
+    assert not wrong
+    assert all(cell.execution_count for cell in chapter), "a cell that did not run"
+    seen = json.loads(chapter[-1].outputs[0].text)["seen"]
+    assert (seen["ipywidgets"], seen["plotly"]) == (IPYWIDGETS, PLOTLY), "another environment than Colab's"
+    assert Path(seen["normgeom"]).is_relative_to(fresh), "the library of the repository, not the one that was carried"
+
+
+def test_turning_figures_are_shown_with_colabs_plotly(chapter):
+    turning = [cell for cell in chapter if re.search(r"\*(three_steps|outputs_in_space)\(", cell.source)]
+    assert turning, "no cell draws a turning figure"
+    for cell in turning:
+        data = cell.outputs[-1].data
+        assert data["application/vnd.plotly.v1+json"]["data"], "a figure without traces"
+        assert "Plotly.newPlot" in data["text/html"], "nothing to see where plotly's own type is not known"
+
+
+def test_sliders_recompute_with_colabs_ipywidgets(chapter):
+    (shown,) = [out.data for cell in chapter if "explore(" in cell.source for out in cell.outputs]
+    assert shown[WIDGET]["model_id"], "no live view"
+    frames = re.findall(r'<img src="data:image/svg[^>]+>', shown["text/html"])
+    moved = json.loads(chapter[-1].outputs[0].text)
+    rows, columns = moved["sizes"]
+    assert len(frames) == rows * columns
+    for position, picture in moved["drawn"].items():
+        row, column = map(int, position.split(","))
+        assert picture == frames[row * columns + column], f"slider at {position}: not the frame of the page"
+    assert len(set(moved["drawn"].values())) == 3, "the picture does not change with its sliders"

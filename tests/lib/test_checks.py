@@ -10,7 +10,7 @@ import torch
 
 def test_a_statement_that_holds_prints_one_line(capsys):
     assert ng.verify("eq-x", 3e-16, 0.0312) is None
-    assert capsys.readouterr().out == "eq-x: error ≤ 1e-12; with the nearest wrong version 0.03\n"
+    assert capsys.readouterr().out == "eq-x: error ≤ 1e-12; with a near miss 0.03\n"
 
 
 def test_the_line_does_not_move_with_rounding_noise(capsys):

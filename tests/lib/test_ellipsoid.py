@@ -139,7 +139,7 @@ def test_rounded_outputs_are_taken(dtype):
     y = ng.layer_norm(draw(100, 64, seed=5).to(dtype), gain.to(dtype), bias.to(dtype))
     radius = ng.Ellipsoid(gain.to(dtype), bias.to(dtype)).radius(y)
     assert float((radius - 1).abs().max()) < 1e3 * torch.finfo(dtype).eps
-    with pytest.raises(ValueError, match="100 of 100 rows off their span; the bias belongs to y"):
+    with pytest.raises(ValueError, match="100 of 100 rows off them; the bias belongs to y"):
         ng.Ellipsoid(gain.to(dtype), bias.to(dtype)).radius(y + 1)
 
 
@@ -147,12 +147,12 @@ def test_a_row_off_the_span_is_refused():
     gain = draw(8, seed=1)
     y = outputs(gain, True, rows=3)
     y[1] += 1e-6
-    with pytest.raises(ValueError, match="1 of 3 rows off their span"):
+    with pytest.raises(ValueError, match="1 of 3 rows off them"):
         ng.Ellipsoid(gain).radius(y)
     gain[0] = 0
     y = outputs(gain, True, rows=3)
     y[2, 0] = 1e-6
-    with pytest.raises(ValueError, match="1 of 3 rows off their span"):
+    with pytest.raises(ValueError, match="1 of 3 rows off them"):
         ng.Ellipsoid(gain).radius(y)
 
 
@@ -191,7 +191,32 @@ def test_huge_and_tiny_gains_keep_their_axes():
     gain = draw(8, seed=1)
     plain = ng.Ellipsoid(gain).semi_axes
     for scale in (2.0**900, 2.0**-900):
-        close(ng.Ellipsoid(gain * scale).semi_axes / scale, plain, 0, "scaled by a power of two", "squared too early?")
+        body = ng.Ellipsoid(gain * scale)
+        close(body.semi_axes / scale, plain, 0, "scaled by a power of two", "squared too early?")
+        assert torch.equal(body.axes(), ng.Ellipsoid(gain).axes())
+
+
+@pytest.mark.parametrize(("mean", "d"), [(10, 768), (30, 768), (100, 4096)])
+def test_outputs_of_torch_are_taken_whatever_the_mean(mean, d):
+    """F.layer_norm centres once: its n has a mean of the order of rounding times the mean of x."""
+    gain = 1 + 0.1 * draw(d, seed=1, dtype=torch.float32)
+    y = F.layer_norm(mean + draw(50, d, seed=2, dtype=torch.float32), (d,), gain)
+    assert float((ng.Ellipsoid(gain).radius(y) - 1).abs().max()) < 1e-3
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64))
+def test_the_gain_of_another_norm_and_a_forgotten_bias_are_refused(dtype):
+    gain, other, bias = (1 + 0.1 * draw(4096, seed=s, dtype=dtype) for s in range(3))
+    y = ng.layer_norm(draw(50, 4096, seed=5, dtype=dtype), gain, bias)
+    for wrong in (ng.Ellipsoid(other, bias), ng.Ellipsoid(gain), ng.Ellipsoid(gain, -bias)):
+        with pytest.raises(ValueError, match="of 50 rows off them"):
+            wrong.radius(y)
+
+
+def test_a_row_beyond_the_surface_is_refused():
+    body = ng.Ellipsoid(torch.ones(8), centered=False)
+    with pytest.raises(ValueError, match="1 of 2 rows off them"):
+        body.radius(torch.stack([torch.ones(8), 1.1 * torch.ones(8)]))
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def exact(gain, u, deficit, digits):
         return sorted(mpmath.eigsy(matrix, eigvals_only=True))
 
 
-@pytest.mark.parametrize("deficit", (0.0, 1e-25, 0.3))
+@pytest.mark.parametrize("deficit", (0.0, 1e-60, 1e-25, 0.3))
 @pytest.mark.parametrize("direction", ("uniform", "random"))
 @pytest.mark.parametrize(
     "kind", ("near one", "lognormal", "an ulp apart", "several zeros", "sixteen orders", "two equal sizes")
@@ -119,6 +119,50 @@ def test_each_of_sixty_four_is_accurate_by_itself(kind):
     assert got[0] == 0.0
     error = max(float(abs(g - e) / e) for g, e in zip(got[1:].tolist(), expected, strict=True))
     assert error < 2e-15
+
+
+@pytest.mark.parametrize("d", (1, 5))
+@pytest.mark.parametrize("exponent", (-20, -36, -50, -120, -280))
+def test_the_smallest_eigenvalue_follows_a_tiny_deficit(exponent, d):
+    """λ → δ/Σ(u²/γ²) as δ → 0: next to the pole at zero its own term must not drown the others."""
+    deficit = 10.0**exponent
+    for seed in range(20):
+        gain, u = draw(d, seed=seed), draw(d, seed=100 + seed)
+        expected = deficit / float((u / u.norm() / gain).square().sum())
+        assert float(secular.eigvalsh(gain, u, deficit)[0]) == pytest.approx(expected, rel=1e-12)
+
+
+def two(gain, u, deficit):
+    """Both eigenvalues of the 2×2 matrix in closed form, in 150 digits."""
+    with mpmath.workdps(150):
+        (a, b), (v, w) = ([mpmath.mpf(float(e)) for e in t] for t in (gain, u))
+        c = (1 - mpmath.mpf(deficit)) / (v * v + w * w)
+        first, second, across = a * a * (1 - c * v * v), b * b * (1 - c * w * w), c * a * b * v * w
+        larger = (first + second) / 2 + mpmath.sqrt(((first - second) / 2) ** 2 + across**2)
+        return (first * second - across**2) / larger, larger
+
+
+@pytest.mark.parametrize("decades", (3, 7, 9, 12, 15, 30))
+def test_gains_weights_and_deficits_spread_together(decades):
+    """Where a pole is 10⁸ times nearer than the next, and weights differ as much, a step must not stop at nothing."""
+    generator = torch.Generator().manual_seed(decades)
+    for _ in range(200):
+        spread = 10.0 ** (-decades * torch.rand(3, generator=generator, dtype=F64) * torch.tensor([1, 1, 2]))
+        gain, u = torch.tensor([1.0, spread[0]], dtype=F64), torch.tensor([1.0, spread[1]], dtype=F64)
+        got = secular.eigvalsh(gain, u, float(spread[2]))
+        for value, expected in zip(got.tolist(), two(gain, u, float(spread[2])), strict=True):
+            assert abs(value / expected - 1) < 4e-15, f"gain {gain.tolist()}, u {u.tolist()}, deficit {spread[2]:.3e}"
+
+
+def test_a_false_root_that_was_found():
+    gain, u = torch.tensor([1, 2.5e-9], dtype=F64), torch.tensor([1, 3.2e-9], dtype=F64)
+    got = secular.eigvalsh(gain, u, 1.7e-17).tolist()
+    assert got == pytest.approx([float(v) for v in two(gain, u, 1.7e-17)], rel=1e-14)
+
+
+def test_what_does_not_fit_is_infinite_or_zero():
+    assert secular.eigvalsh(torch.tensor([1e160, 2e160], dtype=F64), deficit=0.5).tolist() == [torch.inf] * 2
+    assert secular.eigvalsh(torch.tensor([1, 1e-100], dtype=F64)).tolist() == [0.0, 0.5]
 
 
 def test_critical_points_interlace():

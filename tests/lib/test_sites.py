@@ -231,3 +231,16 @@ def test_the_model_is_left_as_it_was_after_an_error():
     with pytest.raises(IndexError):
         ng.find_norms(model, torch.full((1, 4), VOCABULARY))
     assert hooks_and_modes(model) == before, "hooks left behind, or another mode"
+
+
+def test_the_default_dtype_does_not_matter():
+    norms = nn.LayerNorm(8, eps=1e-3), nn.RMSNorm(8, eps=1e-4)
+    torch.set_default_dtype(torch.float64)
+    try:
+        sites = found(*(norm.double() for norm in norms), inputs=ROWS.double())
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert [(s.kind, s.eps, s.weight.dtype) for s in sites] == [
+        ("layer", 1e-3, torch.float32),
+        ("rms", 1e-4, torch.float32),
+    ], "probed in float64 while the copy is float32?"

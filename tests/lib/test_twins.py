@@ -123,3 +123,15 @@ def test_more_batches_than_steps():
 
 def test_a_single_step():
     assert len(train(ng.twins(CONFIG, seed=3)[0], batches(1), steps=1, learning_rate=1e-3)) == 1
+
+
+def test_the_default_dtype_does_not_matter():
+    expected = ng.twins(CONFIG, seed=3)
+    torch.set_default_dtype(torch.float64)
+    try:
+        got = ng.twins(CONFIG, seed=3)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for a, b in zip(expected, got, strict=True):
+        for name, value in a.state_dict().items():
+            assert torch.equal(value, b.state_dict()[name]), f"{name}: drawn in the default dtype?"

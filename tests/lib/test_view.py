@@ -3,12 +3,13 @@
 import importlib
 
 import matplotlib.pyplot as plt
+import normgeom as ng
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from normgeom import view
-from normgeom.view.turning import outputs_in_space, three_steps
+from normgeom.view.turning import ellipses_in_space, outputs_in_space, three_steps
 
 SITES = ["h.0.ln_1", "h.0.ln_2", "ln_f"]
 DIRECTIONS = ["uniform", "random_a", "random_b", *(f"random_{i:03d}" for i in range(18))]
@@ -114,3 +115,18 @@ def test_outputs_lie_on_the_ring_and_on_the_sphere():
     assert np.allclose(np.linalg.norm(layer, axis=0), 3**0.5, atol=1e-4)
     assert np.allclose(np.linalg.norm(rms, axis=0), 3**0.5, atol=1e-4)
     assert np.abs(layer.sum(0)).max() < 1e-4 < np.abs(rms.sum(0)).max()
+
+
+def test_ellipses_are_those_of_the_library():
+    gains = {"round": torch.ones(3).double(), "flat": torch.tensor([1.2, 0.8, 0.1]).double()}
+    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    figure, words = ellipses_in_space(gains, x, eps=0.1)
+    assert [frame.name for frame in figure.frames] == ["round", "flat"]
+    for frame, gain in zip(figure.frames, gains.values(), strict=True):
+        body = ng.Ellipsoid(gain)
+        rim = torch.tensor([frame.data[0][c] for c in "xyz"], dtype=torch.float64).T
+        assert float((body.radius(rim) - 1).abs().max()) < 1e-12, "the curve is not the ellipse"
+        dots = torch.tensor([frame.data[3][c] for c in "xyz"], dtype=torch.float64).T
+        assert float((dots - ng.layer_norm(x, gain, eps=0.1)).abs().max()) < 1e-3, "the points are not the outputs"
+    assert "1.73 and 1.73" in words, "a round gain gives a circle of radius √3"
+    assert "at flat the semi-axes are 1.83 and 0.92" in words

@@ -44,7 +44,8 @@ def test_only_the_library_is_in_the_wheel(book):
     name, content = wheel(book)
     assert name == "toy-0-py3-none-any.whl"
     modules = [name for name in zipfile.ZipFile(io.BytesIO(content)).namelist() if ".dist-info/" not in name]
-    assert modules == ["toy/__init__.py"]
+    package = book.root / "lib/toy"
+    assert modules == sorted(path.relative_to(package.parent).as_posix() for path in package.rglob("*.py"))
 
 
 def test_the_same_files_give_the_same_wheel(book, copy):

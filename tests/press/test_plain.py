@@ -1,6 +1,7 @@
 """MyST to plain Markdown."""
 
 import json
+from dataclasses import replace
 
 import click
 import pytest
@@ -13,7 +14,7 @@ from press.plain import Plain
 def plain(made) -> Plain:
     built = json.loads((made / "_build/labels.json").read_text("utf-8"))
     sources = citations(made / CHAPTERS / "references.bib")
-    return Plain("02-mean", built["labels"], built["titles"], sources, ["02-mean", "07-angle", "appendix/errata"])
+    return Plain("02-mean", **built, citations=sources, notebooks=["02-mean", "07-angle", "appendix/errata"])
 
 
 CASES = {
@@ -49,10 +50,13 @@ CASES = {
     "{doc}`07-angle`, {doc}`/chapters/appendix/notation`": (
         "[The angle](07-angle.ipynb), [Notation](../chapters/appendix/notation.md)"
     ),
-    "{doc}`appendix/ledger`": "The ledger",
+    "{doc}`appendix/ledger`, {doc}`names <appendix/reference>`": "The ledger, names",
     "{cite}`ba2016`": "([Ba et al., 2016](https://arxiv.org/abs/1607.06450))",
     "{cite:t}`godel`": "[Gödel and Noether (1931)](https://doi.org/10.1/toy)",
-    "{term}`means <mean>`, {math}`x`, {code}`y`": "means, $x$, `y`",
+    "{term}`means <mean>`, {math}`x`, {code}`y`": "[means](../chapters/appendix/notation.md), $x$, `y`",
+    "{term}`Mean\n<mean>`, {term}`MEAN`": (
+        "[Mean](../chapters/appendix/notation.md), [MEAN](../chapters/appendix/notation.md)"
+    ),
     "`{eq}` in code, ``{eq}`eq-mean` `` too": "`{eq}` in code, ``{eq}`eq-mean` `` too",
     "```python\n:::{note}\n```": "```python\n:::{note}\n```",
     "A note[^1].\n\n[^1]: By {eq}`eq-mean`.": "A note[^1].\n\n[^1]: By (2.1).",
@@ -71,6 +75,7 @@ UNKNOWN = {
     "{eq}`eq-no`": "no plain form for the label eq-no, which no built page defines",
     "{doc}`08-no`": "no plain form for {doc}`08-no`, which is no page",
     "{cite}`nobody`": "no plain form for the source nobody",
+    "{term}`x <no\nterm>`": "no plain form for the term no term, which is in no glossary",
     "{numref}`sec-project`": "no plain form for a reference to sec-project: it has no number",
     "[there](#sec-project)": "no plain form for the link (#sec-project)",
     "[there](07-angle.md)": "no plain form for the link (07-angle.md)",
@@ -85,7 +90,7 @@ def test_refuses_what_has_no_plain_form(plain, myst, message):
 
 
 def test_links_start_from_the_folder_of_the_notebook(plain):
-    errata = Plain("appendix/errata", plain.labels, plain.titles, plain.citations, plain.notebooks)
+    errata = replace(plain, page="appendix/errata")
     assert errata.render("{eq}`eq-mean`, {doc}`notation`") == (
         "[(2.1)](../02-mean.ipynb), [Notation](../../chapters/appendix/notation.md)"
     )

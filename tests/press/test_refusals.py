@@ -73,6 +73,21 @@ CASES = {
         text("Angles are right.", "Angles\n$$\nx\n$$\nare right."),
         "07-angle, cell 1: $$ needs an empty line before and after it, near “Angles”",
     ),
+    "glossary": (
+        "07-angle",
+        text("Angles are right.", "Angles:\n\n::::{glossary}\nright\n: Of 90 degrees.\n::::\n"),
+        "07-angle, cell 1: indent the definitions of a glossary, without a colon",
+    ),
+    "docstring": (
+        "02-mean",
+        text("thm-mean", "thm-other"),
+        "lib/toy/norms.py, center: the docstring names thm-mean, which no page defines",
+    ),
+    "private docstring": (
+        "02-mean",
+        text("eq-mean", "eq-other"),
+        "lib/toy/norms.py, _mean: the docstring names eq-mean, which no page defines",
+    ),
     "plotly without alt": ("07-angle", no_alt, "07-angle, cell 4: a figure without alt text"),
 }
 

@@ -14,6 +14,7 @@ def test_the_stage_holds_every_page(book):
         "chapters/appendix/notation.md",
         "chapters/appendix/errata.ipynb",
         "chapters/appendix/ledger.md",
+        "chapters/appendix/reference.md",
         "chapters/appendix/bibliography.md",
         "chapters/references.bib",
     }

@@ -72,8 +72,8 @@ class Ellipsoid:
     @cached_property
     def semi_axes(self) -> Tensor:
         r"""Lengths of the semi-axes, ``(dim,)``, descending: √d times the singular values of GΠ (thm-semi-axes)."""
-        size = secular.power_of_two_near(self.weight)
-        values = secular.eigvalsh(self.weight / size, deficit=self._deficit)
+        size, shape = self._scaled
+        values = secular.eigvalsh(shape, deficit=self._deficit)
         return (len(values) * values[len(values) - self.dim :].flip(0)).sqrt() * size
 
     def axes(self, k: int | None = None) -> Tensor:
@@ -88,7 +88,7 @@ class Ellipsoid:
         count = self.dim if k is None else k
         if not 0 <= count <= self.dim:
             raise ValueError(f"k: expected 0 to {self.dim}, the dimension of the ellipsoid, got {k}")
-        return secular.eigh(self.weight, deficit=self._deficit, largest=count)[1].flip(1)
+        return secular.eigh(self._scaled[1], deficit=self._deficit, largest=count)[1].flip(1)
 
     @property
     def complement(self) -> Tensor:
@@ -112,8 +112,11 @@ class Ellipsoid:
 
         Raises:
             TypeError: ``y`` is not a floating-point tensor.
-            ValueError: a wrong last dimension, or rows of ``y`` that lie off the span of the outputs by more than
-                rounding in the dtype of ``y`` explains.
+            ValueError: a wrong last dimension, or rows of ``y`` that are no outputs of this norm: off their span, or
+                beyond the surface, by more than √ε_machine of the dtype of ``y``, as a share of the length of n.
+
+        The bound leaves room for kernels that centre once.  A gain so small that rounding of ``y`` or of the bias, over
+        the gain, is not small reads noise: pass a weight in which it is zero.  NaN rows give NaN.
         """
         check_floating("y", y)
         d = len(self.weight)
@@ -122,17 +125,18 @@ class Ellipsoid:
         wide = y.detach().to(self.weight.device).double()
         offset, gained = wide - self.center, ~self._zeros
         n = offset[..., gained] / self.weight[gained]
-        # What one rounding of y and a few of its computation can move each entry by.
-        slack = 8 * torch.finfo(y.dtype).eps * (wide.abs() + self.center.abs())
-        off = (offset.abs() > slack)[..., self._zeros].any(-1)
+        tolerance = torch.finfo(y.dtype).eps
+        silent = offset[..., self._zeros].abs() > 4 * tolerance * (wide.abs() + self.center.abs())[..., self._zeros]
         squares, total = n.square().sum(-1), n.sum(-1)
+        off = silent.any(-1)
         if self.centered and self._zeros.any():
             squares = squares + total**2 / self._zeros.sum()  # the coordinates without gain make up for the sum
         elif self.centered:
-            off = off | (total.abs() > (slack / self.weight.abs()).sum(-1))
+            off |= total.abs() > tolerance**0.5 * (d * squares).sqrt()
+        off |= squares > d * (1 + tolerance**0.5) ** 2
         if off.any():
             raise ValueError(
-                f"y: expected outputs of this norm, got {int(off.sum())} of {off.numel()} rows off their span; "
+                f"y: expected outputs of this norm, got {int(off.sum())} of {off.numel()} rows off them; "
                 "the bias belongs to y, and the gain must be this norm's"
             )
         return (squares / d).sqrt()
@@ -151,6 +155,12 @@ class Ellipsoid:
         x = x.to(self.weight.device)
         norm = norms.layer_norm if self.centered else norms.rms_norm
         return norm(x, self.weight, self.center, eps=torch.finfo(torch.float64).tiny)
+
+    @cached_property
+    def _scaled(self) -> tuple[float, Tensor]:
+        """A power of two near the largest gain, and the gains over it, whose squares fit."""
+        size = secular.power_of_two_near(self.weight)
+        return size, self.weight / size
 
     @property
     def _deficit(self) -> float:

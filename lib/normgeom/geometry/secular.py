@@ -25,8 +25,10 @@ from torch import Tensor
 
 from normgeom.norms import check_floating
 
+__all__ = ["eigh", "eigvalsh"]
+
 # The (roots, poles) table is worked through in blocks of rows: on a CPU they must fit its cache.
-BLOCK_BYTES = {"cpu": 1 << 18}
+BLOCK_BYTES = {"cpu": 1 << 20}
 BLOCK_BYTES_ELSEWHERE = 1 << 28
 # Smaller ones, relative to the largest, would leave the range of float64 when an offset multiplies their squares.
 SMALLEST_GAIN, SMALLEST_ENTRY = 2.0**-320, 2.0**-160
@@ -42,8 +44,8 @@ def eigvalsh(gain: Tensor, u: Tensor | None = None, deficit: float = 0.0) -> Ten
 
     Returns:
         ``(d,)`` in float64, on the device of ``gain`` (on the CPU where that has no float64).  Each eigenvalue is
-        accurate to a few units in its last place.  Gains below 1e-96 of the largest, and entries below 1e-48 in a unit
-        ``u``, count as zero.
+        accurate to a few units in its last place, if it is above 1e-300 of the largest squared gain.  Gains below 1e-96
+        of the largest, and entries below 1e-48 in a unit ``u``, count as zero; squares beyond 1e308 are infinite.
 
     Raises:
         TypeError: ``gain`` or ``u`` is not a floating-point tensor.
@@ -51,7 +53,7 @@ def eigvalsh(gain: Tensor, u: Tensor | None = None, deficit: float = 0.0) -> Ten
     """
     problem = _reduce(gain, u, deficit)
     values = _all_values(problem, sum(_eigenvalues(problem)))
-    return values.sort().values * problem.scale**2
+    return values.sort().values * problem.scale * problem.scale
 
 
 def eigh(
@@ -80,7 +82,7 @@ def eigh(
     values = _all_values(problem, origins + offsets)
     order = values.argsort(stable=True)[d - count :]
     vectors = _vectors(problem, origins, offsets, order)
-    return values[order] * problem.scale**2, vectors.T
+    return values[order] * problem.scale * problem.scale, vectors.T
 
 
 @dataclass(frozen=True)
@@ -115,10 +117,11 @@ def _reduce(gain: Tensor, u: Tensor | None, deficit: float) -> _Problem:
         raise ValueError(f"deficit: expected a number from 0 to 1, got {deficit}")
     scale = power_of_two_near(gain)
     gain = gain / scale
+    gain = gain.where(gain.abs() >= SMALLEST_GAIN, 0.0)
     u = u / u.abs().max()
     u = u / torch.linalg.vector_norm(u)
     square, weight = gain**2, (1 - deficit) * u**2
-    is_active = (gain.abs() >= SMALLEST_GAIN) & (u.abs() >= SMALLEST_ENTRY) & (weight > 0)
+    is_active = (gain != 0) & (u.abs() >= SMALLEST_ENTRY) & (weight > 0)
     active = torch.nonzero(is_active).squeeze(1)
     active = active[square[active].argsort(stable=True)]
     squares, pole, repeats = torch.unique_consecutive(square[active], return_inverse=True, return_counts=True)
@@ -132,7 +135,7 @@ def _reduce(gain: Tensor, u: Tensor | None, deficit: float) -> _Problem:
         repeats=repeats,
         squares=squares,
         weights=torch.zeros_like(squares).index_add_(0, pole, weight[active]),
-        weight_at_zero=deficit + float(weight[gain.abs() < SMALLEST_GAIN].sum()),
+        weight_at_zero=deficit + float(weight[gain == 0].sum()),
     )
 
 
@@ -156,54 +159,68 @@ def _eigenvalues(problem: _Problem) -> tuple[Tensor, Tensor]:
 def _roots(poles: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """The root of Σ weights/(poles − x) between each two neighbours of ``poles``, as nearest pole and offset."""
     weights = weights / weights.sum()
-    gaps = poles.diff()
-    index = torch.arange(len(gaps), device=poles.device)
-    value, slope = _sum_of_poles(poles, weights, poles[:-1], gaps / 2)
+    half = poles.diff() / 2
+    index = torch.arange(len(half), device=poles.device)
+    rest, slope = _without_nearest(poles, weights, index, half)
+    left, right = weights[:-1] / half, weights[1:] / half
     # The sum rises, so its sign in the middle says which half the root is in.
-    from_left = value >= 0
+    from_left = rest >= left
     near, far = torch.where(from_left, index, index + 1), torch.where(from_left, index + 1, index)
+    rest = torch.where(from_left, rest, rest - left - right)
+    slope = torch.where(from_left, slope, slope + (left - right) / half).clamp_min(0)
+    # From here on x = origin + offset; the root is between 0 and the middle, and the far pole at twice the middle.
     origins, far_offsets = poles[near], poles[far] - poles[near]
-    # From here on x = origin + offset; the root is between 0 and middle, and the far pole at twice the middle.
     offsets = far_offsets / 2
-    low, high = torch.minimum(offsets, offsets.new_zeros(())), offsets.clamp_min(0)
+    low, high = offsets.clamp_max(0), offsets.clamp_min(0)
     todo = index
     while todo.numel():
-        offset = offsets[todo]
-        step = _rational_step(weights[near[todo]], -offset, far_offsets[todo] - offset, value, slope)
-        new = offset + step
+        offset, weight = offsets[todo], weights[near[todo]]
+        new = offset + _rational_step(weight, -offset, far_offsets[todo] - offset, rest, slope)
         inside = ((new > low[todo]) & (new < high[todo])) | (new == offset)
-        new = torch.where(inside, new, (low[todo] + high[todo]) / 2)
+        new = torch.where(inside, new, _between(low[todo], high[todo]))
         offsets[todo] = new
         # A rational step's error is about its square, so after one of 1e-9 nothing is left to gain.
         moves = (new - offset).abs() > torch.where(inside, 1e-9, 4e-16) * new.abs()
-        todo, new = todo[moves], new[moves]
-        value, slope = _sum_of_poles(poles, weights, origins[todo], new)
+        todo, new, weight = todo[moves], new[moves], weight[moves]
+        rest, slope = _without_nearest(poles, weights, near[todo], new)
+        value = rest - weight / new
         low[todo] = torch.where(value <= 0, new, low[todo])
         high[todo] = torch.where(value >= 0, new, high[todo])
     return origins, offsets
 
 
-def _sum_of_poles(poles: Tensor, weights: Tensor, origins: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-    """Σ weights/(poles − x) and its derivative Σ weights/(poles − x)² at x = origins + offsets."""
+def _without_nearest(poles: Tensor, weights: Tensor, nearest: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """Σ weights/(poles − x) and Σ weights/(poles − x)² at x = poles[nearest] + offsets, the nearest pole left out.
+
+    Its own term is −weight/offset; next to a pole it is so large that nothing of the others would survive in the sum.
+    """
     value, slope = torch.empty_like(offsets), torch.empty_like(offsets)
     for rows in _blocks(len(offsets), poles):
-        inverse = (poles - origins[rows, None]).sub_(offsets[rows, None]).reciprocal_()
+        inverse = (poles - poles[nearest[rows], None]).sub_(offsets[rows, None]).reciprocal_()
+        inverse.scatter_(1, nearest[rows, None], 0.0)
         torch.mv(inverse, weights, out=value[rows])
         torch.mv(inverse.square_(), weights, out=slope[rows])
     return value, slope
 
 
-def _rational_step(weight: Tensor, near: Tensor, far: Tensor, value: Tensor, slope: Tensor) -> Tensor:
-    """The η with a + weight/(near − η) + b/(far − η) = 0, where a and b give ``value`` and ``slope`` at η = 0.
+def _rational_step(weight: Tensor, near: Tensor, far: Tensor, rest: Tensor, slope: Tensor) -> Tensor:
+    """The η with weight/(near − η) + a + b/(far − η) = 0, where a and b give ``rest`` and its ``slope`` at η = 0.
 
-    ``near`` and ``far`` are the poles seen from the present point.  The term of the near pole is the true one.
+    ``near`` and ``far`` are the poles seen from the present point; ``weight`` is the near pole's own.
     """
-    b = (slope - weight / near**2).clamp_min(0) * far**2
-    a = value - weight / near - b / far
-    # a η² − p η + q = 0
-    p, q = a * (near + far) + weight + b, value * near * far
+    # Multiplied out it is a η² − p η + q = 0; b = slope·far² is put in by hand where it would cancel.
+    own = rest * near + weight
+    a, p, q = rest - slope * far, own + rest * far - slope * near * far, own * far
     root = (p * p - 4 * a * q).clamp_min(0).sqrt()
-    return torch.where(p > 0, 2 * q / (p + root), (p - root) / (2 * a))
+    step = torch.where(p > 0, 2 * q / (p + root), (p - root) / (2 * a))
+    in_range = (near.abs() > 2.0**-500) & slope.isfinite() & ((q != 0) | (own == 0))
+    return torch.where(in_range, step, torch.nan)
+
+
+def _between(low: Tensor, high: Tensor) -> Tensor:
+    """A point inside the bracket, halfway in order of magnitude, since offsets span hundreds of these."""
+    middle = low.sign() * low.abs().sqrt() * high.abs().sqrt()
+    return torch.where(middle == 0, (low + high) * 2.0**-30, middle)
 
 
 def _vectors(problem: _Problem, origins: Tensor, offsets: Tensor, chosen: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from normgeom.norms import RMSNorm
 
@@ -28,12 +28,12 @@ def twins(config: GPT2Config, seed: int) -> tuple[GPT2LMHeadModel, GPT2LMHeadMod
     """
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
-        with_layer_norm = GPT2LMHeadModel(config).eval()
+        with_layer_norm = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     with_rms_norm = copy.deepcopy(with_layer_norm)
     for name, module in list(with_rms_norm.named_modules()):
         if isinstance(module, nn.LayerNorm):
             parent, _, attribute = name.rpartition(".")
-            norm = RMSNorm(module.normalized_shape, eps=module.eps)
+            norm = RMSNorm(module.normalized_shape, eps=module.eps, dtype=torch.float32)
             norm.weight.data.copy_(module.weight.data)
             setattr(with_rms_norm.get_submodule(parent), attribute, norm)
     return with_layer_norm, with_rms_norm.eval()

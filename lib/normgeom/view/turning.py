@@ -6,11 +6,13 @@ import plotly.graph_objects as go
 import torch
 from torch import Tensor
 
-from normgeom.geometry.uniform import project_out, uniform_vector
+from normgeom.geometry.ellipsoid import Ellipsoid
+from normgeom.geometry.uniform import angle, project_out, uniform_vector
 from normgeom.norms import layer_norm, layer_norm_steps, rms_norm
 from normgeom.view.style import COLORS
 
 _GREY = "#808080"
+_ONE = torch.ones(3)
 
 
 def three_steps(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> tuple[go.Figure, str]:
@@ -91,6 +93,64 @@ def outputs_in_space(x: Tensor) -> tuple[go.Figure, str]:
         f"(1, 1, 1) of up to {off_plane / 3**0.5:.2f}."
     )
     return figure, words
+
+
+def ellipses_in_space(gains: dict[str, Tensor], x: Tensor, eps: float) -> tuple[go.Figure, str]:
+    """LayerNorm's outputs in ℝ³ for one gain a position of the slider; figure and alt text.
+
+    Args:
+        gains: a label for the slider and a gain ``(3,)`` for each position.
+        x: ``(n, 3)``, the inputs whose outputs are shown as points.
+        eps: ε of the norm.
+    """
+    bodies = {label: Ellipsoid(gain) for label, gain in gains.items()}
+    frames = [
+        go.Frame(name=label, data=_ellipse(body, layer_norm(x, gain, eps=eps)), traces=list(range(6)))
+        for (label, body), gain in zip(bodies.items(), gains.values(), strict=True)
+    ]
+    for frame, body in zip(frames, bodies.values(), strict=True):
+        ends = {"G⁻¹1": (1.7 * body.complement[:, 0], COLORS["random_a"]), "1": (_ONE, COLORS["random_b"])}
+        frame.layout = dict(scene=dict(annotations=[_label(name, *end) for name, end in ends.items()]))
+    reach = 1.05 * max([2.0, *(float(body.semi_axes.max()) for body in bodies.values())])
+    figure = go.Figure(data=[*frames[0].data, *_room(reach)[1:]], frames=frames)
+    figure.update_layout(_scene(reach), sliders=[_slider(list(gains))], height=460)
+    figure.update_layout(frames[0].layout)
+    words = "; ".join(
+        f"at {label} the semi-axes are {' and '.join(f'{a:.2f}' for a in body.semi_axes)}, and the normal of the plane "
+        f"stands at {float(angle(body.complement[:, 0], _ONE.double())):.0f} degrees to (1, 1, 1)"
+        for label, body in bodies.items()
+    )
+    return figure, f"An ellipse in space that tilts and flattens as one gain falls: {words}. All outputs lie in it."
+
+
+def _ellipse(body: Ellipsoid, outputs: Tensor) -> list:
+    """Curve, disc, semi-axes, outputs, and the arrows of the plane's normal and of 1."""
+    t = torch.linspace(0, 2 * torch.pi, 91, dtype=torch.float64)
+    legs = body.axes() * body.semi_axes
+    rim = legs @ torch.stack([t.cos(), t.sin()])
+    x, y, z = rim.tolist()
+    quiet = dict(hoverinfo="skip", showlegend=False)
+    disc = torch.cat([torch.zeros(3, 1).double(), rim], dim=1).tolist()
+    fan = list(range(1, rim.shape[1] + 1))
+    lines = torch.stack([legs[:, 0], -legs[:, 0], torch.full((3,), torch.nan).double(), legs[:, 1], -legs[:, 1]], 1)
+    return [
+        go.Scatter3d(x=x, y=y, z=z, mode="lines", line=dict(width=4, color=COLORS["uniform"]), **quiet),
+        go.Mesh3d(
+            **dict(zip("xyz", disc, strict=True)), i=[0] * (len(fan) - 1), j=fan[:-1], k=fan[1:], color=_GREY,
+            opacity=0.18, hoverinfo="skip",
+        ),
+        go.Scatter3d(**_coordinates(lines.T), mode="lines", line=dict(width=3, color=_GREY, dash="dash"), **quiet),
+        go.Scatter3d(**_coordinates(outputs), mode="markers", marker=dict(size=2.2, color="#56B4E9"), **quiet),
+        _arrow(1.7 * body.complement[:, 0], COLORS["random_a"]),
+        _arrow(_ONE, COLORS["random_b"], 4),
+    ]  # fmt: skip
+
+
+def _coordinates(points: Tensor) -> dict[str, list]:
+    """``(n, 3)`` as plotly's x, y and z; NaN ends a line."""
+    return {
+        c: [None if v != v else round(v, 4) for v in column] for c, column in zip("xyz", points.T.tolist(), strict=True)
+    }
 
 
 def _arrow(v: Tensor, color: str, width: int = 6, shown: bool = True) -> go.Scatter3d:

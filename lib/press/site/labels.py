@@ -32,6 +32,12 @@ def labels(env: BuildEnvironment) -> dict[str, dict[str, str]]:
     return found
 
 
+def terms(env: BuildEnvironment) -> dict[str, str]:
+    """Term of a glossary, in lower case → its page."""
+    objects = env.get_domain("std").objects.items()
+    return {name.lower(): doc for (kind, name), (doc, _) in objects if kind == "term"}
+
+
 def _number(env: BuildEnvironment, doc: str, kind: str, anchor: str) -> str:
     return ".".join(map(str, env.toc_fignumbers.get(doc, {}).get(kind, {}).get(anchor, ())))
 
@@ -39,7 +45,7 @@ def _number(env: BuildEnvironment, doc: str, kind: str, anchor: str) -> str:
 def write(app: Sphinx, exception: Exception | None) -> None:
     if exception is None and app.builder.format == "html":
         titles = {doc: title.astext() for doc, title in app.env.titles.items()}
-        table = {"labels": labels(app.env), "titles": titles}
+        table = {"labels": labels(app.env), "terms": terms(app.env), "titles": titles}
         text = json.dumps(table, indent=1, sort_keys=True, ensure_ascii=False, default=str)
         Path(app.outdir).with_name(FILE).write_text(text + "\n", encoding="utf-8")
 

@@ -1,0 +1,159 @@
+"""The Jacobian of a norm at given vectors: products in O(d), the matrix, and its singular values in O(d²)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from normgeom.geometry import secular
+from normgeom.norms import _check, check_floating, widen
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+    Rows = Float[Tensor, "*batch d"]
+    Vector = Float[Tensor, "d"]
+    Matrices = Float[Tensor, "*batch d d"]
+
+
+class NormJacobian:
+    r"""The derivative of LayerNorm or RMSNorm by its input, ε included.
+
+    LayerNorm has :math:`J=\frac1sG(\Pi-\frac1dnn^\top)` with :math:`s=\sqrt{\sigma^2+\varepsilon}`, :math:`n=\Pi x/s`
+    (eq-ln-jacobian); RMSNorm has :math:`J=\frac1rG(I-\frac1dnn^\top)` with :math:`r=\sqrt{\overline{x^2}+\varepsilon}`,
+    :math:`n=x/r` (eq-rms-jacobian).  Where s or r is 0, which takes ``eps=0``, there is no derivative: NaN.
+
+    Args:
+        x: ``(..., d)``, floating point; each row has its own Jacobian.
+        weight: the gain γ, ``(d,)``; ones if None.  (Gemma's gain is ``1 + weight``.)
+        eps: ε ≥ 0, inside the root.
+        centered: True for LayerNorm, False for RMSNorm.
+
+    Raises:
+        TypeError: ``x`` or ``weight`` is not a floating-point tensor.
+        ValueError: a wrong last dimension, or ``eps`` negative or NaN.
+
+    ``x`` and ``weight`` are kept, not copied, and n and γ/s are computed here, once: after changing one of the two in
+    place, make a new object.  Squares leave the range of float32 (as in the norms) for entries beyond about 1e19, where
+    products are 0, and for ``eps=0`` below about 1e-19; in float64, and so for the singular values, beyond 1e154 and
+    below 1e-154.
+    """
+
+    def __init__(self, x: Rows, weight: Vector | None = None, eps: float = 1e-5, centered: bool = True):
+        _check(x, weight, None, eps)
+        self.x, self.weight, self.eps, self.centered = x, weight, eps, centered
+        wide = widen(x)
+        self._n, rate = self._statistics(wide)
+        self._slope = rate.expand_as(wide) if weight is None else rate * weight.to(wide.dtype)
+
+    def matvec(self, v: Rows) -> Rows:
+        r"""How the output moves with the input: :math:`Jv`, in O(d) (eq-products).
+
+        Args:
+            v: ``(..., d)``, floating point; its leading dimensions broadcast with those of ``x``.
+
+        Returns:
+            ``(..., d)`` in the dtype of ``x``, computed in at least float32, to a few roundings of ‖J‖‖v‖, by plain
+            torch operations: differentiable by ``x``, ``weight`` and ``v``, in ``torch.func`` too.
+
+        Raises:
+            TypeError: ``v`` is not a floating-point tensor.
+            ValueError: ``v`` does not broadcast with ``x``.
+        """
+        return (self._slope * self._project(self._widened(v))).to(self.x.dtype)
+
+    def rmatvec(self, v: Rows) -> Rows:
+        r"""What backpropagation hands back: :math:`J^\top v`, in O(d) (eq-products).
+
+        Argument, result and errors are those of :meth:`matvec`.
+        """
+        return self._project(self._slope * self._widened(v)).to(self.x.dtype)
+
+    def dense(self) -> Matrices:
+        """The matrices, ``(..., d, d)`` in the dtype of ``x``: row i is the derivative of output i."""
+        d = self.x.shape[-1]
+        start = torch.eye(d, dtype=self._n.dtype, device=self._n.device) - (1 / d if self.centered else 0)
+        projected = start - self._n.unsqueeze(-1) * self._n.unsqueeze(-2) / d
+        return (self._slope.unsqueeze(-1) * projected).to(self.x.dtype)
+
+    @torch.no_grad()
+    def singular_values(self) -> Rows:
+        r"""The singular values, ``(..., d)``, descending, in float64, without gradient (thm-jacobian-spectrum).
+
+        :math:`JJ^\top` is diagonal minus rank one for RMSNorm and minus rank two for LayerNorm: one secular equation a
+        row, and for LayerNorm another that all rows share.  O(d²) time a row; O(d) memory a row, and O(d²) for the
+        eigenvectors that the rows of LayerNorm share.  The smallest value, often far below the rounding of the largest,
+        keeps its relative accuracy (down to 1e-150 of the largest gain over s).  A row that is not finite gives NaN.
+        Not for ``torch.func.vmap``: rows are batched here.  On the CPU if the device of ``x`` has no float64 (MPS).
+
+        Raises:
+            ValueError: ``weight`` is not finite.
+        """
+        device = "cpu" if self.x.device.type == "mps" else self.x.device
+        x = self.x.to(device).double()
+        gain = x.new_ones(x.shape[-1]) if self.weight is None else self.weight.to(x)
+        _, rate = self._statistics(x)
+        deficit = (self.eps * rate.square()).square().clamp_max(1)
+        scale = secular.power_of_two_near(gain)
+        gain = gain / scale
+        gain = gain.masked_fill(gain.abs() < secular.SMALLEST_GAIN, 0.0)  # as the solver does
+        poles, turn = _centred(gain) if self.centered else (gain, lambda direction: direction)
+        rows = zip(x.reshape(-1, x.shape[-1]), deficit.flatten().tolist(), strict=True)
+        values = torch.stack([_squares(poles, turn(row), delta) for row, delta in rows]) if x.numel() else x
+        return values.reshape(x.shape).flip(-1).sqrt() * scale * rate
+
+    def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """n and 1/s (or 1/r), in the dtype of ``x``, computed as in the norms."""
+        for _ in range(2 if self.centered else 0):
+            x = x - x.mean(-1, keepdim=True)
+        rate = torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
+        return x * rate, rate
+
+    def _project(self, v: Tensor) -> Tensor:
+        """(Π − nnᵀ/d)v or (I − nnᵀ/d)v; the matrix is symmetric."""
+        if self.centered:
+            v = torch.sub(v, v.sum(-1, keepdim=True), alpha=1 / v.shape[-1])
+        return torch.addcmul(v, self._n, torch.linalg.vecdot(self._n, v).unsqueeze(-1), value=-1 / v.shape[-1])
+
+    def _widened(self, v: Tensor) -> Tensor:
+        check_floating("v", v)
+        if v.shape == self.x.shape:
+            return v.to(self._n.dtype)
+        expected, got = self.x.shape, v.shape
+        pairs = zip(reversed(expected), reversed(got), strict=False)
+        if got[-1:] != expected[-1:] or any(a != b and 1 not in (a, b) for a, b in pairs):
+            raise ValueError(f"v: expected a shape that broadcasts with {tuple(expected)}, that of x, got {tuple(got)}")
+        return v.to(self._n.dtype)
+
+
+def _centred(gain: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    r"""The singular values √λ of GΠ, and a function from x to the coordinates of Πx in the right singular vectors.
+
+    With :math:`G\Pi G=Q\Lambda Q^\top` these vectors are :math:`\sqrt{\lambda_i}\,G^{-1}q_i`, constant over the zero
+    gains, and orthogonal to 1.  So x may be shifted along 1 instead of centred: by minus its mean over the zero gains
+    or, where there are none, by that mean's limit.  Then nothing cancels at small gains.
+    """
+    values, axes = secular.eigh(gain)
+    roots = values.clamp_min(0).sqrt()
+    zero = gain == 0
+    share = (gain.abs().min() / gain).square().nan_to_num(nan=1.0)
+
+    def turn(x: Tensor) -> Tensor:
+        shifted = x - (share @ x) / share.sum()
+        coordinates = roots * ((shifted / gain).masked_fill(zero, 0) @ axes)
+        coordinates[0] = shifted[zero].norm()  # what G erases; it belongs to λ = 0, which is always there
+        return coordinates
+
+    return roots, turn
+
+
+def _squares(poles: Tensor, direction: Tensor, deficit: float) -> Tensor:
+    """Eigenvalues of s²JJᵀ (or r²JJᵀ), ascending; NaN where s or r is 0 or x is not finite."""
+    if math.isnan(deficit) or not direction.isfinite().all():
+        return torch.full_like(poles, torch.nan)
+    # Without a direction the deficit is 1, and any will do.
+    return secular.eigvalsh(poles, direction if direction.any() else None, deficit)

@@ -1,0 +1,1 @@
+"""Programs that write recorded measurements to figures/data: `python -m records --help`."""

@@ -1,0 +1,12 @@
+"""``python -m records COMMAND``: write a recorded measurement, with its provenance, to figures/data."""
+
+import click
+
+from records import gains, massive, speed, zeroed
+
+main = click.Group(
+    "records", {module.__name__.rpartition(".")[2]: module.main for module in (gains, massive, speed, zeroed)}
+)
+
+if __name__ == "__main__":
+    main()

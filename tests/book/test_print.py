@@ -1,0 +1,147 @@
+"""A printed page: words, formulas and pictures on white paper, and nothing that only a screen can use."""
+
+import io
+import re
+from dataclasses import dataclass
+
+import pytest
+from PIL import Image
+
+# A4 less the margins of book.css, in pixels of CSS.
+WIDTH, HEIGHT = round((210 - 2 * 16) * 96 / 25.4), round((297 - 2 * 18) * 96 / 25.4)
+WIDE_SCREEN = {"width": 1920, "height": 1080}
+FACTS = """() => {
+    const visible = e => e.checkVisibility({opacityProperty: true, visibilityProperty: true})
+        && e.getBoundingClientRect().width > 1 && e.getBoundingClientRect().height > 1;
+    document.querySelectorAll("mjx-assistive-mml").forEach(spoken => spoken.remove());
+    const all = selector => [...document.querySelectorAll(selector)];
+    const shown = selector => all(selector).filter(visible);
+    const named = e => `${e.localName}.${e.getAttribute("class") || ""} ${e.textContent.trim().slice(0, 30)}`;
+    const style = e => getComputedStyle(e);
+    const inside = e => !e.closest("svg, .plotly-figure *, mjx-container *");
+    const body = shown(".bd-main *").filter(inside);
+    const cut = e => style(e).overflowX !== "visible" && e.clientWidth && e.scrollWidth > e.clientWidth + 1;
+    const out = e => e.getBoundingClientRect().right > innerWidth + 1 || e.getBoundingClientRect().left < -1;
+    const channel = v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+    const onWhite = color => {
+        const [r, g, b] = color.match(/[\\d.]+/g).map(v => channel(v / 255));
+        return 1.05 / (0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05);
+    };
+    const words = e => [...e.childNodes].some(n => n.nodeType === Node.TEXT_NODE && n.textContent.trim());
+    return {
+        text: document.body.innerText,
+        height: Math.max(...body.map(e => e.getBoundingClientRect().bottom)),
+        controls: shown("button, input, select, textarea, summary, .modebar, .slider-container rect").map(named),
+        around: shown("header, footer, aside, nav, .bd-sidebar").filter(e => !e.closest("#jb-print-docs-body"))
+            .map(named),
+        wide: body.filter(e => cut(e) || out(e)).map(named),
+        closed: all(".solution > :not(.admonition-title)").filter(e => !visible(e)).map(named),
+        folds: shown("details.hide").map(named),
+        frames: all(".explore").map(e => [...e.querySelectorAll("img")].filter(visible).length),
+        mute: all(".explore output").filter(e => !visible(e) || !e.textContent).map(named),
+        steps: all(".slider-container").map(e => [...e.querySelectorAll(".slider-label")].filter(visible).length),
+        split: all("figure, .explore, .plotly-figure, div.math, .proof, tr").filter(visible)
+            .filter(e => style(e).breakInside !== "avoid").map(named),
+        pale: body.filter(e => words(e) && onWhite(style(e).color) < 4.5).map(named),
+    };
+}"""
+TURNING = "() => [...document.querySelectorAll('.plotly-figure .main-svg')].map(e => e.getBoundingClientRect().width)"
+THEMES = """() => {
+    window.themes = [];
+    const note = () => themes.push(document.documentElement.dataset.theme);
+    new MutationObserver(note).observe(document.documentElement, {attributeFilter: ["data-theme"]});
+}"""
+
+
+@dataclass
+class Printed:
+    """What a page looks like on paper, printed from a wide and dark screen."""
+
+    facts: dict
+    pages: int
+    white: float
+    themes: list[str]
+    turning: list[float]
+
+
+@pytest.fixture(scope="module")
+def printed(browser, book, html):
+    """Each page of the book by its name."""
+    return {name: print_out(browser, html / f"chapters/{name}.html") for name in book.names}
+
+
+def print_out(browser, path) -> Printed:
+    page = browser.new_page(viewport=WIDE_SCREEN)
+    page.goto(path.as_uri())
+    page.wait_for_function("() => window.MathJax?.startup?.promise?.then(() => true) ?? true")
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    page.evaluate(THEMES)
+    pages = len(re.findall(rb"/Type\s*/Page\b", page.pdf(format="A4", prefer_css_page_size=True)))
+    themes = page.evaluate("themes")
+    # As page.pdf does, but here the page can be looked at.
+    page.emulate_media(media="print")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint')), document.getAnimations().forEach(a => a.finish())")
+    turning = page.evaluate(TURNING)
+    page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+    facts = page.evaluate(FACTS)
+    shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    white = sum(count for count, color in shot.getcolors(2**24) if color == (255, 255, 255)) / (WIDTH * HEIGHT)
+    page.close()
+    return Printed(facts, pages, white, themes, turning)
+
+
+def collect(printed, fact):
+    """What was found, by page, where anything was found."""
+    return {name: page.facts[fact] for name, page in printed.items() if page.facts[fact]}
+
+
+def test_all_of_the_page_is_printed(printed):
+    for name, page in printed.items():
+        least = page.facts["height"] / HEIGHT
+        assert page.pages >= 0.9 * least, f"{name}: {page.pages} pages for {least:.1f}: a part is missing"
+        assert page.pages <= 1.4 * least + 1, f"{name}: {page.pages} pages for {least:.1f}: too much of them is empty"
+
+
+def test_nothing_on_paper_wants_to_be_pressed(printed):
+    assert not collect(printed, "controls")
+    assert not collect(printed, "around"), "what surrounds a page on the screen is printed"
+    for name, page in printed.items():
+        found = re.findall(
+            r"Search this book|Click to \w+|Show code cell|Hide code cell|Skip to main", page.facts["text"]
+        )
+        assert not found, name
+
+
+def test_nothing_is_wider_than_the_paper(printed):
+    assert not collect(printed, "wide"), "cut off at the margin"
+    drawn = {name: page.turning for name, page in printed.items() if page.turning}
+    assert drawn, "no page has a turning figure"
+    for name, widths in drawn.items():
+        assert max(widths) <= WIDTH, f"{name}: a turning figure keeps the width that it has on a wide screen"
+
+
+def test_solutions_are_open_and_folded_code_is_away(printed, html):
+    assert any("Solution to" in page.facts["text"] for page in printed.values()), "no page has a solution"
+    assert not collect(printed, "closed"), "a solution that nobody can open"
+    assert any("details class" in (html / f"chapters/{name}.html").read_text("utf-8") for name in printed)
+    assert not collect(printed, "folds"), "a fold that nobody can open"
+
+
+def test_sliders_print_one_frame_and_its_values(printed):
+    frames, steps = collect(printed, "frames"), collect(printed, "steps")
+    assert frames, "no page has sliders over frames"
+    assert steps, "no page has a turning figure with steps"
+    assert {count for counts in frames.values() for count in counts} == {1}, "frames printed of a figure with sliders"
+    assert {count for counts in steps.values() for count in counts} == {1}, "names printed of a figure with steps"
+    assert not collect(printed, "mute"), "a slider whose value is not printed"
+
+
+def test_figures_and_formulas_stay_on_one_page(printed):
+    assert not collect(printed, "split")
+
+
+def test_a_dark_page_is_printed_in_dark_words_on_white(printed):
+    for name, page in printed.items():
+        assert page.themes == ["light", "dark"], f"{name}: while printing the theme is light, then what it was"
+        assert page.white > 0.3, f"{name}: the paper is not white"
+    assert not collect(printed, "pale"), "browsers print no backgrounds, and this is too faint on white"

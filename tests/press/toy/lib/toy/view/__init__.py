@@ -1,0 +1,5 @@
+"""Pictures."""
+
+from toy.view.draw import draw
+
+__all__ = ["draw"]

@@ -1,0 +1,5 @@
+"""One picture."""
+
+
+def draw(**values):
+    """Draw ``values``."""

@@ -1,0 +1,86 @@
+"""The programs behind figures/data, on models small enough to check by hand."""
+
+import normgeom as ng
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from transformers import AutoModel, AutoTokenizer
+
+
+def run(*arguments):
+    from records.__main__ import main
+
+    done = CliRunner().invoke(main, [str(a) for a in arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+
+
+def windows(encoder, text, count, length):
+    ids = AutoTokenizer.from_pretrained(encoder)(text.read_text("utf-8"), return_tensors="pt").input_ids[0]
+    return ids[: count * length].view(count, length)
+
+
+def test_gains_are_the_models(encoder, folder):
+    run("gains", encoder, "tiny", "--source", "made here")
+    table, provenance = ng.recorded("gains-tiny")
+    model = AutoModel.from_pretrained(encoder)
+    norms = {name: m for name, m in model.named_modules() if isinstance(m, torch.nn.LayerNorm)}
+    assert set(table.columns) == set(norms)
+    for name, norm in norms.items():
+        np.testing.assert_allclose(table[name], norm.weight.detach(), rtol=1e-6)
+    assert provenance["model"] == "tiny" and provenance["kinds"] == "layer"
+
+
+def test_zeroed_gains_turn_the_embeddings(encoder, text, folder, monkeypatch):
+    from records import zeroed
+
+    monkeypatch.setattr(zeroed, "COUNTS", (0, 3, 16))
+    run("zeroed", encoder, "tiny", text, "--corpus", "words", "--windows", 6, "--length", 8)
+    table = ng.recorded("zeroed-tiny").table.set_index(["norms", "coordinates", "k"]).mean_cosine
+    assert (table.xs(0, level="k") > 1 - 1e-6).all(), "nothing was silenced"
+    whole = table.xs(16, level="k").groupby("norms").agg(np.ptp)
+    assert (whole < 1e-6).all(), "with all silenced the order cannot matter: were the gains put back between cases?"
+
+    model = AutoModel.from_pretrained(encoder).eval()
+    ids = windows(encoder, text, 6, 8)
+    with torch.no_grad():
+        before = model(ids).last_hidden_state.mean(1)
+        last = ng.find_norms(model)[-1].module
+        last.weight[last.weight.abs().argsort()[:3]] = 0
+        after = model(ids).last_hidden_state.mean(1)
+    expected = float(torch.nn.functional.cosine_similarity(before, after).mean())
+    assert table["last", "smallest", 3] == pytest.approx(expected, abs=1e-5)
+
+
+def test_massive_coordinates(encoder, text, folder):
+    run("massive", encoder, "tiny", text, "--corpus", "words", "--windows", 6, "--length", 8)
+    table = ng.recorded("massive-tiny").table
+    model = AutoModel.from_pretrained(encoder).eval()
+    sites, outputs = ng.find_norms(model), {}
+    with ng.watch(model, sites, lambda site, x, y: outputs.update({site.name: y})), torch.no_grad():
+        model(windows(encoder, text, 6, 8))
+    for row, site in zip(table.itertuples(), sites, strict=True):
+        n = (outputs[site.name].reshape(-1, 16) - site.bias) / site.weight
+        rms = n.square().mean(0).sqrt()
+        assert row.coordinate == int(rms.argmax())
+        assert row.rms == pytest.approx(float(rms.max()), rel=1e-3)
+        assert row.gain_rank == int((site.weight.abs() <= abs(row.gain) * (1 + 1e-6)).sum())
+        assert row.silent_share == 0 and row.radius_q50 == pytest.approx(1, abs=1e-3)
+
+
+def test_a_race_takes_ratios_within_rounds(monkeypatch):
+    from records import speed
+
+    clock, slower = [0.0], iter([1.0, 1.0, 1.0, 8.0, 1.0])  # the machine is slow in one call of ours
+
+    def ours():
+        clock[0] += 0.01 * next(slower)
+
+    def theirs():
+        clock[0] += 0.05
+
+    monkeypatch.setattr(speed.time, "perf_counter", lambda: clock[0])
+    result = speed.race(speed.Race("a", "b", 1, 2.0, ours, theirs, rounds=3))
+    assert result["ratio"] == pytest.approx(5.0), "theirs over ours, the median of rounds"
+    assert result["lowest"] == pytest.approx(0.05 / 0.08)
+    assert result["seconds"] == pytest.approx(0.01)
