@@ -244,7 +244,7 @@ def test_epsilon_outside_the_root():
     outside = Apply(lambda x: x / (x.square().mean(-1, keepdim=True).sqrt() + 1e-3))
     (site,) = ng.find_norms(nn.Sequential(outside), X)
     half = 1e-3 / (2**0.5 - 1)  # where (σ / (σ + ε))² is a half
-    assert site.eps == pytest.approx(half**2, rel=0.05), "the ε inside that halves the same square"
+    assert site.eps == pytest.approx(half**2, rel=0.1), "the ε inside that halves the square of the same row"
 
 
 @pytest.mark.parametrize("d", [2, 3, 5, 8, 16, 64])

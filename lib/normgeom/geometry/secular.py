@@ -158,7 +158,6 @@ def _eigenvalues(problem: _Problem) -> tuple[Tensor, Tensor]:
 
 def _roots(poles: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """The root of Σ weights/(poles − x) between each two neighbours of ``poles``, as nearest pole and offset."""
-    weights = weights / weights.sum()
     half = poles.diff() / 2
     index = torch.arange(len(half), device=poles.device)
     rest, slope = _without_nearest(poles, weights, index, half)
