@@ -29,7 +29,7 @@ class NormSite:
         weight: the gain γ that acts, ``(dim,)`` float32 on the CPU: ``1 + w`` for Gemma, ones where there is none.
             Where every head has a gain of its own (Cohere's queries and keys), it is ``(heads, dim)``, shaped so that
             it broadcasts with the norm's input.
-        bias: the bias β that acts, shaped likewise, zeros where there is none.
+        bias: the bias β that acts, shaped by the same rule, zeros where there is none.
         eps: ε as it acts inside the root; where a module adds it outside, the ε inside that shortens by √2 the rows
             which it shortens by √2.
         dim: d, the size of the last axis.
