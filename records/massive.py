@@ -8,23 +8,17 @@ import pandas as pd
 import torch
 from normgeom.measure.records import record
 from torch import Tensor
-from transformers import AutoModel, AutoTokenizer
+
+from records.texts import model_and_windows, over_a_text
 
 SILENT = 1e-6  # a gain below counts as zero
 
 
 @click.command()
-@click.argument("model")
-@click.argument("name")
-@click.argument("text", type=click.Path(exists=True, path_type=Path))
-@click.option("--corpus", required=True, help="What TEXT is: a sentence for the provenance.")
-@click.option("--windows", default=256, help="How many windows of text.")
-@click.option("--length", default=64, help="Tokens a window.")
+@over_a_text
 def main(model: str, name: str, text: Path, corpus: str, windows: int, length: int) -> None:
     """Write massive-NAME: a row a LayerNorm of MODEL, over all tokens of the windows."""
-    network, tokenizer = AutoModel.from_pretrained(model).eval(), AutoTokenizer.from_pretrained(model)
-    ids = tokenizer(text.read_text("utf-8"), return_tensors="pt", add_special_tokens=False, verbose=False).input_ids[0]
-    ids = ids[: windows * length].view(windows, length)
+    network, ids, words = model_and_windows(model, text, windows, length)
     sites = [site for site in ng.find_norms(network) if site.kind == "layer"]
     vectors: dict[str, list[Tensor]] = {site.name: [] for site in sites}
 
@@ -43,7 +37,7 @@ def main(model: str, name: str, text: Path, corpus: str, windows: int, length: i
         "these gains are taken for zero (1 is the surface; quantiles over tokens).",
         model=name,
         corpus=corpus,
-        windows=f"{windows} of {length} tokens, from the start, without special tokens",
+        windows=words,
     )
     click.echo(path)
 

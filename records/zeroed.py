@@ -9,25 +9,19 @@ import torch
 from normgeom.measure.records import record
 from torch import nn
 from tqdm.auto import tqdm
-from transformers import AutoModel, AutoTokenizer
+
+from records.texts import model_and_windows, over_a_text
 
 COUNTS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
 ORDERS = ("smallest", "random", "largest")
 
 
 @click.command()
-@click.argument("model")
-@click.argument("name")
-@click.argument("text", type=click.Path(exists=True, path_type=Path))
-@click.option("--corpus", required=True, help="What TEXT is: a sentence for the provenance.")
-@click.option("--windows", default=256, help="How many windows of text.")
-@click.option("--length", default=64, help="Tokens a window.")
+@over_a_text
 @click.option("--seed", default=0, help="Of the random coordinates.")
 def main(model: str, name: str, text: Path, corpus: str, windows: int, length: int, seed: int) -> None:
     """Write zeroed-NAME: how far mean-pooled embeddings turn when the gains of k coordinates are zero."""
-    network, tokenizer = AutoModel.from_pretrained(model).eval(), AutoTokenizer.from_pretrained(model)
-    ids = tokenizer(text.read_text("utf-8"), return_tensors="pt", add_special_tokens=False, verbose=False).input_ids[0]
-    ids = ids[: windows * length].view(windows, length)
+    network, ids, words = model_and_windows(model, text, windows, length)
     sites = ng.find_norms(network)
     before = _embed(network, ids)
     generator = torch.Generator().manual_seed(seed)
@@ -52,7 +46,7 @@ def main(model: str, name: str, text: Path, corpus: str, windows: int, length: i
         "Cosine between mean-pooled embeddings before and after the gains of k coordinates were set to zero.",
         model=name,
         corpus=corpus,
-        windows=f"{windows} of {length} tokens, from the start, without special tokens",
+        windows=words,
         seed=seed,
     )
     click.echo(path)

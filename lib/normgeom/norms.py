@@ -66,11 +66,9 @@ def layer_norm_steps(
 
     Source: Riechers (2024), who counts the same four sub-steps.
     """
-    _check(x, weight, bias, eps)
+    check_arguments(x, weight, bias, eps)
     wide = widen(x)
-    centered = wide - wide.mean(-1, keepdim=True)
-    # The first mean carries a rounding error of the size of x; the second is as small as the spread of x.
-    centered = centered - centered.mean(-1, keepdim=True)
+    centered = center(wide)
     normalized = centered * torch.rsqrt(centered.square().mean(-1, keepdim=True) + eps)
     scaled = normalized if weight is None else normalized * weight.to(wide.dtype)
     output = scaled if bias is None else scaled + bias.to(wide.dtype)
@@ -102,7 +100,7 @@ def rms_norm(
 
     Source: Zhang and Sennrich (2019).
     """
-    _check(x, weight, bias, eps)
+    check_arguments(x, weight, bias, eps)
     if unit_offset and weight is None:
         raise ValueError("unit_offset=True adds 1 to the weight, but weight is None")
     wide = widen(x)
@@ -114,12 +112,20 @@ def rms_norm(
     return output.to(x.dtype)
 
 
+def center(x: Tensor) -> Tensor:
+    """Πx over the last axis, in the dtype of ``x``."""
+    once = x - x.mean(-1, keepdim=True)
+    # The first mean carries a rounding error of the size of x; the second is as small as the spread of x.
+    return once - once.mean(-1, keepdim=True)
+
+
 def widen(x: Tensor) -> Tensor:
     """``x`` in the dtype in which statistics are computed: float32, or float64 if it is that."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def _check(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> None:
+def check_arguments(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> None:
+    """Raise an error that names the argument unless a norm can take these."""
     check_floating("x", x)
     for name, value in (("weight", weight), ("bias", bias)):
         if value is not None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from family_norms import EXPECTED
 from norm_checks import close, draw
-from tiny_models import FAMILIES, randomise_norms, tiny, token_ids
+from tiny_models import FAMILIES, Apply, randomise_norms, tiny, token_ids
 from torch import nn
 
 LENGTH = 7
@@ -115,17 +115,6 @@ def test_a_survey_of_one_batch(family):
             assert counted["first"] == 0, f"{norm.name}: a first position of flattened tokens, {counted}"
         elif "input_ids" in BATCHES[family]:
             assert counted["all"] == LENGTH * counted["first"], f"{norm.name}: {counted}. Heads taken for positions?"
-
-
-class Apply(nn.Module):
-    """A leaf module that is one function."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 class Gated(nn.Module):

@@ -5,21 +5,10 @@ import pytest
 import torch
 from norm_checks import close, draw
 from normgeom.models.sites import NormSite
-from tiny_models import VOCABULARY, tiny, token_ids
+from tiny_models import VOCABULARY, Apply, tiny, token_ids
 from torch import nn
 
 ROWS = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
-
-
-class Apply(nn.Module):
-    """A leaf module that is one function."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 def found(*modules, inputs=ROWS):

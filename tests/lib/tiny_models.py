@@ -234,6 +234,17 @@ _FAMILIES = {
 FAMILIES = tuple(_FAMILIES)
 
 
+class Apply(nn.Module):
+    """A leaf module that is one function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
 def tiny(family: str, seed: int = 0, **changes) -> nn.Module:
     """A model of the family, in evaluation mode, its weights fixed by ``seed``; the global generator stays."""
     model_name, config_name, settings = _FAMILIES[family]

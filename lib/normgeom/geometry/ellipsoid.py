@@ -72,7 +72,7 @@ class Ellipsoid:
     @cached_property
     def semi_axes(self) -> Tensor:
         r"""Lengths of the semi-axes, ``(dim,)``, descending: √d times the singular values of GΠ (thm-semi-axes)."""
-        size, shape = self._scaled
+        size, shape = secular.scaled(self.weight)
         values = secular.eigvalsh(shape, deficit=self._deficit)
         return (len(values) * values[len(values) - self.dim :].flip(0)).sqrt() * size
 
@@ -88,7 +88,7 @@ class Ellipsoid:
         count = self.dim if k is None else k
         if not 0 <= count <= self.dim:
             raise ValueError(f"k: expected 0 to {self.dim}, the dimension of the ellipsoid, got {k}")
-        return secular.eigh(self._scaled[1], deficit=self._deficit, largest=count)[1].flip(1)
+        return secular.eigh(secular.scaled(self.weight)[1], deficit=self._deficit, largest=count)[1].flip(1)
 
     @property
     def complement(self) -> Tensor:
@@ -155,12 +155,6 @@ class Ellipsoid:
         x = x.to(self.weight.device)
         norm = norms.layer_norm if self.centered else norms.rms_norm
         return norm(x, self.weight, self.center, eps=torch.finfo(torch.float64).tiny)
-
-    @cached_property
-    def _scaled(self) -> tuple[float, Tensor]:
-        """A power of two near the largest gain, and the gains over it, whose squares fit."""
-        size = secular.power_of_two_near(self.weight)
-        return size, self.weight / size
 
     @property
     def _deficit(self) -> float:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normgeom.geometry import secular
-from normgeom.norms import _check, check_floating, widen
+from normgeom.norms import center, check_arguments, check_floating, widen
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -44,7 +44,7 @@ class NormJacobian:
     """
 
     def __init__(self, x: Rows, weight: Vector | None = None, eps: float = 1e-5, centered: bool = True):
-        _check(x, weight, None, eps)
+        check_arguments(x, weight, None, eps)
         self.x, self.weight, self.eps, self.centered = x, weight, eps, centered
         wide = widen(x)
         self._n, rate = self._statistics(wide)
@@ -98,9 +98,7 @@ class NormJacobian:
         gain = x.new_ones(x.shape[-1]) if self.weight is None else self.weight.to(x)
         _, rate = self._statistics(x)
         deficit = (self.eps * rate.square()).square().clamp_max(1)
-        scale = secular.power_of_two_near(gain)
-        gain = gain / scale
-        gain = gain.masked_fill(gain.abs() < secular.SMALLEST_GAIN, 0.0)  # as the solver does
+        scale, gain = secular.scaled(gain)
         poles, turn = _centred(gain) if self.centered else (gain, lambda direction: direction)
         rows = zip(x.reshape(-1, x.shape[-1]), deficit.flatten().tolist(), strict=True)
         values = torch.stack([_squares(poles, turn(row), delta) for row, delta in rows]) if x.numel() else x
@@ -108,8 +106,7 @@ class NormJacobian:
 
     def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """n and 1/s (or 1/r), in the dtype of ``x``, computed as in the norms."""
-        for _ in range(2 if self.centered else 0):
-            x = x - x.mean(-1, keepdim=True)
+        x = center(x) if self.centered else x
         rate = torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
         return x * rate, rate
 

@@ -6,30 +6,26 @@ With ``u`` = 1/√d and δ = 0 the matrix is GΠG, whose eigenvalues are the squ
 
 .. math:: \frac{\delta}{0-\lambda}+\sum_i\frac{(1-\delta)\,u_i^2}{\gamma_i^2-\lambda}=0,
 
-a sum of simple poles with positive weights: between two neighbouring poles it rises from −∞ to +∞, so there is one
-root.  Each root is kept as its nearest pole and an offset, because eigenvectors need its distance from the poles, which
-subtracting would lose.  Nothing is merged by a tolerance: equal squares are one pole, a coordinate without gain or
+a sum of simple poles with positive weights, with one root between two neighbours (:mod:`normgeom.geometry.poles`).
+Nothing is merged by a tolerance: equal squares are one pole, a coordinate without gain or
 without weight is an eigenvector by itself, and whatever is left has its root strictly between two poles.
 
-Sources: Golub (1973) for the equation; Li (1993) for the rational step; Gu and Eisenstat (1994) for the eigenvectors.
+Sources: Golub (1973) for the equation; Gu and Eisenstat (1994) for the eigenvectors.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from normgeom.geometry.poles import blocks, roots
 from normgeom.norms import check_floating
 
 __all__ = ["eigh", "eigvalsh"]
 
-# The (roots, poles) table is worked through in blocks of rows: on a CPU they must fit its cache.
-BLOCK_BYTES = {"cpu": 1 << 20}
-BLOCK_BYTES_ELSEWHERE = 1 << 28
 # Smaller ones, relative to the largest, would leave the range of float64 when an offset multiplies their squares.
 SMALLEST_GAIN, SMALLEST_ENTRY = 2.0**-320, 2.0**-160
 
@@ -115,9 +111,7 @@ def _reduce(gain: Tensor, u: Tensor | None, deficit: float) -> _Problem:
         raise ValueError("u: expected a direction, got the zero vector")
     if not 0 <= deficit <= 1:
         raise ValueError(f"deficit: expected a number from 0 to 1, got {deficit}")
-    scale = power_of_two_near(gain)
-    gain = gain / scale
-    gain = gain.where(gain.abs() >= SMALLEST_GAIN, 0.0)
+    scale, gain = scaled(gain)
     u = u / u.abs().max()
     u = u / torch.linalg.vector_norm(u)
     square, weight = gain**2, (1 - deficit) * u**2
@@ -150,76 +144,10 @@ def _eigenvalues(problem: _Problem) -> tuple[Tensor, Tensor]:
     zero = problem.squares.new_zeros(1)
     if problem.weight_at_zero == 0:
         # Without a pole at zero, zero itself is the smallest eigenvalue.
-        origins, offsets = _roots(problem.squares, problem.weights)
+        origins, offsets = roots(problem.squares, problem.weights)
         keep = len(problem.squares)
         return torch.cat([zero, origins])[:keep], torch.cat([zero, offsets])[:keep]
-    return _roots(torch.cat([zero, problem.squares]), torch.cat([zero + problem.weight_at_zero, problem.weights]))
-
-
-def _roots(poles: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """The root of Σ weights/(poles − x) between each two neighbours of ``poles``, as nearest pole and offset."""
-    half = poles.diff() / 2
-    index = torch.arange(len(half), device=poles.device)
-    rest, slope = _without_nearest(poles, weights, index, half)
-    left, right = weights[:-1] / half, weights[1:] / half
-    # The sum rises, so its sign in the middle says which half the root is in.
-    from_left = rest >= left
-    near, far = torch.where(from_left, index, index + 1), torch.where(from_left, index + 1, index)
-    rest = torch.where(from_left, rest, rest - left - right)
-    slope = torch.where(from_left, slope, slope + (left - right) / half).clamp_min(0)
-    # From here on x = origin + offset; the root is between 0 and the middle, and the far pole at twice the middle.
-    origins, far_offsets = poles[near], poles[far] - poles[near]
-    offsets = far_offsets / 2
-    low, high = offsets.clamp_max(0), offsets.clamp_min(0)
-    todo = index
-    while todo.numel():
-        offset, weight = offsets[todo], weights[near[todo]]
-        new = offset + _rational_step(weight, -offset, far_offsets[todo] - offset, rest, slope)
-        inside = ((new > low[todo]) & (new < high[todo])) | (new == offset)
-        new = torch.where(inside, new, _between(low[todo], high[todo]))
-        offsets[todo] = new
-        # A rational step's error is about its square, so after one of 1e-9 nothing is left to gain.
-        moves = (new - offset).abs() > torch.where(inside, 1e-9, 4e-16) * new.abs()
-        todo, new, weight = todo[moves], new[moves], weight[moves]
-        rest, slope = _without_nearest(poles, weights, near[todo], new)
-        value = rest - weight / new
-        low[todo] = torch.where(value <= 0, new, low[todo])
-        high[todo] = torch.where(value >= 0, new, high[todo])
-    return origins, offsets
-
-
-def _without_nearest(poles: Tensor, weights: Tensor, nearest: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-    """Σ weights/(poles − x) and Σ weights/(poles − x)² at x = poles[nearest] + offsets, the nearest pole left out.
-
-    Its own term is −weight/offset; next to a pole it is so large that nothing of the others would survive in the sum.
-    """
-    value, slope = torch.empty_like(offsets), torch.empty_like(offsets)
-    for rows in _blocks(len(offsets), poles):
-        inverse = (poles - poles[nearest[rows], None]).sub_(offsets[rows, None]).reciprocal_()
-        inverse.scatter_(1, nearest[rows, None], 0.0)
-        torch.mv(inverse, weights, out=value[rows])
-        torch.mv(inverse.square_(), weights, out=slope[rows])
-    return value, slope
-
-
-def _rational_step(weight: Tensor, near: Tensor, far: Tensor, rest: Tensor, slope: Tensor) -> Tensor:
-    """The η with weight/(near − η) + a + b/(far − η) = 0, where a and b give ``rest`` and its ``slope`` at η = 0.
-
-    ``near`` and ``far`` are the poles seen from the present point; ``weight`` is the near pole's own.
-    """
-    # Multiplied out it is a η² − p η + q = 0; b = slope·far² is put in by hand where it would cancel.
-    own = rest * near + weight
-    a, p, q = rest - slope * far, own + rest * far - slope * near * far, own * far
-    root = (p * p - 4 * a * q).clamp_min(0).sqrt()
-    step = torch.where(p > 0, 2 * q / (p + root), (p - root) / (2 * a))
-    in_range = (near.abs() > 2.0**-500) & slope.isfinite() & ((q != 0) | (own == 0))
-    return torch.where(in_range, step, torch.nan)
-
-
-def _between(low: Tensor, high: Tensor) -> Tensor:
-    """A point inside the bracket, halfway in order of magnitude, since offsets span hundreds of these."""
-    middle = low.sign() * low.abs().sqrt() * high.abs().sqrt()
-    return torch.where(middle == 0, (low + high) * 2.0**-30, middle)
+    return roots(torch.cat([zero, problem.squares]), torch.cat([zero + problem.weight_at_zero, problem.weights]))
 
 
 def _vectors(problem: _Problem, origins: Tensor, offsets: Tensor, chosen: Tensor) -> Tensor:
@@ -235,7 +163,7 @@ def _vectors(problem: _Problem, origins: Tensor, offsets: Tensor, chosen: Tensor
     z = _recomputed(problem.squares, origins, offsets)
     share = problem.gain[problem.active] * problem.u[problem.active]
     share = share / _group_norm(share, problem.pole, m)[problem.pole]
-    for rows in _blocks(len(solved), problem.gain):
+    for rows in blocks(len(solved), problem.gain):
         which = chosen[solved[rows]]
         row = z / (problem.squares - origins[which, None]).sub_(offsets[which, None])
         row = row / torch.linalg.vector_norm(row, dim=1, keepdim=True)
@@ -250,7 +178,7 @@ def _vectors(problem: _Problem, origins: Tensor, offsets: Tensor, chosen: Tensor
     others = torch.ones_like(share, dtype=torch.bool)
     others[first] = False
     others = torch.nonzero(others).squeeze(1)
-    for rows in _blocks(len(again), problem.gain):
+    for rows in blocks(len(again), problem.gain):
         which = others[chosen[again[rows]] - m]
         same = problem.pole == problem.pole[which, None]
         row = torch.where(same, -2 * mirror[which, None] * mirror, 0.0)
@@ -263,7 +191,7 @@ def _recomputed(squares: Tensor, origins: Tensor, offsets: Tensor) -> Tensor:
     """The z > 0 for which the computed numbers are the exact eigenvalues of diag(squares) − zzᵀ (Löwner's formula)."""
     z = torch.empty_like(squares)
     index = torch.arange(len(squares), device=squares.device)
-    for rows in _blocks(len(squares), squares):
+    for rows in blocks(len(squares), squares):
         to_roots = (origins - squares[rows, None]).add_(offsets)
         to_poles = squares - squares[rows, None]
         to_poles[torch.arange(len(to_poles)), index[rows]] = -1.0
@@ -276,18 +204,11 @@ def _group_norm(values: Tensor, group: Tensor, groups: int) -> Tensor:
 
 
 def _signed(vectors: Tensor) -> Tensor:
-    for rows in _blocks(len(vectors), vectors):
+    for rows in blocks(len(vectors), vectors):
         size = vectors[rows].abs()
         first = (size >= size.amax(1, keepdim=True) / 2).byte().argmax(1, keepdim=True)
         vectors[rows] *= torch.where(vectors[rows].gather(1, first) < 0, -1.0, 1.0)
     return vectors
-
-
-def _blocks(rows: int, columns: Tensor) -> Iterator[slice]:
-    """Slices of ``rows`` rows such that a block of them with a column for each of ``columns`` fits the budget."""
-    budget = BLOCK_BYTES.get(columns.device.type, BLOCK_BYTES_ELSEWHERE)
-    step = max(8, budget // (8 * max(1, columns.shape[-1])))
-    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
 
 def double_vector(name: str, v: Tensor) -> Tensor:
@@ -302,6 +223,11 @@ def double_vector(name: str, v: Tensor) -> Tensor:
     return v.detach().to("cpu" if v.device.type == "mps" else v.device).double()
 
 
-def power_of_two_near(v: Tensor) -> float:
-    """The power of two at or just below the largest size in ``v``: dividing by it rounds nothing, and squares fit."""
-    return math.ldexp(1.0, math.frexp(float(v.abs().max()))[1] - 1)
+def scaled(gain: Tensor) -> tuple[float, Tensor]:
+    """The power of two at or just below the largest gain, and the gains over it, the negligible ones as zeros.
+
+    Dividing by it rounds nothing, and the squares fit.
+    """
+    scale = math.ldexp(1.0, math.frexp(float(gain.abs().max()))[1] - 1)
+    gain = gain / scale
+    return scale, gain.where(gain.abs() >= SMALLEST_GAIN, 0.0)
