@@ -50,12 +50,14 @@ figures: $(EXECUTED)  ## write the chapters' named figures to figures/
 
 bench: | $(VENV)  ## measure the speed ratios again, in turns, and write them to figures/data
 	python -m records speed
+	python -m records overhead
 
 # What figures/data holds of a real model: name a folder with it, a text, and what the two are.
 record: | $(VENV)  ## measure a model again: MODEL=… NAME=… SOURCE=… TEXT=… CORPUS=…
 	python -m records gains "$(MODEL)" "$(NAME)" --source "$(SOURCE)"
 	python -m records zeroed "$(MODEL)" "$(NAME)" "$(TEXT)" --corpus "$(CORPUS)"
 	python -m records massive "$(MODEL)" "$(NAME)" "$(TEXT)" --corpus "$(CORPUS)"
+	python -m records angles "$(MODEL)" "$(NAME)" "$(TEXT)" --corpus "$(CORPUS)" --windows 1024 --length 128
 
 test: lint unit $(NBVAL)  ## everything that can fail: style, tests, notebooks, the book
 	@echo "All tests passed: style, library, press, book and $(words $(NBVAL)) notebooks."

@@ -2,11 +2,10 @@
 
 import click
 
-from records import gains, massive, speed, zeroed
+from records import angles, gains, massive, overhead, speed, zeroed
 
-main = click.Group(
-    "records", {module.__name__.rpartition(".")[2]: module.main for module in (gains, massive, speed, zeroed)}
-)
+COMMANDS = (angles, gains, massive, overhead, speed, zeroed)
+main = click.Group("records", {module.__name__.rpartition(".")[2]: module.main for module in COMMANDS})
 
 if __name__ == "__main__":
     main()

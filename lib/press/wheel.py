@@ -33,7 +33,7 @@ def wheel(book: Book) -> tuple[str, bytes]:
 
 
 def _sources(book: Book) -> dict[str, bytes]:
-    # The library's data is a link to a folder outside of it.
+    # The library's data and notebooks are links to folders outside of it.
     library = os.walk(book.root / "lib" / book.project["name"], followlinks=True)
     found = [
         *(book.root / name for name in TOP),

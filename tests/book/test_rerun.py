@@ -1,5 +1,7 @@
 """Chapter 7 rerun by papermill on models in local folders, as a reader would, and with bad parameters."""
 
+import re
+
 import nbformat
 import papermill
 import pytest
@@ -51,7 +53,7 @@ def test_a_model_in_a_folder(name, tmp_path):
         torch.manual_seed(0)
         MODELS[name]().save_pretrained(folder)
     text = stdout(rerun(tmp_path, model=str(folder), **SMALL))
-    table = [line for line in text.splitlines() if " layer " in line or " rms " in line]
+    table = [line for line in text.splitlines() if re.match(r" *\S+ +(layer|rms) ", line)]
     kind = "rms" if name == "Llama" else "layer"
     measured = [line for line in table if "d = " not in line]
     assert len(measured) == NORMS[name], f"{name}: expected {NORMS[name]} norms in the survey's table, got {measured}"

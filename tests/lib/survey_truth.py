@@ -7,17 +7,31 @@ import copy
 import normgeom as ng
 import numpy as np
 import torch
+from normgeom.measure.directions import Directions
+from torch import nn
 
+KEYS = ["site", "side", "direction", "positions"]
 COLUMNS = [
-    *("site", "side", "direction", "positions", "kind", "dim", "tokens"),
+    *(*KEYS, "kind", "dim", "tokens"),
     *("mean_deg", "std_deg", "q05_deg", "q50_deg", "q95_deg", "mean_abs_cos", "occupancy", "mean_norm"),
+    *("top_share", "drop_error"),
 ]
-EXACT = ["mean_deg", "std_deg", "mean_abs_cos", "occupancy", "mean_norm"]
+EXACT = ["mean_deg", "std_deg", "mean_abs_cos", "occupancy", "mean_norm", "top_share"]
 QUANTILES = ["q05_deg", "q50_deg", "q95_deg"]
+
+
+def direction(name, d, seed):
+    """A direction of the survey that does not depend on the model, of length 1."""
+    return Directions([name], seed).unit(name, d)
 
 
 def survey(model, batches, **settings):
     return ng.Survey(model, **settings).run(batches, progress=False)
+
+
+def table_of(model, batches, **settings):
+    """The table by (site, side, direction, positions)."""
+    return survey(model, batches, **settings).table().set_index(KEYS).sort_index()
 
 
 def stored(model, names, batches):
@@ -36,11 +50,12 @@ def stored(model, names, batches):
 
 
 def directly(rows, direction):
-    """The statistics of one table row, from the vectors themselves: arc cosine in float64, numpy."""
+    """The statistics of one table row, from the vectors themselves: arc tangent in float64, numpy."""
     rows, u = rows.double().numpy(), direction.double().numpy()
-    norms = np.linalg.norm(rows, axis=-1)
-    cos = rows @ u / norms / np.linalg.norm(u)
-    degrees = np.degrees(np.arccos(cos))
+    norms, u = np.linalg.norm(rows, axis=-1), u / np.linalg.norm(u)
+    along = rows @ u
+    across = np.linalg.norm(rows - along[:, None] * u, axis=-1)
+    degrees, cos = np.degrees(np.arctan2(across, along)), along / norms
     q = np.quantile(degrees, [0.05, 0.5, 0.95], method="inverted_cdf")
     return dict(
         tokens=len(rows),
@@ -49,8 +64,18 @@ def directly(rows, direction):
         mean_abs_cos=np.abs(cos).mean(),
         occupancy=rows.shape[-1] * (cos**2).mean(),
         mean_norm=norms.mean(),
+        top_share=((rows**2).max(-1) / norms**2).mean(),
         **dict(zip(QUANTILES, q, strict=True)),
     )
+
+
+def dropped(x, gain, bias, eps):
+    """‖LayerNorm(x) − RMSNorm(x)‖ over ‖γ⊙n‖, row by row, both norms with this gain, bias and ε; float64, numpy."""
+    x, gain, bias = (t.detach().double().numpy() for t in (x, gain, bias))
+    centered = x - x.mean(-1, keepdims=True)
+    scaled = gain * centered / np.sqrt((centered**2).mean(-1, keepdims=True) + eps)
+    without = gain * x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) + bias
+    return np.linalg.norm(scaled + bias - without, axis=-1) / np.linalg.norm(scaled, axis=-1)
 
 
 def assert_rows_equal(got, expected, tol, what):
@@ -63,19 +88,20 @@ def assert_rows_equal(got, expected, tol, what):
 
 
 def same_tables(a, b, tol=1e-9, quantiles=1e-9):
-    keys = ["site", "side", "direction", "positions", "kind", "dim", "tokens"]
-    assert a[keys].equals(b[keys])
-    for name in EXACT + QUANTILES:
+    keys = [*KEYS, "kind", "dim", "tokens"]
+    assert a[keys].equals(b[keys]), "other rows, or other counts of tokens"
+    for name in (*EXACT, "drop_error", *QUANTILES):
         x, y = a[name].to_numpy(), b[name].to_numpy()
-        assert np.array_equal(np.isnan(x), np.isnan(y)), name
+        assert np.array_equal(np.isnan(x), np.isnan(y)), f"{name}: NaN in one table only"
         worst = np.nanmax(np.abs(x - y), initial=0.0)
         allowed = quantiles if name in QUANTILES else tol
         assert worst <= allowed, f"{name}: off by {worst:.1e}, allowed {allowed:.0e}"
 
 
 def assert_same_state(s, before):
-    assert s.tokens == before.tokens
-    for now, then in zip(s._state, before._state, strict=True):
+    for name in ("tokens", "batches", "digest"):
+        assert getattr(s, name) == getattr(before, name), f"{name} of the survey has changed"
+    for now, then in zip(s._tallies, before._tallies, strict=True):
         for name, value in vars(then).items():
             assert torch.equal(getattr(now, name), value), f"{name} of the state has changed"
 
@@ -83,5 +109,17 @@ def assert_same_state(s, before):
 def frozen(s):
     """What the state is now, to compare later."""
     kept = copy.copy(s)
-    kept._state = copy.deepcopy(s._state)
+    kept._tallies = copy.deepcopy(s._tallies)
     return kept
+
+
+class Skipping(nn.Module):
+    """A model whose second norm runs where it is asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.always, self.asked = nn.LayerNorm(8), nn.LayerNorm(8)
+
+    def forward(self, x, both=True):
+        x = self.always(x)
+        return self.asked(x) if both else x

@@ -233,3 +233,29 @@ def test_the_default_dtype_does_not_matter():
         ("layer", 1e-3, torch.float32),
         ("rms", 1e-4, torch.float32),
     ], "probed in float64 while the copy is float32?"
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_weights_that_are_loaded_when_they_are_needed(family, tmp_path):
+    """accelerate's hooks replace forward and leave empty tensors: what is found must be what acts."""
+    model = varied(tiny(family))
+    model.save_pretrained(tmp_path / "model")
+    first, *others = (name for name, _ in model.base_model.named_children())
+    places = {first: "cpu", **dict.fromkeys(others, "disk")}
+    options = dict(device_map=places, offload_folder=tmp_path / "offload")
+    offloaded = type(model.base_model).from_pretrained(tmp_path / "model", **options)
+    assert any(p.is_meta for p in offloaded.parameters()), "nothing was left on the disk: the test would show nothing"
+    sites = ng.find_norms(offloaded)
+    for site, there in zip(sites, ng.find_norms(model.base_model), strict=True):
+        assert (site.name, site.kind, site.eps) == (there.name, there.kind, there.eps)
+        close(site.weight, there.weight, 0, f"{site.name}: gain", "Probed before the weights were there?")
+    ids = token_ids(2, 5)
+    tables = [ng.Survey(m).run([ids], progress=False).table() for m in (offloaded, model.base_model)]
+    assert tables[0].equals(tables[1])
+
+
+def varied(model):
+    with torch.no_grad():
+        for i, p in enumerate(model.parameters()):
+            p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(i)))
+    return model

@@ -6,6 +6,7 @@ import normgeom as ng
 import numpy as np
 import pytest
 import torch
+from normgeom.measure.tally import Tally
 from survey_truth import assert_same_state, frozen, same_tables, survey
 from tiny_models import tiny, token_ids
 
@@ -23,7 +24,7 @@ def whole(model):
 
 
 def state_bytes(s):
-    return sum(t.numel() * t.element_size() for tally in s._state for t in vars(tally).values())
+    return sum(t.numel() * t.element_size() for tally in s._tallies for t in vars(tally).values())
 
 
 @pytest.mark.parametrize("cut", range(6))
@@ -105,6 +106,22 @@ def test_state_and_file_do_not_grow_with_tokens(model, tmp_path):
     assert names[0] == names[1]
     # the one difference: the digits of the token count, at four bytes each
     assert abs(sizes[1] - sizes[0]) < 64, "the file has grown"
+
+
+def test_the_file_of_a_large_model_takes_less_than_a_megabyte(tmp_path):
+    """As many norms as GPT-2 XL has, a million tokens, and angles that spread by ten degrees at each."""
+    s = ng.Survey(tiny("gpt2", n_layer=48))
+    assert len(s.sites) == 97
+    generator, edges = np.random.default_rng(0), torch.arange(721) / 4
+    for tally in s._tallies:
+        middle = torch.tensor(90 + 10 * generator.standard_normal((*tally.counts.shape[:3], 1)))
+        share = torch.special.ndtr((edges - middle) / 10).diff(dim=-1)
+        tally.counts = torch.tensor(generator.poisson(1e6 * share))
+        for name in ("count", "mean", "m2"):  # digits that nothing compresses
+            setattr(tally, name, torch.tensor(generator.random(tally.mean.shape)))
+    s.save(tmp_path / "s.npz")
+    assert (tmp_path / "s.npz").stat().st_size < 1_000_000
+    assert_same_state(ng.Survey.load(tmp_path / "s.npz"), s)
 
 
 def test_the_state_does_not_grow_with_the_vocabulary_or_width():
@@ -190,3 +207,47 @@ def test_an_interrupted_run_holds_whole_batches(model):
     with pytest.raises(KeyboardInterrupt):
         s.run(interrupted(), progress=False)
     same_tables(s.table(), survey(model, BATCHES[:3]).table())
+
+
+def test_a_batch_that_cannot_be_added_is_not_added_in_part(model, monkeypatch):
+    """Memory may end between the first norm's sums and the last's."""
+    s, calls, merged = survey(model, BATCHES[:1]), [], Tally.merged
+    before = frozen(s)
+
+    def failing(self, other):
+        calls.append(1)
+        if len(calls) == 3:
+            raise MemoryError
+        return merged(self, other)
+
+    monkeypatch.setattr(Tally, "merged", failing)
+    with pytest.raises(MemoryError):
+        s.run(BATCHES[1:2], progress=False)
+    assert_same_state(s, before)
+
+
+def test_merging_counts_batches_and_marks_the_digest(model, whole):
+    """Two surveys merged are of the same batches in either order; not of the same in one run."""
+    a, b = (survey(model, part) for part in (BATCHES[:2], BATCHES[2:]))
+    digests = {a.digest, b.digest, whole.digest}
+    one, other = frozen(a).merge(b), frozen(b).merge(a)
+    assert one.batches == other.batches == 5
+    assert one.digest == other.digest and one.digest not in digests
+
+
+def test_what_the_digest_sees(model):
+    """The batches in their order, however the runs were cut; not what they are called, nor where they lie."""
+
+    def digest(*runs):
+        s = ng.Survey(model, ["uniform"])
+        for run in runs:
+            s.run(run, progress=False)
+        return s.digest
+
+    a, b = BATCHES[:2]
+    kept, cut = torch.ones(3, 11), torch.tril(torch.ones(3, 11))
+    assert digest([a, b]) == digest([a], [b]) == digest([dict(input_ids=a), b.clone().T.contiguous().T])
+    others = [digest(), digest([a]), digest([b, a]), digest([a, a]), digest([torch.cat([a, b])])]
+    others += [digest([dict(input_ids=a, attention_mask=mask), b]) for mask in (kept, cut.bool(), cut.bfloat16())]
+    others += [digest([dict(input_ids=a, use_cache=flag), b]) for flag in (True, False)]
+    assert len({digest([a, b]), *others}) == 1 + len(others), "two texts, one digest"

@@ -72,6 +72,32 @@ def test_occupancy_draws_a_line_a_run_and_counts_what_leaves_the_band():
     assert "below the random directions' band at 6 and above it at 0 of 6 points" in alt
 
 
+def test_nulls_draw_a_band_each_and_count_what_leaves_it():
+    frame = table()
+    signs = frame[frame.direction == "random_a"].assign(direction="signs_a", occupancy=1e3)
+    both = pd.concat([frame, signs])
+    uniform = frame.query("side == 'in' and positions == 'rest' and direction == 'uniform'").set_index("site").occupancy
+    bands = {null: view.null_band(both, null=null) for null in ("random_", "signs_")}
+    assert (bands["signs_"] == 1e3).all(axis=None), "the band of another null"
+    figure, alt = view.nulls_by_layer({"left": (uniform, bands), "right": (uniform * 1e6, bands)})
+    assert [len(axis.collections) for axis in figure.axes] == [2, 2], "a band for each null"
+    assert np.allclose(figure.axes[0].lines[0].get_ydata(), uniform)
+    left, right = alt.split("right:")
+    assert f"below the band of random signs at {len(SITES)}, above at 0" in left
+    assert f"below the band of random signs at 0, above at {len(SITES)}" in right
+
+
+def test_errors_leave_out_norms_that_subtract_nothing():
+    frame = table().assign(drop_error=0.2, mean_abs_cos=0.1)
+    frame["kind"] = np.where(frame.site == SITES[0], "rms", "layer")
+    frame.loc[frame.side == "out", "drop_error"] = 9.0
+    figure, alt = view.errors_by_layer({"a model": frame, "another": frame.assign(kind="rms")})
+    change, cosine = figure.axes[0].lines
+    assert np.allclose(change.get_ydata(), 0.2) and len(change.get_ydata()) == len(SITES) - 1
+    assert np.allclose(cosine.get_ydata(), 0.1)
+    assert "2 to 2 times the mean |cos|" in alt and "another: no LayerNorm" in alt
+
+
 def test_show_carries_the_words(monkeypatch):
     shown = []
     style = importlib.import_module("normgeom.view.style")

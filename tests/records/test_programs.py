@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from pandas.testing import assert_frame_equal
 from transformers import AutoModel, AutoTokenizer
 
 
@@ -84,3 +85,25 @@ def test_a_race_takes_ratios_within_rounds(monkeypatch):
     assert result["ratio"] == pytest.approx(5.0), "theirs over ours, the median of rounds"
     assert result["lowest"] == pytest.approx(0.05 / 0.08)
     assert result["seconds"] == pytest.approx(0.01)
+
+
+def test_angles_and_what_chance_shows(encoder, text, folder):
+    run("angles", encoder, "tiny", text, "--corpus", "words", "--windows", 6, "--length", 8, "--drawn", 20)
+    table, provenance = ng.recorded("angles-tiny")
+    model, ids = AutoModel.from_pretrained(encoder).eval(), windows(encoder, text, 6, 8)
+    survey = ng.Survey(model).run([ids], progress=False)
+    assert_frame_equal(table, survey.table(), rtol=1e-5, check_dtype=False)
+    assert provenance["windows"].startswith("6 of 8 tokens")
+    nulls = ng.recorded("nulls-tiny").table
+    assert set(zip(nulls.side, nulls.null, strict=True)) == {
+        (side, null) for side in ("in", "out") for null in ("random_", "signs_", "matched_")
+    }
+    assert (nulls.low < nulls["median"]).all() and (nulls["median"] < nulls.high).all()
+    matched = survey_of(model, ids, [f"matched_{i:03d}" for i in range(20)])
+    rows = matched.query("side == 'out' and positions == 'rest'").groupby("site", sort=False).occupancy
+    here = nulls.query("side == 'out' and null == 'matched_'")
+    np.testing.assert_allclose(here["median"], rows.median(), rtol=1e-4)
+
+
+def survey_of(model, ids, directions):
+    return ng.Survey(model, directions, pilot=ids).run([ids], progress=False).table()

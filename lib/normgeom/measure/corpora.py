@@ -1,4 +1,4 @@
-"""Text to measure on: real English that every Python carries, and text files; cut into windows of tokens."""
+"""Text to measure on, read document by document."""
 
 from __future__ import annotations
 
@@ -9,55 +9,90 @@ import os
 import platform
 import sys
 import sysconfig
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
-import torch
-from torch import Tensor
+# What ``datasets.load_dataset`` is asked for.  Both are Parquet files, which need no loading script, at a fixed commit.
+HUB = {
+    "wikipedia": dict(
+        path="wikimedia/wikipedia", name="20231101.en", revision="b04c8d1ceb2f5cd4588862100d08de323dccfbaa"
+    ),
+    "openwebtext": dict(
+        path="Skylion007/openwebtext", name="plain_text", revision="79d93d786212f7344586290adb811d4ae6a1762c"
+    ),
+}
+_KNOWN = f"'stdlib' (needs no network), {', '.join(map(repr, HUB))} or a text file"
+_PIECE = 2**16  # characters of a text file that are read at once
 
 
-class Corpus(NamedTuple):
-    """A text and where it comes from (``provenance``: name, SHA-256, length, Python version if that matters)."""
+@dataclass(frozen=True)
+class Corpus:
+    """A text and where it comes from.
 
-    text: str
+    Attributes:
+        texts: reads it anew from its beginning, document by document; a text file, in pieces of its one document.
+        between: what stands between two of them in :attr:`text`: a blank line, nothing between pieces of a file.
+        provenance: name, SHA-256 and length, Python's version if that matters; of a corpus on the hub its identifier,
+            configuration, split and commit.
+    """
+
+    texts: Callable[[], Iterator[str]]
+    between: str
     provenance: dict
+
+    @property
+    def text(self) -> str:
+        """All of it, in memory.
+
+        Raises:
+            ValueError: the corpus is on the hub, where it is too large for that.
+        """
+        if "sha256" not in self.provenance:
+            raise ValueError(
+                f"corpus: {self.provenance['name']} is too large to be held whole; read it by TokenBatches"
+            )
+        return self.between.join(self.texts())
 
 
 def load_corpus(name_or_path: str | os.PathLike = "stdlib") -> Corpus:
-    """``"stdlib"``, the documentation that comes with Python, or the path of a UTF-8 text file.
+    """``"stdlib"``, the documentation that comes with Python; a UTF-8 text file; or a corpus of :data:`HUB`.
+
+    A text file is read once for its SHA-256.  What is on the hub is streamed by the package datasets.
 
     Raises:
-        FileNotFoundError: neither ``"stdlib"`` nor a file.
+        FileNotFoundError: none of these.
+        ValueError: the file is not UTF-8.
+        ImportError: datasets is not installed.
+        ConnectionError: the hub cannot be reached; the same may be raised later, while its documents are read.
     """
+    if name_or_path in HUB:
+        return _hub_corpus(name_or_path)
     if name_or_path == "stdlib":
-        text, extra = _stdlib_text(), dict(python=platform.python_version())
+        name, between, extra = "stdlib", "\n\n", dict(python=platform.python_version())
+        texts = lambda: iter(_stdlib_documents())  # noqa: E731
     elif Path(name_or_path).is_file():
-        text, extra = Path(name_or_path).read_text(encoding="utf-8"), {}
+        name, between, extra = Path(name_or_path).name, "", {}
+        texts = lambda: _pieces(Path(name_or_path))  # noqa: E731
     else:
-        raise FileNotFoundError(
-            f"corpus: expected 'stdlib' (needs no network) or a text file, got {os.fspath(name_or_path)!r}"
-        )
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    name = "stdlib" if extra else Path(name_or_path).name
-    return Corpus(text, dict(name=name, sha256=digest, characters=len(text), **extra))
+        raise FileNotFoundError(f"corpus: expected {_KNOWN}, got {os.fspath(name_or_path)!r}")
+    digest, characters = hashlib.sha256(), 0
+    for piece in alternate(texts(), between):
+        digest.update(piece.encode())
+        characters += len(piece)
+    return Corpus(texts, between, dict(name=name, sha256=digest.hexdigest(), characters=characters, **extra))
 
 
 @lru_cache(maxsize=1)
-def _stdlib_text() -> str:
-    """The language reference in ``pydoc_data`` and the docstrings of the standard library's modules."""
+def _stdlib_documents() -> tuple[str, ...]:
+    """The language reference in ``pydoc_data``, by topic, and the standard library's docstrings, by module."""
     from pydoc_data.topics import topics
 
-    texts = [topics[key] for key in sorted(topics)]
     library = Path(sysconfig.get_path("stdlib"))
-    for name in sorted(sys.stdlib_module_names):
-        path = library / f"{name}.py"
-        if path.is_file():
-            texts += _docstrings(path)
-    return "\n\n".join(texts)
+    paths = (library / f"{name}.py" for name in sorted(sys.stdlib_module_names))
+    modules = ("\n\n".join(_docstrings(path)) for path in paths if path.is_file())
+    return (*(topics[key] for key in sorted(topics)), *(text for text in modules if text))
 
 
 def _docstrings(path: Path) -> list[str]:
@@ -67,64 +102,48 @@ def _docstrings(path: Path) -> list[str]:
     return [text for text in found if text]
 
 
-def byte_tokens(text: str) -> Tensor:
-    """The UTF-8 bytes of a text as token ids 0 to 255, ``(n,)`` int64."""
-    return torch.from_numpy(np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64))
+def _pieces(path: Path) -> Iterator[str]:
+    """A text file in pieces that end with a line, where its lines are not longer than a piece."""
+    with open(path, encoding="utf-8") as file:
+        try:
+            while piece := file.read(_PIECE) + file.readline(_PIECE):
+                yield piece
+        except UnicodeDecodeError as error:
+            raise ValueError(f"corpus: expected {path.name} to be UTF-8 text, got {error}") from error
 
 
-def model_tokens(text: str, name_or_path: str, vocabulary: int) -> Tensor:
-    """A text in the token ids of a transformers model, ``(n,)`` int64.
+def _hub_corpus(name: str) -> Corpus:
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise ImportError(
+            f"corpus: {name!r} needs the package datasets, which the extra normgeom[hub] brings; "
+            "'stdlib' and text files need neither it nor a network"
+        ) from error
+    source = dict(HUB[name], split="train")
 
-    For a model in a folder without a tokenizer these are the text's bytes, with a warning.
-
-    Raises:
-        OSError: the model's name is not a folder, and its tokenizer cannot be fetched.
-        ValueError: the model has no tokenizer and fewer than 256 token ids.
-    """
-    from transformers import AutoTokenizer
+    def unreachable(error: Exception) -> ConnectionError:
+        return ConnectionError(
+            f"corpus: {name!r} cannot be read from the hub ({source['path']}: {error}); "
+            "'stdlib' and text files need no network"
+        )
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
-    except (OSError, ValueError, KeyError):
-        if not Path(name_or_path).is_dir():
-            raise
-        tokenizer = None
-    # For a folder without one, transformers makes a tokenizer that knows its special tokens and no words.
-    if tokenizer is not None and set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
-        return torch.tensor(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-    if vocabulary < 256:
-        raise ValueError(f"model: {name_or_path} has no tokenizer, and byte tokens need 256 ids; it has {vocabulary}")
-    warnings.warn(f"{name_or_path} has no tokenizer: the bytes of the text are its token ids", stacklevel=2)
-    return byte_tokens(text)
+        dataset = load_dataset(**source, streaming=True)
+    except Exception as error:  # the hub's, the network's and the file formats' share no class
+        raise unreachable(error) from error
+
+    def texts() -> Iterator[str]:
+        try:
+            for row in dataset:
+                yield row["text"]
+        except Exception as error:
+            raise unreachable(error) from error
+
+    described = dict(dataset=source["path"], configuration=source["name"], split="train", revision=source["revision"])
+    return Corpus(texts, "\n\n", dict(name=name, **described))
 
 
-def windows(tokens: Tensor, length: int, batch_size: int) -> list[Tensor]:
-    """Consecutive windows ``(≤ batch_size, length)`` that share no token; the rest of the text is left out.
-
-    Raises:
-        ValueError: ``length`` or ``batch_size`` is below 1, or the text is shorter than one window.
-    """
-    _check_windows(tokens, length, batch_size)
-    count = len(tokens) // length
-    return list(tokens[: count * length].reshape(count, length).split(batch_size))
-
-
-def random_windows(tokens: Tensor, length: int, batch_size: int, seed: int) -> Iterator[Tensor]:
-    """Windows ``(batch_size, length)`` at places drawn with ``seed``, without end: for training.
-
-    Raises:
-        ValueError: ``length`` or ``batch_size`` is below 1, or the text is shorter than one window.
-    """
-    _check_windows(tokens, length, batch_size)
-    generator = torch.Generator().manual_seed(seed)
-    place = torch.arange(length)
-    last = len(tokens) - length
-    return (tokens[torch.randint(last + 1, (batch_size, 1), generator=generator) + place] for _ in itertools.count())
-
-
-def _check_windows(tokens: Tensor, length: int, batch_size: int) -> None:
-    for name, value in (("length", length), ("batch_size", batch_size)):
-        if value < 1:
-            raise ValueError(f"{name}: expected at least 1, got {value}")
-    if len(tokens) < length:
-        raise ValueError(f"tokens: expected at least one window of {length}, got {len(tokens)}")
+def alternate(items: Iterable, joint) -> Iterator:
+    """The items, with ``joint`` between each two."""
+    return itertools.islice((part for item in items for part in (joint, item)), 1, None)

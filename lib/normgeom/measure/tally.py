@@ -12,7 +12,8 @@ from normgeom.measure.moments import Moments, histogram, quantiles
 
 SIDES = ("in", "out")
 POSITIONS = ("first", "rest")
-STATISTICS = ("angle", "cos2", "abs_cos", "norm")
+OF_ANGLE = ("angle", "cos2", "abs_cos")
+OF_VECTOR = ("norm", "top_share", "drop_error")
 BIN_DEGREES = 0.25
 _BINS = dict(low=0.0, high=180.0, bins=int(180 / BIN_DEGREES))
 
@@ -22,7 +23,8 @@ class Tally:
     """Sums of fixed size, whatever number of rows they have seen.
 
     Attributes:
-        count, mean, m2: moments, ``(side, position, statistic, direction)`` float64.
+        count, mean, m2: moments, ``(side, position, statistic)`` float64: the statistics :data:`OF_ANGLE`, each for
+            all directions, then those of :data:`OF_VECTOR`.
         counts: histogram of the angle, ``(side, position, direction, bin)`` int64.
         excluded: rows without an angle, ``(side, 2)`` int64: with NaN or Inf, and of length zero.
     """
@@ -37,19 +39,17 @@ class Tally:
     def empty(cls, directions: int) -> Tally:
         """Nothing seen yet, on the CPU."""
         lead = len(SIDES), len(POSITIONS)
-        moments = Moments.zeros(*lead, len(STATISTICS), directions)
+        moments = Moments.zeros(*lead, len(OF_ANGLE) * directions + len(OF_VECTOR))
         counts = torch.zeros(*lead, directions, _BINS["bins"], dtype=torch.int64)
         return cls(*astuple(moments), counts, torch.zeros(len(SIDES), 2, dtype=torch.int64))
 
     @classmethod
-    def of(cls, sides: list[tuple[Tensor, Tensor]], valid: Tensor, first: Tensor) -> Tally:
-        """One batch: for each side the cosines ``(direction, n)`` and lengths ``(n,)`` of its rows.
+    def of(cls, sides: list[tuple[Tensor, Tensor]], parts: tuple[Tensor, Tensor]) -> Tally:
+        """One batch: for each side the cosines ``(direction, n)`` and :data:`OF_VECTOR` ``(3, n)`` of its rows.
 
-        ``valid`` ``(n,)`` says which rows count at all, ``first`` which of them stand first in a text.
+        ``parts`` are the indices of the rows that stand first in a text and of the rest, as :func:`rows` gives them.
         """
-        if valid.device.type == "mps":  # no float64 there
-            valid, first, sides = valid.cpu(), first.cpu(), [(c.cpu(), n.cpu()) for c, n in sides]
-        return cls(*(torch.stack(field) for field in zip(*(_side(*s, valid, first) for s in sides), strict=True)))
+        return cls(*(torch.stack(field) for field in zip(*(_side(*side, parts) for side in sides), strict=True)))
 
     @property
     def moments(self) -> Moments:
@@ -75,35 +75,48 @@ class Tally:
         return quantiles(self.counts, _BINS["low"], _BINS["high"], torch.tensor(q, dtype=torch.float64))
 
 
-def _side(cos: Tensor, norm: Tensor, valid: Tensor, first: Tensor) -> tuple[Tensor, ...]:
+def _side(cos: Tensor, of_vector: Tensor, parts: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
     angle = torch.rad2deg(torch.acos(cos.clamp(-1, 1)))
-    measurable = valid & torch.isfinite(norm) & (norm > 0)
-    keep = torch.stack([measurable & first, measurable & ~first])
-    moments = Moments.of(torch.stack([angle, cos.square(), cos.abs(), norm.expand_as(cos)]), keep[:, None, None])
-    excluded = torch.stack([(valid & ~torch.isfinite(norm)).sum(), (valid & (norm == 0)).sum()])
-    return *astuple(moments), histogram(angle, keep[:, None], **_BINS), excluded
+    values, norm = torch.cat([angle, cos.square(), cos.abs(), of_vector]), of_vector[0]
+    measurable = torch.isfinite(norm) & (norm > 0)
+    moments, counts = [], []
+    for part in parts:
+        chosen = values[:, part]
+        keep = measurable[part] & torch.isfinite(chosen)
+        moments.append(Moments.of(chosen, keep))
+        counts.append(histogram(chosen[: len(cos)], keep[: len(cos)], **_BINS))
+    valid = norm[torch.cat(parts)]
+    excluded = torch.stack([(~torch.isfinite(valid)).sum(), (valid == 0).sum()])
+    fields = (torch.stack(field) for field in zip(*map(astuple, moments), strict=True))
+    return *fields, torch.stack(counts), excluded
 
 
-def measured_rows(
-    shape: torch.Size, token_axis: int | None, mask: Tensor | None, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Which rows of a norm's input ``(..., d)`` count, and which of them stand first in a text.
+def rows(lead: torch.Size, token_axis: int | None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Which rows of a norm's input ``(*lead, d)`` count: indices of those that stand first in a text, and of the rest.
 
-    ``mask`` ``(batch, length)`` marks tokens that are not padding; None, or a mask of another length (a decoder
-    beside its encoder), counts every row.  Both results are flat, ``(rows,)`` bool.
+    Args:
+        lead: the input's shape without its last axis.
+        token_axis: as in :class:`normgeom.NormSite`.
+        mask: ``(batch, length)`` on the CPU, true for tokens that are not padding; None counts every row.
+
+    Raises:
+        ValueError: there is padding, and the input's shape does not show which rows it is.
     """
-    lead = shape[:-1]
-    valid = torch.ones(lead, dtype=torch.bool, device=device)
-    first = torch.zeros(lead, dtype=torch.bool, device=device)
-    mask = None if mask is None else mask.to(device).bool()
-    if token_axis is None:
-        if mask is not None and mask.numel() == valid.numel():
-            valid = mask.reshape(lead)
-    elif mask is None or mask.shape != (lead[0], lead[token_axis]):
-        first.select(token_axis, 0).fill_(True)
-    else:
+    valid, first = torch.ones(lead, dtype=torch.bool), torch.zeros(lead, dtype=torch.bool)
+    batch_axis = 1 if token_axis == 0 else 0
+    if token_axis is not None and mask is not None and mask.shape == (lead[batch_axis], lead[token_axis]):
         view = [1] * len(lead)
-        view[0], view[token_axis] = mask.shape
-        starts = mask & (mask.cumsum(-1) == 1)
-        valid, first = mask.view(view).expand(lead), starts.view(view).expand(lead)
-    return valid.flatten(), first.flatten()
+        view[batch_axis], view[token_axis] = mask.shape
+        valid, first = (
+            (marked.T if token_axis == 0 else marked).reshape(view).expand(lead)
+            for marked in (mask, mask & (mask.cumsum(-1) == 1))
+        )
+    elif token_axis is None and mask is not None and mask.numel() == lead[0]:
+        valid = mask.reshape(-1, *[1] * (len(lead) - 1)).expand(lead)
+    elif mask is not None and not mask.all():
+        shape = ", ".join(map(str, lead))
+        raise ValueError(f"an input of shape ({shape}, d) does not show which of its rows are padding")
+    elif token_axis is not None:
+        first.select(token_axis, 0).fill_(True)
+    kept, first = valid.flatten(), first.flatten()
+    return first.nonzero().flatten(), (kept & ~first).nonzero().flatten()

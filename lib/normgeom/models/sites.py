@@ -82,8 +82,8 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
 
 def forward(model: nn.Module, inputs: Tensor | Mapping):
     """``model(inputs)``, or ``model(**inputs)`` for a mapping; on the model's device, without gradients."""
-    first = next(itertools.chain(model.parameters(), model.buffers()), None)
-    device = torch.device("cpu") if first is None else first.device
+    there = (tensor.device for tensor in itertools.chain(model.parameters(), model.buffers()) if not tensor.is_meta)
+    device = next(there, torch.device("cpu"))
     with torch.no_grad():
         if isinstance(inputs, Mapping):
             return model(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in inputs.items()})
@@ -160,7 +160,7 @@ def _leaf_shapes(model: nn.Module, inputs: Tensor | Mapping) -> dict[nn.Module, 
 
 def _probe(module: nn.Module, shape: torch.Size, token_axis: int | None) -> tuple[str, Tensor, Tensor, float] | None:
     """``(kind, gain, bias, ε)`` of a module that is a norm over the last axis of ``shape``, else None."""
-    copied = copy.deepcopy(module).to(device="cpu", dtype=torch.float32).eval()
+    copied = _plain_copy(module).to(device="cpu", dtype=torch.float32).eval()
     # A gain may differ from head to head, but not from text to text or from position to position.
     few, one = ([n if axis in (0, token_axis) else size for axis, size in enumerate(shape)] for n in (4, 1))
 
@@ -189,6 +189,17 @@ def _probe(module: nn.Module, shape: torch.Size, token_axis: int | None) -> tupl
         return None
     eps = _eps(module, run, weight * unit, bias, unit)
     return None if eps is None else (kind, _of_each_head(weight), _of_each_head(bias), eps)
+
+
+def _plain_copy(module: nn.Module) -> nn.Module:
+    """A copy that holds its weights, also where accelerate keeps them elsewhere until they are needed."""
+    if not hasattr(module, "_hf_hook"):
+        return copy.deepcopy(module)
+    from accelerate.hooks import remove_hook_from_module
+    from accelerate.utils import align_module_device
+
+    with align_module_device(module, "cpu"):
+        return remove_hook_from_module(copy.deepcopy(module))
 
 
 def _eps(module: nn.Module, run, surface: Tensor, bias: Tensor, unit: Tensor) -> float | None:

@@ -11,6 +11,12 @@ from matplotlib.figure import Figure
 from normgeom.view.style import COLORS, MARKERS, WIDTH, style
 
 NULL_QUANTILES = (0.05, 0.95)
+# How the names of a null's directions begin, what a legend calls it, and how its band is drawn.
+NULLS = {
+    "random_": ("random directions", dict(color=COLORS["null"], alpha=0.35, linewidth=0)),
+    "signs_": ("random signs", dict(facecolor="none", edgecolor=COLORS["ink"], linestyle=":")),
+    "matched_": ("matched directions", dict(facecolor="none", edgecolor=COLORS["random_a"], hatch="////", linewidth=0)),
+}
 
 
 def angles_by_layer(
@@ -92,14 +98,78 @@ def occupancy_by_layer(
     return figure, f"Occupancy at the {side}put of each norm. " + "; ".join(words) + "."
 
 
-def null_band(table: pd.DataFrame, side: str = "in", positions: str = "rest") -> pd.DataFrame:
-    """For each norm the quantiles of the occupancy over all ``random_…`` directions of all runs in the table.
+def nulls_by_layer(panels: Mapping[str, tuple[pd.Series, Mapping[str, pd.DataFrame]]]) -> tuple[Figure, str]:
+    """Occupancy of the uniform direction at each norm, over the bands of several nulls.
+
+    Args:
+        panels: for each title, the occupancy by site, and for each of :data:`NULLS` its :func:`null_band`.
+
+    Returns:
+        the figure, one panel a title, and its alt text.
+    """
+    words = []
+    with style():
+        figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH, 3.2), sharey=True, squeeze=False)
+        for axis, (title, (uniform, bands)) in zip(axes[0], panels.items(), strict=True):
+            place = range(len(uniform))
+            compared = []
+            for null, band in bands.items():
+                name, look = NULLS[null]
+                band = band.loc[uniform.index]
+                axis.fill_between(place, band.low, band.high, label=f"{name}, 5 to 95 %", **look)
+                compared.append(f"below the band of {name} at {(uniform < band.low).sum()}, above at ")
+                compared[-1] += str((uniform > band.high).sum())
+            axis.plot(place, uniform, color=COLORS["uniform"], marker="o", label="uniform vector")
+            axis.set(title=title, xlabel="norm, in order of use", xticks=_ticks(len(uniform)), yscale="log")
+            words.append(
+                f"{title}: the uniform vector from {uniform.min():.2g} to {uniform.max():.2g} over {len(uniform)} "
+                f"norms, {'; '.join(compared)}"
+            )
+        axes[0, 0].set_ylabel("occupancy d·E[cos²]")
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    return figure, "Occupancy at each norm over three nulls. " + ". ".join(words) + "."
+
+
+def errors_by_layer(tables: Mapping[str, pd.DataFrame], positions: str = "rest") -> tuple[Figure, str]:
+    """The error of dropping the mean at each LayerNorm beside the mean |cos| to the uniform direction at its input.
+
+    Arguments and results are those of :func:`angles_by_layer`; a model without LayerNorm has an empty panel.
+    """
+    columns = {"drop_error": ("change of the output", "-", "o"), "mean_abs_cos": ("mean |cos| at the input", "--", "s")}
+    words = []
+    with style():
+        figure, axes = plt.subplots(1, len(tables), figsize=(WIDTH, 3.0), sharey=True, squeeze=False)
+        for axis, (model, table) in zip(axes[0], tables.items(), strict=True):
+            rows = _rows(table, "in", positions)
+            rows = rows[(rows.direction == "uniform") & (rows.kind == "layer")]
+            for color, (column, (label, line, marker)) in zip(("uniform", "random_a"), columns.items(), strict=True):
+                axis.plot(
+                    range(len(rows)), rows[column], color=COLORS[color], linestyle=line, marker=marker, label=label
+                )
+            axis.set(title=model, xlabel="LayerNorm, in order of use", yscale="log", xticks=_ticks(len(rows)))
+            words.append(
+                f"{model}: the change is {rows.drop_error.min():.2g} to {rows.drop_error.max():.2g}, "
+                f"{(rows.drop_error / rows.mean_abs_cos).min():.2g} to "
+                f"{(rows.drop_error / rows.mean_abs_cos).max():.2g} times the mean |cos|"
+                if len(rows)
+                else f"{model}: no LayerNorm"
+            )
+        axes[0, 0].set_ylabel("relative error")
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    return figure, "Error of dropping the mean at each LayerNorm. " + "; ".join(words) + "."
+
+
+def null_band(table: pd.DataFrame, side: str = "in", positions: str = "rest", null: str = "random_") -> pd.DataFrame:
+    """For each norm the quantiles of the occupancy over all directions of a null, of all runs in the table.
+
+    Args:
+        null: how the names of its directions begin: ``"random_"``, ``"signs_"`` or ``"matched_"``.
 
     Returns:
         a frame indexed by site in order of use, columns ``low`` (5 %), ``median`` and ``high`` (95 %).
     """
     rows = _rows(table, side, positions)
-    drawn = rows[rows.direction.str.startswith("random_")].groupby("site", sort=False).occupancy
+    drawn = rows[rows.direction.str.startswith(null)].groupby("site", sort=False).occupancy
     low, high = (drawn.quantile(q) for q in NULL_QUANTILES)
     return pd.DataFrame({"low": low, "median": drawn.median(), "high": high}).loc[rows.site.unique()]
 

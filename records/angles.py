@@ -1,0 +1,46 @@
+"""Chapter 7's measurement of a model on a text, with three nulls."""
+
+from pathlib import Path
+
+import click
+import normgeom as ng
+import pandas as pd
+from normgeom.measure.directions import nulls
+from normgeom.measure.records import record
+from normgeom.view import NULLS, null_band
+
+from records.texts import model_and_windows, over_a_text
+
+
+@click.command()
+@over_a_text
+@click.option("--drawn", default=100, help="Directions of each null.")
+@click.option("--seed", default=0, help="Of all directions.")
+def main(model: str, name: str, text: Path, corpus: str, windows: int, length: int, drawn: int, seed: int) -> None:
+    """Write angles-NAME, the table of a survey of MODEL, and nulls-NAME, what chance shows beside it."""
+    network, ids, words = model_and_windows(model, text, windows, length)
+    batches = ids.split(32)
+    named = ["uniform", "random_a", "random_b", *nulls(drawn)]
+    survey = ng.Survey(network, named, seed, pilot=batches[0]).run(batches)
+    table = survey.table()
+    provenance = dict(model=name, corpus=corpus, windows=words, seed=seed)
+    record(
+        f"angles-{name}",
+        table[table.direction.isin(named[:3])],
+        "Survey.table(): angles in degrees between hidden vectors and the uniform vector, and two random directions, "
+        "before and after every norm.",
+        **provenance,
+    )
+    bands = {
+        (side, null): null_band(table, side, "rest", null).reset_index() for side in ("in", "out") for null in NULLS
+    }
+    path = record(
+        f"nulls-{name}",
+        pd.concat([band.assign(side=side, null=null) for (side, null), band in bands.items()]),
+        f"Occupancy of {drawn} directions of each null, 5 %, 50 % and 95 % quantiles over the directions, position 0 "
+        "left out.  random: Gaussian; signs: entries of one size with random signs; matched: sums with random signs "
+        "of the unit vectors of the first batch at that side of that norm.",
+        **provenance,
+        excluded=int(survey.excluded()[["nonfinite", "zero"]].sum().sum()),
+    )
+    click.echo(path)

@@ -1,0 +1,190 @@
+"""What a survey adds to a forward pass, beside other ways to the same vectors; and that its memory does not grow."""
+
+import copy
+import multiprocessing
+import os
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from importlib import metadata
+from pathlib import Path
+
+import click
+import normgeom as ng
+import pandas as pd
+import torch
+from normgeom.measure.records import FOLDER, record
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from records.ways import DIRECTIONS, SEED, WAYS, importable
+
+SIZES: dict[str, int] = {}  # of the timed model: none, for GPT2Config's own are small's
+NARROW = dict(n_embd=32, n_head=2, vocab_size=509, bos_token_id=None, eos_token_id=None)  # of the one whose tokens grow
+TOKENS, NARROW_BATCH = (10**4, 10**5, 10**6), (20, 250)
+
+
+def gpt2(sizes: dict[str, int]) -> GPT2LMHeadModel:
+    """A GPT-2 of small's shape, but for ``sizes``, with random weights, in evaluation mode."""
+    torch.manual_seed(SEED)
+    return GPT2LMHeadModel(GPT2Config(use_cache=False, **sizes)).eval()
+
+
+def batches(model: GPT2LMHeadModel, shape: tuple[int, int], number: int) -> Iterable[Tensor]:
+    """Random token ids."""
+    generator = torch.Generator().manual_seed(SEED)
+    return (torch.randint(model.config.vocab_size, shape, generator=generator) for _ in range(number))
+
+
+@torch.no_grad()
+def race(sizes: dict[str, int], shape: tuple[int, int], rounds: int) -> pd.DataFrame:
+    """All ways that are present in turns, each round on a batch of its own: medians, over rounds, of times and ratios.
+
+    Times are of the processor, so that another program's turns do not count.
+    """
+    model = gpt2(sizes)
+    ways = [name for name, way in WAYS.items() if way.present]
+    prepared = {name: WAYS[name].prepare(_twin(model)) for name in ways}
+    for ids in batches(model, shape, 1):
+        for run, _ in prepared.values():
+            run(ids)
+    seconds = []
+    for i, ids in enumerate(tqdm(batches(model, shape, rounds), total=rounds, unit="round")):
+        order = ways[i % len(ways) :] + ways[: i % len(ways)]
+        seconds.append({name: _seconds(prepared[name][0], ids) for name in order})
+    rows = []
+    for name in ways:
+        ratios = sorted(each[name] / each["bare forward"] for each in seconds)
+        rows.append(
+            dict(
+                way=name,
+                vectors=len(prepared[name][1]()[["site", "side"]].drop_duplicates()),
+                seconds=statistics.median(each[name] for each in seconds),
+                ratio=statistics.median(ratios),
+                lowest=ratios[0],
+                highest=ratios[-1],
+            )
+        )
+    return pd.DataFrame(rows)
+
+
+def _twin(model: nn.Module) -> nn.Module:
+    """A copy with the same parameters: some of the tools change the modules that they are given."""
+    return copy.deepcopy(model, {id(p): p for p in model.parameters()})
+
+
+def _seconds(run: Callable[[Tensor], object], ids: Tensor) -> float:
+    start = time.process_time()
+    run(ids)
+    return time.process_time() - start
+
+
+@torch.no_grad()
+def alone(name: str, sizes: dict[str, int], shape: tuple[int, int]) -> float:
+    """How far two batches raise the peak memory, in megabytes; for a process of its own."""
+    torch.set_num_threads(1)
+    model = gpt2(sizes)
+    run, _ = WAYS[name].prepare(model)
+    for ids in batches(model, (1, 8), 1):
+        run(ids)
+
+    def work() -> None:
+        for ids in batches(model, shape, 2):
+            run(ids)
+
+    before, highest = peak(work)
+    return highest - before
+
+
+def growth(tokens: int) -> dict[str, float]:
+    """A survey of so many tokens, every norm of a narrow GPT-2 of 12 layers; for a process of its own."""
+    torch.set_num_threads(1)
+    model = gpt2(NARROW)
+    ng.Survey(model, DIRECTIONS, SEED).run(batches(model, NARROW_BATCH, 4), progress=False)  # what first calls load
+    measured = ng.Survey(model, DIRECTIONS, SEED)
+    number = tokens // (NARROW_BATCH[0] * NARROW_BATCH[1])
+    start = time.process_time()
+    _, highest = peak(lambda: measured.run(batches(model, NARROW_BATCH, number), progress=False))
+    seconds = time.process_time() - start
+    with tempfile.TemporaryDirectory() as folder:
+        measured.save(Path(folder) / "state.npz")
+        state = sum(file.stat().st_size for file in Path(folder).iterdir())
+    vectors = len(measured.table()[["site", "side"]].drop_duplicates())
+    return dict(tokens=tokens, batches=number, vectors=vectors, seconds=seconds, megabytes=highest, state_bytes=state)
+
+
+def peak(work: Callable[[], object]) -> tuple[float, float]:
+    """What this process holds before ``work``, and the most that it holds meanwhile, in megabytes; on Linux."""
+    Path("/proc/self/clear_refs").write_text("5")  # from here on the peak counts anew
+    before = _peak_megabytes()
+    work()
+    return before, _peak_megabytes()
+
+
+def _peak_megabytes() -> float:
+    return int(re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
+
+
+@click.command()
+@click.option("--batch", default=4, help="Texts a batch.")
+@click.option("--length", default=256, help="Tokens a text.")
+@click.option("--rounds", default=15, help="How often each way runs.")
+@click.option("--folder", default=FOLDER, type=click.Path(path_type=Path), help="Where the records go.")
+def main(batch: int, length: int, rounds: int, folder: Path) -> None:
+    """Write speed-survey and size-survey and print them.
+
+    TransformerLens and nnsight take part where they can be imported.
+    """
+    torch.set_num_threads(1)
+    table = race(SIZES, (batch, length), rounds)
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = str(2**20)  # in glibc: large tensors that are freed are given back at once
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as fresh:
+        rises = [fresh.submit(alone, name, SIZES, (batch, length)) for name in table.way]
+        table["megabytes"] = [rise.result() for rise in tqdm(rises, unit="process")]
+        sizes = pd.DataFrame(tqdm(fresh.map(growth, TOKENS), total=len(TOKENS), unit="survey"))
+    table["megabytes"] -= table.megabytes[0]
+    click.echo(table.round(4).to_string(index=False))
+    click.echo(sizes.round(2).to_string(index=False))
+    packages = dict.fromkeys(way.package for way in WAYS.values() if way.package)
+    found = {name: metadata.version(name) for name in packages if importable(name)}
+    absent = [name for name in packages if name not in found]
+    record(
+        "speed-survey",
+        table,
+        "Processor time of one batch over that of the bare forward pass, median, lowest and highest of rounds in which "
+        "all ways ran in turns; vectors that a way sees of each token; and how much higher than the bare pass's its "
+        "peak memory rises, in megabytes, in a process of its own.",
+        folder,
+        model=_words(SIZES),
+        batch=f"{batch} texts of {length} random tokens, float32",
+        rounds=rounds,
+        seed=SEED,
+        statistics="Survey takes its own; all other ways share one plain piece of code: angles to three directions "
+        "(moments, histogram), occupancy and lengths as in Survey, but with float32 products, and without first "
+        "positions apart, NaN, largest coordinates and the error of dropping the mean",
+        tools=", ".join(f"{name} {version}" for name, version in found.items()) or "none",
+        absent=", ".join(absent) or "none",
+        read="; ".join(f"{name}: {way.read}" for name, way in WAYS.items() if way.read and way.package in found),
+    )
+    record(
+        "size-survey",
+        sizes,
+        "A survey of every norm, in and out: processor time, the peak memory of the process, in megabytes, program and "
+        "model included, and the size of the saved state.",
+        folder,
+        model=_words(NARROW),
+        batch=f"{NARROW_BATCH[0]} texts of {NARROW_BATCH[1]} random tokens, float32",
+        seed=SEED,
+    )
+
+
+def _words(sizes: dict[str, int]) -> str:
+    config = GPT2Config(**sizes)
+    return (
+        f"GPT-2 with random weights: {config.n_layer} layers, {config.n_embd} wide, {config.n_head} heads, "
+        f"{config.vocab_size} words, with its language-model head"
+    )

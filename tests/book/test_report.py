@@ -1,0 +1,395 @@
+"""The norm report: chapter 7 run on a small model as one page, and all that can go wrong before there is one."""
+
+import errno
+import importlib
+import io
+import json
+import re
+import sys
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from importlib import metadata
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+import torch
+from nbformat import v4
+from normgeom import report
+from transformers import GPT2Config, GPT2LMHeadModel
+
+SEEN = """async () => {
+    await MathJax.startup.promise;
+    document.querySelectorAll('details').forEach(fold => { fold.open = true; });
+    const all = selector => [...document.querySelectorAll(selector)];
+    const text = document.body.cloneNode(true);
+    text.querySelectorAll('script, style, pre, code').forEach(e => e.remove());
+    return {
+        formulas: all('.math').length,
+        set: all('mjx-container').filter(formula => formula.querySelector('svg')).length,
+        wrong: all('[data-mml-node=merror], mjx-container [fill=red]').map(e => e.outerHTML),
+        stops: all('mjx-container[tabindex]').length,
+        broken: all('img').filter(image => !image.naturalWidth).length,
+        overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+        raw: text.textContent.match(/\\$|\\\\[a-z]+/g) || [],
+    };
+}"""
+PHONE = {"width": 390, "height": 844}
+OLD = "an older report"
+
+
+class Page(HTMLParser):
+    """A page's attributes by tag, its headings and its text outside and inside of folds."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.tags, self.shown, self.folded, self.open = [], "", "", []
+        self.feed(path.read_text("utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag in ("details", "script", "style"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+
+    def handle_data(self, text):
+        if not self.open:
+            self.shown += text
+        elif self.open[-1] == "details":
+            self.folded += text
+
+    def attributes(self, tag, name):
+        return [attributes[name] for other, attributes in self.tags if other == tag and name in attributes]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A reader's folder with a model in it, no network, and a foreign kernel under the name python3."""
+    folder = tmp_path_factory.mktemp("work place")
+    kernel = folder / "jupyter/kernels/python3"
+    kernel.mkdir(parents=True)
+    spec = {"argv": ["false", "{connection_file}"], "display_name": "another Python", "language": "python"}
+    (kernel / "kernel.json").write_text(json.dumps(spec))
+    sizes = dict(n_layer=2, n_embd=32, n_head=2, n_positions=64, vocab_size=300, bos_token_id=None, eos_token_id=None)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        GPT2LMHeadModel(GPT2Config(**sizes)).save_pretrained(folder / "small-gpt2")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.setenv("JUPYTER_PATH", str(folder / "jupyter"))
+        patch.delenv("TQDM_DISABLE", raising=False)
+        yield folder
+
+
+def written(*arguments):
+    """The path of a report and what went to standard error meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stderr", io.StringIO())
+        return report.write_report(*arguments), sys.stderr.getvalue()
+
+
+@pytest.fixture(scope="module")
+def made(workplace):
+    before = datetime.now(UTC).replace(second=0, microsecond=0)
+    path, told = written("./small-gpt2", "small.html", {"tokens": "1_500", "directions": 4})
+    return path, told, before
+
+
+@pytest.fixture(scope="module")
+def page(made):
+    return Page(made[0])
+
+
+@pytest.fixture(scope="module")
+def chapter(root):
+    return nbformat.read(root / "notebooks/07-inference.ipynb", as_version=4)
+
+
+@pytest.fixture(scope="module")
+def defaults(chapter):
+    """The chapter's parameters, as its own cell sets them."""
+    (cell,) = (cell for cell in chapter.cells if "parameters" in cell.metadata.get("tags", []))
+    values = {}
+    exec(cell.source, values)
+    return {name: value for name, value in values.items() if not name.startswith("__")}
+
+
+def test_the_headline_says_what_was_measured_and_when(made, page, defaults):
+    path, _, before = made
+    html = path.read_text("utf-8")
+    assert re.findall(r"<h1[^>]*>(.*?)</h1>", html) == ["small-gpt2"], "one h1, the model's name without its folder"
+    corpus, tokens, when = re.search(r"corpus (\S+), (\S+) tokens asked for; written (.+) UTC\.", page.shown).groups()
+    assert (corpus, tokens) == ("stdlib", "1,500")
+    assert before <= datetime.fromisoformat(f"{when}+00:00") <= datetime.now(UTC), "the time of writing, in UTC"
+    rows = re.findall(r"<tr><th[^>]*>(.*?)</th><td>(.*?)</td>", html)
+    assert dict(rows) == {
+        **{name: str(value) for name, value in defaults.items()},
+        **{"model": "./small-gpt2", "tokens": "1500", "directions": "4"},
+        **{name: metadata.version(name) for name in ("normgeom", "torch", "transformers")},
+        "python": sys.version.split()[0],
+    }, "every parameter with the value it had, and the versions"
+
+
+def test_the_chapter_s_text_is_there(page, chapter):
+    text = [cell.source for cell in chapter.cells if cell.cell_type == "markdown"]
+    headings = [heading for source in text for heading in re.findall(r"^#+ ([^$`\n]+)$", source, re.M)]
+    assert len(headings) > 8
+    assert [heading for heading in headings if heading not in page.shown] == [], "sections are missing"
+    assert "Solution to Exercise 7.1" in page.folded
+
+
+def test_what_the_cells_printed_is_shown(page, chapter):
+    verified = {
+        label
+        for cell in chapter.cells
+        if "check" in cell.metadata.get("tags", [])
+        for label in re.findall(r'ng\.verify\(\s*"([\w-]+)"', cell.source)
+    }
+    assert len(verified) > 5
+    for label in verified:
+        assert f"{label}: " in page.shown, f"the verdict on {label} is not on the page"
+    assert "reported, not asserted" in page.shown, "a claim about the book's models must not be asserted on another"
+    assert len(re.findall(r"^ *(?:h\.\d\.ln_\d|ln_f) +layer ", page.shown, re.M)) == 5, "the table of the five norms"
+
+
+def test_every_figure_is_in_the_page_with_its_words(page, chapter):
+    drawn = sum(len(re.findall(r"^ *show\(", cell.source, re.M)) for cell in chapter.cells if cell.cell_type == "code")
+    alts = page.attributes("img", "alt")
+    assert len(alts) == drawn > 2
+    assert all(len(alt) > 40 and re.search(r"\d", alt) for alt in alts), f"a figure without its numbers: {alts}"
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in page.attributes("img", "src"))
+
+
+def test_code_is_folded_and_set_up_is_not_there(page, chapter):
+    assert "import normgeom as ng" in page.folded
+    assert "import normgeom as ng" not in page.shown, "code that is not folded"
+    for tag in ("setup", "parameters"):
+        (cell,) = (cell for cell in chapter.cells if tag in cell.metadata.get("tags", []))
+        assert cell.source.splitlines()[-1] not in page.folded + page.shown, f"the cell tagged {tag} is on the page"
+    assert 'model = "./small-gpt2"' not in page.folded, "papermill's own cell is on the page"
+
+
+def test_noise_is_told_to_the_terminal_and_not_to_the_page(made, page):
+    _, told, _ = made
+    assert "survey: 100%" in told, "no progress was shown"
+    assert "has no tokenizer" in told, "a warning that the reader at the terminal needs"
+    for noise in ("has no tokenizer", "Warning", "Loading weights", "it/s", "Executing"):
+        assert noise not in page.shown, f"noise on the page: {noise}"
+
+
+def test_no_link_is_dead_and_nothing_is_loaded(page):
+    links, anchors = page.attributes("a", "href"), {attributes.get("id") for _, attributes in page.tags}
+    assert any(link.startswith("https://") for link in links), "the sources lost their addresses"
+    assert sum(link.startswith("#") for link in links) > 5, "no contents"
+    assert [link for link in links if not link.startswith("https://") and link.lstrip("#") not in anchors] == []
+    loads = [attributes for tag, attributes in page.tags if tag not in ("a",) and {"src", "href"} & set(attributes)]
+    assert [a for a in loads if not (a.get("src") or a["href"]).startswith("data:")] == [], "not one file"
+
+
+def seen_in(browser, path, **options):
+    tab = browser.new_page(**options)
+    complaints, requests = [], []
+    tab.on("console", lambda message: complaints.append(message.text))
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.on("request", lambda request: requests.append(request.url))
+    tab.goto(path.resolve().as_uri())
+    seen = tab.evaluate(SEEN)
+    tab.close()
+    return seen, complaints, [url for url in requests if not url.startswith("data:")]
+
+
+@pytest.mark.parametrize("options", [{}, {"viewport": PHONE}, {"color_scheme": "dark"}], ids=["desk", "phone", "dark"])
+def test_the_page_opens_from_disk(browser, made, options):
+    path = made[0]
+    seen, complaints, requests = seen_in(browser, path, **options)
+    assert not complaints
+    assert requests == [path.resolve().as_uri()], "more than the page itself was asked for"
+    assert seen["set"] == seen["formulas"] > 100, "formulas that are not typeset"
+    assert (seen["wrong"], seen["raw"]) == ([], []), "LaTeX that MathJax or Markdown did not understand"
+    assert seen["stops"] == 0, "MathJax's menu makes every formula a stop of the tab key, and can load more of MathJax"
+    assert seen["broken"] == 0, "figures that do not show"
+    assert seen["overflow"] <= 0, f"{seen['overflow']} pixels too wide"
+
+
+def test_a_model_that_cannot_be_fetched_is_an_error_of_one_message(workplace):
+    out = workplace / "hub.html"
+    out.write_text(OLD)
+    with pytest.raises(RuntimeError, match=r"^report: chapter 7 stopped in “.+”\. OSError: "):
+        written("no-such-model", out)
+    assert out.read_text() == OLD
+    assert not list(workplace.glob("*part*")) + list(workplace.glob(".*part*"))
+
+
+# The machinery, on a notebook of a few cells.
+
+PARAMETERS = 'model: str = "twins"  # a model\ncorpus: str = "stdlib"  # a text\ntokens: int = 20_000  # a < number\n'
+TEXT = r"""# A toy
+
+See [chapter 1](01-first.ipynb#part), [the **glossary**](../chapters/glossary.md) and [a source](https://example.org).
+Costs $a<b$ and $\cancel{x}$.
+
+> **Proof.** Here
+> $$ a_1 = \text{one} \tag{7.1} $$
+
+\begin{align} a &= b \\ c &= WIDE \end{align}
+
+| a | b |
+| --- | --- |
+| $x$ | `WIDE` |
+
+## Before the end""".replace("WIDE", "+".join(60 * "d"))
+SHOWING = """
+import sys, warnings
+from IPython.display import HTML, display
+from tqdm.auto import tqdm
+print("first", sys.executable)
+for _ in tqdm(range(3), desc="inner"):
+    pass
+warnings.warn("noise")
+print("second <b>", model, repr(corpus), repr(tokens))
+display(HTML("<table><tr><td>made</td><td>\\\\(no formula\\\\)</td></tr></table>"))
+3 * [4]
+"""
+
+
+@pytest.fixture
+def toy(workplace, tmp_path, monkeypatch):
+    """Makes the chapter a notebook with some text and one cell of code; gives the path of a report that is there."""
+
+    def toy(code):
+        cells = [
+            v4.new_code_cell(PARAMETERS, metadata={"tags": ["parameters"]}),
+            v4.new_markdown_cell(TEXT),
+            v4.new_code_cell(code),
+            v4.new_markdown_cell("## After"),
+        ]
+        kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        notebook = v4.new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
+        nbformat.write(notebook, tmp_path / "toy.ipynb")
+        monkeypatch.setattr(report, "CHAPTER", tmp_path / "toy.ipynb")
+        out = tmp_path / "reports/toy.html"
+        out.parent.mkdir()
+        out.write_text(OLD)
+        return out
+
+    return toy
+
+
+def test_what_a_cell_shows(toy, browser):
+    out = toy(SHOWING)
+    path, told = written("a<b", str(out), {"tokens": "1e3", "corpus": "7"})
+    assert path == out and list(out.parent.iterdir()) == [out]
+    html, page = out.read_text("utf-8"), Page(out)
+    assert f"first {sys.executable}\nsecond <b> a<b '7' 1000.0\n" in page.shown, (
+        "one block of what was printed, by this Python, with the values that were given: text where text is expected"
+    )
+    assert "<td>made</td>" in html and '<pre class="output">[4, 4, 4]</pre>' in html
+    assert "inner: 100%" in told and "noise" in told, "what goes on in a cell must be seen while it runs"
+    assert "noise" not in page.shown and "inner" not in page.shown
+    assert page.attributes("a", "href") == ["#section-1", "#section-2", "https://example.org"]
+    assert "See chapter 1, the glossary and a source." in page.shown
+    assert "<h1>a&lt;b</h1>" in html and "a &lt; number" in html
+    assert re.search(r"<td><code>d\+d", html), "a table of the text"
+    seen, complaints, requests = seen_in(browser, out, viewport=PHONE)
+    assert not complaints and len(requests) == 1
+    assert seen["set"] == seen["formulas"] == 5 and not seen["wrong"], "inline, quoted, an environment, in a table"
+    assert seen["overflow"] <= 0, "a wide formula and a wide table must scroll by themselves"
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("1 +", r"^report: chapter 7 stopped in “Before the end”\. SyntaxError: "),
+        ("x = {}\nx['no key']", r"^report: chapter 7 stopped in “Before the end”\. KeyError: 'no key'$"),
+        ("raise ValueError(f'tokens: {tokens!r}')", r"“Before the end”\. ValueError: tokens: 'many'$"),
+        ("import os\nos._exit(9)", "^report: the process of chapter 7 died, most often for want of memory$"),
+    ],
+)
+def test_a_failing_cell_leaves_the_old_report(toy, code, message):
+    out = toy(code)
+    with pytest.raises(RuntimeError, match=message):
+        written("x", out, {"tokens": "many"})
+    assert {path: path.read_text() for path in out.parent.iterdir()} == {out: OLD}
+
+
+@pytest.fixture
+def no_run(monkeypatch):
+    monkeypatch.setattr(papermill, "execute_notebook", lambda *_, **__: pytest.fail("refused only after the work"))
+
+
+@pytest.mark.parametrize(
+    ("out", "error", "message"),
+    [
+        ("r.htm", ValueError, "^out: expected the name of a file that ends in .html, got 'r.htm'$"),
+        ("html", ValueError, "got 'html'$"),
+        ("folder.html", ValueError, "got 'folder.html'$"),
+        ("none/r.html", FileNotFoundError, "^out: nothing can be written to 'none': No such file or directory$"),
+        ("a-file/r.html", NotADirectoryError, "^out: nothing can be written to 'a-file': Not a directory$"),
+    ],
+)
+def test_a_bad_out_is_refused_before_any_work(no_run, tmp_path, monkeypatch, out, error, message):
+    monkeypatch.chdir(tmp_path)
+    Path("folder.html").mkdir()
+    Path("a-file").touch()
+    with pytest.raises(error, match=message):
+        report.write_report("x", out)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a-file", "folder.html"]
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_any_work(no_run, tmp_path, monkeypatch):
+    def touch(self, *_):  # the administrator may write everywhere, so permissions alone would not do
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "touch", touch)
+    (tmp_path / "r.html").write_text(OLD)
+    with pytest.raises(PermissionError, match=f"^out: nothing can be written to '{tmp_path}': Permission denied$"):
+        report.write_report("x", tmp_path / "r.html")
+    assert (tmp_path / "r.html").read_text() == OLD
+
+
+@pytest.mark.parametrize("parameters", [{"token": 5}, {"model": "y"}])
+def test_unknown_parameters_are_refused_before_any_work(no_run, tmp_path, parameters):
+    names = r"\['corpus', 'directions', 'seed', 'seeds', 'steps', 'tokens'\]"
+    with pytest.raises(
+        ValueError, match=rf"^parameters: expected names out of {names}, got \['{next(iter(parameters))}'\]$"
+    ):
+        report.write_report("x", tmp_path / "r.html", parameters)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_leaves_the_old_report(toy, monkeypatch):
+    out = toy("1")
+    monkeypatch.setattr(papermill, "execute_notebook", lambda chapter, *_, **__: chapter)
+
+    def full(self, *_, **__):
+        with open(self, "w") as file:
+            file.write("<!doctype")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        report.write_report("x", out)
+    monkeypatch.undo()
+    assert {path: path.read_text() for path in out.parent.iterdir()} == {out: OLD}
+
+
+@pytest.mark.parametrize("missing", ["papermill", "markdown_it", "sphinx-mathjax-offline"])
+def test_a_missing_package_is_named_with_its_remedy(missing, monkeypatch):
+    find = metadata.distribution
+
+    def distribution(name):
+        if name == missing:
+            raise metadata.PackageNotFoundError(name)
+        return find(name)
+
+    monkeypatch.setattr(metadata, "distribution", distribution)
+    monkeypatch.setitem(sys.modules, missing, None)
+    for module in ("normgeom.report", "normgeom.view.page"):
+        monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(ModuleNotFoundError, match=rf"^report: {missing} is missing: run `pip install '\.\[report\]'`"):
+        importlib.import_module("normgeom.report")
