@@ -91,3 +91,10 @@ def test_a_bad_parameter_stops_in_the_first_cell(parameters, message, tmp_path):
     after = [cell for cell in cells if cell.cell_type == "code" and "check_parameters" in cell.source]
     failed = [cell for cell in cells for output in cell.get("outputs", []) if output.output_type == "error"]
     assert failed == after[:1], "the first cell after the parameters must be the one that fails"
+
+
+def test_a_model_by_name_without_a_network(tmp_path):
+    with pytest.raises(
+        PapermillExecutionError, match=r"model: 'gpt2' cannot be loaded, neither as a folder .* nor by name"
+    ):
+        rerun(tmp_path, model="gpt2", **SMALL)
