@@ -106,8 +106,10 @@ def test_nonfinite_vectors_are_counted_reported_and_left_out(value):
     result = ng.Survey(model)
     (x, y), *_ = stored(model, ["transformer.ln_f"], [ids])["transformer.ln_f"]
     model.transformer.ln_f.register_forward_pre_hook(lambda m, args: (poisoned(args[0], (1, 2, 3), value),))
-    with pytest.warns(UserWarning, match=r"^2 vectors with NaN or Inf entries were left out; see Survey\.excluded"):
+    message = r"^2 vectors with NaN or Inf entries were left out; see Survey\.excluded"
+    with pytest.warns(UserWarning, match=message) as warned:
         result.run([ids], progress=False)
+    assert [w.filename for w in warned] == [__file__], "it points to the library, not to who called run"
     excluded = result.excluded().set_index(["site", "side"])
     assert excluded.loc["transformer.ln_f", "nonfinite"].to_list() == [1, 1], "input and output, one row each"
     assert excluded.drop("transformer.ln_f").to_numpy().sum() == 0 and excluded["zero"].sum() == 0
@@ -118,6 +120,17 @@ def test_nonfinite_vectors_are_counted_reported_and_left_out(value):
         expected = directly(rows[keep], torch.ones(32))
         assert_rows_equal(table.loc["transformer.ln_f", side, "uniform", "all"], expected, 1e-9, f"ln_f {side}")
     assert table[[*EXACT, "drop_error"]].notna().all(axis=None), "NaN has entered an average"
+
+
+def test_an_output_alone_that_is_not_finite():
+    """The sides are counted apart."""
+    model = tiny("gpt2")
+    result = ng.Survey(model)
+    model.transformer.ln_f.register_forward_hook(lambda m, args, y: poisoned(y, (1, 2, 3), torch.nan))
+    with pytest.warns(UserWarning, match=r"^1 vectors with NaN"):
+        result.run([token_ids(2, 5)], progress=False)
+    tokens = result.table().set_index(KEYS).tokens.loc["transformer.ln_f"]
+    assert (tokens["in", "uniform", "all"], tokens["out", "uniform", "all"]) == (10, 9)
 
 
 def test_zero_vectors_are_counted_and_left_out(recwarn):

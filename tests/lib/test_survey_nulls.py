@@ -113,21 +113,41 @@ def unit_vectors(model, name, side, batch, keep):
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
 
 
+CHOICES = torch.tensor(list(itertools.product([-1.0, 1.0], repeat=8)), dtype=torch.float64)
+
+
+def nearest_choice(u, vectors):
+    """How far the nearest of all sums of eight vectors with signs is from ``u``, and which it is."""
+    sums = CHOICES @ vectors
+    distance, which = torch.linalg.vector_norm(nn.functional.normalize(sums, dim=-1) - u, dim=-1).min(dim=0)
+    return float(distance), int(which)
+
+
 def test_a_matched_direction_is_a_sum_of_the_pilots_unit_vectors_with_signs(model):
     """With eight vectors, one of 256 choices of signs must give it: at every place its own, and none of padding."""
     ids, mask = token_ids(2, 6), torch.tensor([[1, 1, 1, 1, 1, 0], [1, 1, 1, 0, 0, 0]])
     pilot = dict(input_ids=ids, attention_mask=mask)
     result = ng.Survey(model, ["matched_a", "matched_b"], pilot=pilot)
-    choices = torch.tensor(list(itertools.product([-1.0, 1.0], repeat=8)), dtype=torch.float64)
-    found = []
+    found = set()
     for place, name in places(model):
-        sums = choices @ unit_vectors(model, name, place[1], pilot, mask.bool())
-        sums = sums / torch.linalg.vector_norm(sums, dim=-1, keepdim=True)
+        vectors = unit_vectors(model, name, place[1], pilot, mask.bool())
         for u in matched(result, place):
-            distance, which = torch.linalg.vector_norm(sums - u, dim=-1).min(dim=0)
+            distance, which = nearest_choice(u, vectors)
             assert distance < 1e-12, f"{name}, {place[1]}: off by {distance:.1e}. Raw vectors? Padding? Another norm's?"
-            found.append(int(which))
-    assert len(set(found)) > 15, f"{len(set(found))} choices of signs at 20 places: one draw for all?"
+            found.add(which)
+    assert len(found) > 15, f"{len(found)} choices of signs at 20 places: one draw for all?"
+
+
+def test_a_norm_that_runs_twice_in_the_pilot():
+    """ALBERT's layers share their modules: a direction is a sum over both passes."""
+    albert, pilot = tiny("albert"), token_ids(1, 4)
+    result = ng.Survey(albert, ["matched_a"], pilot=pilot)
+    name = "encoder.albert_layer_groups.0.albert_layers.0.full_layer_layer_norm"
+    (i,) = (i for i, site in enumerate(result.sites) if site["site"] == name)
+    for side, k in (("in", 0), ("out", 1)):
+        x = torch.cat([call[k][0] for call in stored(albert, [name], [pilot])[name]]).double()
+        distance, _ = nearest_choice(matched(result, (i, side))[0], nn.functional.normalize(x, dim=-1))
+        assert distance < 1e-12, f"{side}: off by {distance:.1e}. The last pass only?"
 
 
 def test_a_matched_direction_is_measured_at_its_own_place(model):
