@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ class Tally:
         lead = len(SIDES), len(POSITIONS)
         moments = Moments.zeros(*lead, len(OF_ANGLE) * directions + len(OF_VECTOR))
         counts = torch.zeros(*lead, directions, _BINS["bins"], dtype=torch.int64)
-        return cls(*astuple(moments), counts, torch.zeros(len(SIDES), 2, dtype=torch.int64))
+        return cls(*vars(moments).values(), counts, torch.zeros(len(SIDES), 2, dtype=torch.int64))
 
     @classmethod
     def of(cls, sides: list[tuple[Tensor, Tensor]], parts: tuple[Tensor, Tensor]) -> Tally:
@@ -63,7 +63,7 @@ class Tally:
         """Both together, on the device of ``other``."""
         mine = self.map(lambda field: field.to(other.counts.device))
         moments = mine.moments.merged(other.moments)
-        return Tally(*astuple(moments), mine.counts + other.counts, mine.excluded + other.excluded)
+        return Tally(*vars(moments).values(), mine.counts + other.counts, mine.excluded + other.excluded)
 
     def by_position(self) -> dict[str, Tally]:
         """``first``, ``rest`` and ``all`` apart, the position axis gone; ``excluded`` is not split."""
@@ -87,7 +87,7 @@ def _side(cos: Tensor, of_vector: Tensor, parts: tuple[Tensor, Tensor]) -> tuple
         counts.append(histogram(chosen[: len(cos)], keep[: len(cos)], **_BINS))
     valid = norm[torch.cat(parts)]
     excluded = torch.stack([(~torch.isfinite(valid)).sum(), (valid == 0).sum()])
-    fields = (torch.stack(field) for field in zip(*map(astuple, moments), strict=True))
+    fields = (torch.stack(field) for field in zip(*(vars(part).values() for part in moments), strict=True))
     return *fields, torch.stack(counts), excluded
 
 
