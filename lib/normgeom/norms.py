@@ -1,9 +1,10 @@
 """LayerNorm and RMSNorm, written so that the code is the formula.
 
 Every function takes ``(..., d)`` and normalises the last axis.  Statistics and the affine part are computed
-in at least float32 (float64 stays float64) and the result is rounded once, to the input's dtype.  Only plain
-torch operations are used, so any device, ``torch.func`` (``vmap``, ``jvp``, nested), double backward and
-``torch.compile(fullgraph=True)`` work.
+in at least float32 (float64 stays float64) and the result is rounded once, to the input's dtype; gradients by gain
+and bias are summed in at least float32 too.  In plain eager mode :mod:`normgeom.kernels` does the work; while
+compiling, inside ``torch.func`` and in forward mode the formula itself runs, in plain torch operations, so that
+``vmap``, ``jvp`` in ``jvp``, double backward and ``torch.compile(fullgraph=True)`` work.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from normgeom import kernels
+from normgeom.formula import center, rate, widen
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -52,7 +56,9 @@ def layer_norm(x: Rows, weight: Vector | None = None, bias: Vector | None = None
 
     Source: Ba, Kiros and Hinton (2016).
     """
-    return layer_norm_steps(x, weight, bias, eps).output
+    check_arguments(x, weight, bias, eps)
+    fast = kernels.normalize(x, weight, bias, eps, centered=True)
+    return layer_norm_steps(x, weight, bias, eps).output if fast is None else fast
 
 
 def layer_norm_steps(
@@ -69,7 +75,7 @@ def layer_norm_steps(
     check_arguments(x, weight, bias, eps)
     wide = widen(x)
     centered = center(wide)
-    normalized = centered * torch.rsqrt(centered.square().mean(-1, keepdim=True) + eps)
+    normalized = centered * rate(centered, eps)
     scaled = normalized if weight is None else normalized * weight.to(wide.dtype)
     output = scaled if bias is None else scaled + bias.to(wide.dtype)
     return LayerNormSteps(*(step.to(x.dtype) for step in (centered, normalized, scaled, output)))
@@ -103,25 +109,17 @@ def rms_norm(
     check_arguments(x, weight, bias, eps)
     if unit_offset and weight is None:
         raise ValueError("unit_offset=True adds 1 to the weight, but weight is None")
+    gain = widen(weight) + 1 if unit_offset else weight
+    fast = kernels.normalize(x, gain, bias, eps, centered=False)
+    if fast is not None:
+        return fast
     wide = widen(x)
-    output = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    if weight is not None:
-        output = output * (weight.to(wide.dtype) + unit_offset)
+    output = wide * rate(wide, eps)
+    if gain is not None:
+        output = output * gain.to(wide.dtype)
     if bias is not None:
         output = output + bias.to(wide.dtype)
     return output.to(x.dtype)
-
-
-def center(x: Tensor) -> Tensor:
-    """Πx over the last axis, in the dtype of ``x``."""
-    once = x - x.mean(-1, keepdim=True)
-    # The first mean carries a rounding error of the size of x; the second is as small as the spread of x.
-    return once - once.mean(-1, keepdim=True)
-
-
-def widen(x: Tensor) -> Tensor:
-    """``x`` in the dtype in which statistics are computed: float32, or float64 if it is that."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def check_arguments(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from normgeom.formula import center, widen
 from normgeom.geometry import secular
-from normgeom.norms import center, check_arguments, check_floating, widen
+from normgeom.norms import check_arguments, check_floating
 
 if TYPE_CHECKING:
     from jaxtyping import Float

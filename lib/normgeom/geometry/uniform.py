@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from normgeom.norms import check_floating, widen
+from normgeom.formula import widen
+from normgeom.norms import check_floating
 
 
 def uniform_vector(d: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:

@@ -1,0 +1,47 @@
+"""The norms and their derivative as formulas of plain torch operations, each of which torch can differentiate again."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def widen(x: Tensor) -> Tensor:
+    """``x`` in the dtype in which statistics are computed: float32, or float64 if it is that."""
+    return x.to(wide_dtype(x))
+
+
+def wide_dtype(x: Tensor) -> torch.dtype:
+    """float32, or float64 if ``x`` is that."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def center(x: Tensor) -> Tensor:
+    """Πx over the last axis, in the dtype of ``x``."""
+    once = x - x.mean(-1, keepdim=True)
+    # The first mean carries a rounding error of the size of x; the second is as small as the spread of x.
+    return once - once.mean(-1, keepdim=True)
+
+
+def rate(x: Tensor, eps: float) -> Tensor:
+    """``(..., 1)``: 1/√(mean square + ε), by which a norm multiplies ``x``, centred or not."""
+    return torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+
+
+def pull_back(
+    grad: Tensor, x: Tensor, gain: Tensor | None, eps: float, centered: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""What a gradient by the output is by ``x``, by the gain and by the bias: :math:`J^\top g`, :math:`\sum g\odot n`
+    and :math:`\sum g` over the rows (eq-products).
+
+    ``gain`` has the wide dtype of ``x``, and so have the last two results.
+    """
+    wide, grad = widen(x), widen(grad)
+    wide = center(wide) if centered else wide
+    scale = rate(wide, eps)
+    n, scaled = wide * scale, grad if gain is None else grad * gain
+    by_x = scaled - n * (scaled * n).mean(-1, keepdim=True)
+    if centered:
+        by_x = by_x - scaled.mean(-1, keepdim=True)
+    rows = x.numel() // x.shape[-1], x.shape[-1]
+    return (by_x * scale).to(x.dtype), (grad * n).reshape(rows).sum(0), grad.reshape(rows).sum(0)

@@ -1,0 +1,243 @@
+"""How the norms run in plain eager mode: torch's own kernel where it is the best there is, blocks of rows elsewhere.
+
+A pass over memory costs more than the arithmetic on what it brings, so RMSNorm works on as many rows at a time as
+fit in a cache, and keeps nothing but the output and a number a row.  The derivative is the closed form
+(eq-products), not the record of these operations; where it will be differentiated again, :mod:`normgeom.formula`
+computes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from normgeom import formula
+
+# Entries in a block of rows, 2 MB of float32: a call costs little beside them, and a last-level cache holds them.
+BLOCK = 1 << 19
+# From this |m|/s on, torch's LayerNorm loses more to the rounding of the mean than to all else.
+FAR = 8.0
+_NONE = torch.empty(0, dtype=torch.long)
+_ORDINARY = {Tensor, nn.Parameter, type(None)}
+
+
+def normalize(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centered: bool) -> Tensor | None:
+    """A norm's output, or None if these are not for a kernel and the formula has to do.
+
+    ``gain`` and ``bias`` are in any floating-point dtype; ``centered`` is True for LayerNorm.
+    """
+    if _transformed() or not {type(x), type(gain), type(bias)} <= _ORDINARY:
+        return None
+    if not x.is_cpu:
+        return _on_cuda(x, gain, bias, eps, centered) if x.is_cuda else None
+    wide = formula.wide_dtype(x)
+    gain, bias = (None if t is None else t.to(wide) for t in (gain, bias))
+    norm = _LayerNorm if centered else _RMSNorm
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, gain, bias)):
+        return norm.apply(x, gain, bias, eps)
+    return norm.run(x, gain, bias, eps)[0]
+
+
+def _transformed() -> bool:
+    """Whether something else than plain eager mode watches the operations.
+
+    Forward mode is among it: a rule of ours would not nest, and torch's for layer_norm is wrong in torch 2.13.
+    """
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._are_functorch_transforms_active()  # what torch asks before it applies an autograd function
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
+def _on_cuda(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centered: bool) -> Tensor | None:
+    """torch's kernels, for what they take: one dtype, and no bias in RMSNorm."""
+    if any(t is not None and t.dtype != x.dtype for t in (gain, bias)):
+        return None
+    if centered:
+        return F.layer_norm(x, x.shape[-1:], gain, bias, eps)
+    return F.rms_norm(x, x.shape[-1:], gain, eps) if bias is None else None
+
+
+class _Norm(torch.autograd.Function):
+    """A norm on the CPU; gain and bias are in the wide dtype of ``x``, and their gradients are summed in it.
+
+    No ``setup_context``: binding its arguments would take longer than a small norm, and inside torch.func, which asks
+    for one, the formula runs.
+    """
+
+    @classmethod
+    def forward(cls, ctx, x, gain, bias, eps):
+        y, *statistics = cls.run(x, gain, bias, eps)
+        ctx.eps = eps
+        ctx.save_for_backward(x, gain, *statistics)
+        ctx.set_materialize_grads(False)
+        return y
+
+    @classmethod
+    def backward(cls, ctx, grad):
+        x, gain, *statistics = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[:3]
+        if grad is None:
+            return (None,) * 4
+        # batches are what autograd.grad(is_grads_batched=True) hands over
+        if torch.is_grad_enabled() or _transformed() or torch._C._functorch.is_legacy_batchedtensor(grad):
+            found = formula.pull_back(grad, x, gain, ctx.eps, cls.centered)
+        else:
+            found = cls.back(grad, x, gain, *statistics, wanted)
+        return *(value if want else None for value, want in zip(found, wanted, strict=True)), None
+
+
+class _RMSNorm(_Norm):
+    """In blocks, forward and back."""
+
+    centered = False
+
+    @staticmethod
+    def run(x, gain, bias, eps):
+        return _in_blocks(x, gain, bias, eps, centered=False)
+
+    @staticmethod
+    def back(grad, x, gain, rate, wanted):
+        by_x, *others = _back_in_blocks(_rows(grad), _rows(x), gain, rate, False, wanted)
+        return by_x.view(x.shape), *others
+
+
+class _LayerNorm(_Norm):
+    """torch's kernel, and blocks in the rows whose mean is many times their spread."""
+
+    centered = True
+
+    @staticmethod
+    def run(x, gain, bias, eps):
+        d, wide = x.shape[-1], formula.wide_dtype(x)
+        if gain is None and x.dtype != wide:
+            gain = torch.ones(d, dtype=wide)  # or torch would round the statistics to the dtype of x
+        y, mean, rate = torch.native_layer_norm(x, (d,), gain, bias, eps)
+        far = _far(mean, rate)
+        if len(far):
+            _rows(y)[far], rate.view(-1, 1)[far] = _in_blocks(_rows(x)[far], gain, bias, eps, centered=True)
+        return y, rate, mean, far
+
+    @staticmethod
+    def back(grad, x, gain, rate, mean, far, wanted):
+        grad, rows = _rows(grad), _rows(x)
+        near = grad.index_fill(0, far, 0) if len(far) else grad
+        by_x, *others = _torchs_back(near, rows, gain, mean.view(-1, 1), rate.view(-1, 1), wanted)
+        if len(far):
+            here, *more = _back_in_blocks(grad[far], rows[far], gain, rate.view(-1, 1)[far], True, wanted)
+            by_x[far] = here
+            others = [a if a is None else a + b for a, b in zip(others, more, strict=True)]
+        return by_x.view(x.shape), *others
+
+
+def _far(mean: Tensor, rate: Tensor) -> Tensor:
+    """Indices of the rows that are not near, NaN among them: torch's variance is that where squares overflow."""
+    ratio = mean * rate
+    if not ratio.numel() or float(torch.linalg.vector_norm(ratio, torch.inf)) <= FAR:
+        return _NONE
+    return (ratio.flatten().abs_() <= FAR).logical_not_().nonzero().flatten()
+
+
+def _torchs_back(grad, x, gain, mean, rate, wanted):
+    """torch's kernel, block by block through the wide dtype where it would sum a gradient by the gain in 16 bits."""
+    d, wide = x.shape[-1], rate.dtype
+    given = gain if gain is not None else rate.new_ones(d)
+    mask = [True, *wanted[1:]]
+
+    def kernel(grad, x, mean, rate):
+        return torch.ops.aten.native_layer_norm_backward(grad, x, (d,), mean, rate, given, given, mask)
+
+    if x.dtype == wide or not any(wanted[1:]):
+        return kernel(grad, x, mean, rate)
+    by_x, totals = torch.empty_like(x, memory_format=torch.contiguous_format), [None, None]
+    for gs, xs, out, m, scale, room in _blocks(grad, x, by_x, mean, rate, rooms=2):
+        here, *more = kernel(room[0].copy_(gs), room[1].copy_(xs), m, scale)
+        out.copy_(here)
+        totals = [b if a is None else a.add_(b) for a, b in zip(totals, more, strict=True)]
+    return by_x, *totals
+
+
+def _in_blocks(
+    x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centered: bool
+) -> tuple[Tensor, Tensor]:
+    """``(y, rate)``: the output, in the shape and dtype of ``x``, and 1/s or 1/r, ``(rows, 1)``."""
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    wide, d = formula.wide_dtype(x), x.shape[-1]
+    rate = x.new_empty(x.numel() // d, 1, dtype=wide)
+    least = rate.new_tensor(eps)
+    for xs, ys, scale, room in _blocks(_rows(x), _rows(y), rate, rooms=int(centered or x.dtype != wide)):
+        start = _start(xs, room, centered)
+        torch.linalg.vector_norm(start, dim=-1, keepdim=True, out=scale)
+        torch.addcmul(least, scale, scale, value=1 / d, out=scale).rsqrt_()
+        result = torch.mul(start, scale, out=ys if ys.dtype == wide else room[0])
+        if gain is not None:
+            result.mul_(gain)
+        if bias is not None:
+            result.add_(bias)
+        if result is not ys:
+            ys.copy_(result)
+    return y, rate
+
+
+def _back_in_blocks(grad, x, gain, rate, centered, wanted):
+    """Gradients by the rows ``x`` and, in the wide dtype, by gain and bias; with the ``rate`` of :func:`_in_blocks`."""
+    d, wide = x.shape[-1], rate.dtype
+    by_x = torch.empty_like(x, memory_format=torch.contiguous_format)
+    by_gain, by_bias = torch.zeros(2, d, dtype=wide)
+    for gs, xs, out, scale, room in _blocks(grad, x, by_x, rate, rooms=2 + 2 * (x.dtype != wide)):
+        n = torch.mul(_start(xs, room, centered), scale, out=room[0])
+        if gs.dtype != wide:
+            gs, out_wide = room[2].copy_(gs), room[3]
+        else:
+            out_wide = out
+        product = torch.mul(gs, n, out=room[1])
+        by_gain += product.sum(0)
+        if wanted[2]:
+            by_bias += gs.sum(0)
+        if gain is None:
+            out_wide.copy_(gs)
+        else:
+            product.mul_(gain)
+            torch.mul(gs, gain, out=out_wide)
+        out_wide.addcmul_(n, _means(product), value=-1)
+        if centered:
+            out_wide.sub_(_means(out_wide))
+        out_wide.mul_(scale)
+        if out_wide is not out:
+            out.copy_(out_wide)
+    return by_x, by_gain, by_bias
+
+
+def _blocks(*matrices: Tensor, rooms: int) -> Iterator[tuple[Tensor, ...]]:
+    """Blocks of as many rows of each matrix as fit in a cache, and ``rooms`` wide scratch matrices of that size."""
+    rows, d = matrices[0].shape
+    size = max(1, BLOCK // d)
+    scratch = torch.empty(rooms, min(size, rows), d, dtype=formula.wide_dtype(matrices[0]))
+    for start in range(0, rows, size):
+        yield *(m[start : start + size] for m in matrices), scratch[:, : rows - start]
+
+
+def _rows(x: Tensor) -> Tensor:
+    """``(rows, d)``, a view where there is one; of no rows too, where ``reshape(-1, d)`` cannot tell how many."""
+    return x.reshape(x.numel() // x.shape[-1], x.shape[-1])
+
+
+def _start(xs: Tensor, room: Tensor, centered: bool) -> Tensor:
+    """The rows whose root mean square is taken, in the wide dtype: themselves where they can be left as they are."""
+    if not centered and xs.dtype == formula.wide_dtype(xs):
+        return xs
+    start = room[0].copy_(xs)
+    if centered:
+        for _ in range(2):  # as in formula.center
+            start.sub_(_means(start))
+    return start
+
+
+def _means(rows: Tensor) -> Tensor:
+    """``(rows, 1)``, each the same whatever the threads: torch shares out the sum of a single row among them."""
+    return rows.mean(-1, keepdim=True) if len(rows) != 1 else rows.expand(2, -1).mean(-1, keepdim=True)[:1]
