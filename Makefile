@@ -50,6 +50,7 @@ figures: $(EXECUTED)  ## write the chapters' named figures to figures/
 
 bench: | $(VENV)  ## measure the speed ratios again, in turns, and write them to figures/data
 	python -m records speed
+	python -m records norms
 	python -m records overhead
 
 # What figures/data holds of a real model: name a folder with it, a text, and what the two are.

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import re
-import statistics
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -16,6 +15,8 @@ import pandas as pd
 import torch
 from normgeom.measure.records import record
 from tqdm.auto import tqdm
+
+from records.turns import in_turns
 
 
 @dataclass(frozen=True)
@@ -55,28 +56,17 @@ def geometry(d: int) -> Iterable[Race]:
 
 def race(entry: Race) -> dict[str, object]:
     """Medians over rounds in which both run, one after the other, each as often as fills some milliseconds."""
-    runners = {"ours": entry.ours, "theirs": entry.theirs}
-    for call in runners.values():
-        call()
-    numbers = {name: max(1, int(0.005 / _seconds(call, 1))) for name, call in runners.items()}
-    rounds = [{name: _seconds(runners[name], number) for name, number in numbers.items()} for _ in range(entry.rounds)]
-    ratios = [seconds["theirs"] / seconds["ours"] for seconds in rounds]
+    rounds = in_turns({"ours": entry.ours, "theirs": entry.theirs}, entry.rounds, fill=0.005)
+    ratios = rounds.theirs / rounds.ours
     return {
         "what": entry.what,
         "against": entry.against,
         "d": entry.d,
-        "seconds": statistics.median(seconds["ours"] for seconds in rounds),
-        "ratio": statistics.median(ratios),
-        "lowest": min(ratios),
+        "seconds": rounds.ours.median(),
+        "ratio": ratios.median(),
+        "lowest": ratios.min(),
         "goal": entry.goal,
     }
-
-
-def _seconds(call: Callable[[], object], number: int) -> float:
-    start = time.perf_counter()
-    for _ in range(number):
-        call()
-    return (time.perf_counter() - start) / number
 
 
 def alone(d: int) -> dict[str, float]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from norm_checks import close, draw, true_layer_norm, true_rms_norm
 from normgeom import kernels
-from torch.profiler import ProfilerActivity, profile
+from normgeom.measure.traffic import peak_bytes
 
 NORMS = {"layer_norm": (ng.layer_norm, true_layer_norm), "rms_norm": (ng.rms_norm, true_rms_norm)}
 BOTH = pytest.mark.parametrize(("norm", "truth"), NORMS.values(), ids=NORMS)
@@ -253,19 +253,6 @@ def test_everything_but_plain_eager_mode_gets_the_formula(norm, truth, monkeypat
     traced = torch.jit.trace(lambda z: norm(z), (x,), check_trace=False)
     assert calls == [], "a kernel ran where it cannot be differentiated or traced"
     close(traced(draw(7, 6)), truth(draw(7, 6)), 1e-13, "traced, at another batch size", "Blocks traced as constants?")
-
-
-def peak_bytes(work):
-    """What torch allocates on the way, at its highest."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        kept = work()
-    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
-    held = highest = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        held += event.nbytes()
-        highest = max(highest, held)
-    del kept
-    return highest
 
 
 @BOTH

@@ -70,7 +70,7 @@ def test_massive_coordinates(encoder, text, folder):
 
 
 def test_a_race_takes_ratios_within_rounds(monkeypatch):
-    from records import speed
+    from records import speed, turns
 
     clock, slower = [0.0], iter([1.0, 1.0, 1.0, 8.0, 1.0])  # the machine is slow in one call of ours
 
@@ -80,7 +80,7 @@ def test_a_race_takes_ratios_within_rounds(monkeypatch):
     def theirs():
         clock[0] += 0.05
 
-    monkeypatch.setattr(speed.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(turns.time, "perf_counter", lambda: clock[0])
     result = speed.race(speed.Race("a", "b", 1, 2.0, ours, theirs, rounds=3))
     assert result["ratio"] == pytest.approx(5.0), "theirs over ours, the median of rounds"
     assert result["lowest"] == pytest.approx(0.05 / 0.08)

@@ -1,0 +1,171 @@
+"""The norms against torch's own, transformers' class and the compiler, as ratios to a copy of the same bytes."""
+
+import multiprocessing
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+from pathlib import Path
+
+import click
+import normgeom as ng
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from normgeom.measure.records import FOLDER, record
+from normgeom.measure.traffic import peak_bytes
+from torch import Tensor
+from tqdm.auto import tqdm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+from records.turns import in_turns
+
+SHAPES = (4096, 768), (4096, 4096), (512, 16384), (16, 768)
+DTYPES = torch.float32, torch.bfloat16
+# How glibc hands out large tensors: as it is set, anew from the system each time, or what this process had before.
+MEMORY = {
+    "as set": {},
+    "kept": dict(MALLOC_MMAP_THRESHOLD_=2**32, MALLOC_TRIM_THRESHOLD_=2**33, MALLOC_TOP_PAD_=2**28),
+}
+# Times of torch's over ours: (norm, dtype, with the backward pass)
+GOALS = {
+    ("rms", "float32", False): 1.5,
+    ("rms", "bfloat16", False): 2.5,
+    ("rms", "float32", True): 2.0,
+    ("rms", "bfloat16", True): 2.5,
+    ("layer", "float32", False): 0.95,
+    ("layer", "float32", True): 0.95,
+}
+
+Norm = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def norms(d: int, compiler: bool) -> dict[tuple[str, str], Norm]:
+    """``{(norm, way): function of input, gain and bias}``; RMSNorm leaves the bias alone."""
+    ways = {
+        ("layer", "normgeom"): ng.layer_norm,
+        ("layer", "torch"): lambda x, w, b: F.layer_norm(x, (d,), w, b),
+        ("rms", "normgeom"): lambda x, w, b: ng.rms_norm(x, w),
+        ("rms", "torch"): lambda x, w, b: F.rms_norm(x, (d,), w, 1e-6),
+        ("rms", "transformers"): _transformers(d),
+    }
+    if compiler:
+        for norm in ("layer", "rms"):
+            ways[norm, "compiled"] = torch.compile(ways[norm, "normgeom"])
+    return ways
+
+
+def _transformers(d: int) -> Norm:
+    module = LlamaRMSNorm(d, 1e-6)
+    del module.weight  # an attribute from here on, so that it may be any tensor
+
+    def norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        module.weight = weight
+        return module(x)
+
+    return norm
+
+
+def race(rows: int, d: int, dtype: torch.dtype, backward: bool, rounds: int, compiler: bool, device: str):
+    """All ways in turns, and a copy of the input among them: one row a way."""
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda *shape: torch.randn(shape, generator=generator).to(device, dtype).requires_grad_(backward)  # noqa: E731
+    x, weight, bias, cotangent = draw(rows, d), draw(d), draw(d), draw(rows, d).detach()
+
+    def work(norm: Norm, leaves: tuple[Tensor, ...]) -> object:
+        y = norm(x, weight, bias)
+        return torch.autograd.grad(y, leaves, cotangent) if backward else y
+
+    ways = norms(d, compiler)
+    leaves = {"layer": (x, weight, bias), "rms": (x, weight)}
+    calls = {(norm, way): lambda n=norm, f=f: work(f, leaves[n]) for (norm, way), f in ways.items()}
+    with torch.set_grad_enabled(backward):
+        seconds = in_turns({("copy", "torch"): lambda: torch.empty_like(x).copy_(x.detach()), **calls}, rounds)
+        peaks = {key: peak_bytes(call) / x.nbytes if device == "cpu" else torch.nan for key, call in calls.items()}
+    size = dict(rows=rows, d=d, dtype=str(dtype).removeprefix("torch."), backward=backward)
+    for norm, way in seconds:
+        own, rival = seconds[norm, way], seconds[norm, "torch"]
+        yield dict(
+            **size,
+            norm=norm,
+            way=way,
+            seconds=own.median(),
+            over_copy=(own / seconds["copy", "torch"]).median(),
+            torch_over_this=(rival / own).median(),
+            lowest=(rival / own).min(),
+            goal=GOALS.get((norm, size["dtype"], backward)) if way == "normgeom" and rows * d > 10**6 else None,
+            peak=peaks.get((norm, way)),
+        )
+
+
+def races(threads: int, shapes: Iterable[tuple[int, int]], rounds: int, compiler: bool, device: str) -> pd.DataFrame:
+    """Every shape, dtype and pass; for a process of its own."""
+    torch.set_num_threads(threads)
+    cells = list(product(shapes, DTYPES, (False, True)))
+    rows = []
+    for (n, d), dtype, backward in tqdm(cells, unit="cell", desc=f"{threads} thread(s)"):
+        rows += race(n, d, dtype, backward, rounds, compiler, device)
+    return pd.DataFrame(rows)
+
+
+def machine(threads: int) -> dict[str, float]:
+    """What the roof is made of: bytes a second that a copy moves, and operations a second of a product of matrices."""
+    torch.set_num_threads(threads)
+    x, y, a = torch.randn(2**26), torch.empty(2**26), torch.randn(2048, 2048)
+    seconds = in_turns({"copy": lambda: y.copy_(x), "product": lambda: a @ a}, 15).median()
+    return dict(
+        threads=threads,
+        copy_gb_per_s=2 * x.nbytes / seconds["copy"] / 1e9,
+        gflop_per_s=2 * 2048**3 / seconds["product"] / 1e9,
+    )
+
+
+@click.command()
+@click.option("--rounds", default=11, help="How often each way runs.")
+@click.option("--shape", "shapes", type=(int, int), multiple=True, default=SHAPES, help="Rows and features.")
+@click.option("--threads", type=int, multiple=True, default=(1, 2), help="Threads of torch.")
+@click.option("--compiler/--no-compiler", default=None, help="With torch.compile; if there is a compiler, unless said.")
+@click.option("--device", default="cpu", help="cpu or cuda.")
+@click.option("--folder", default=FOLDER, type=click.Path(path_type=Path), help="Where the record goes.")
+def main(rounds: int, shapes, threads, compiler: bool | None, device: str, folder: Path) -> None:
+    """Write speed-norms (speed-norms-cuda) and print where ours stands."""
+    if compiler is None:
+        compiler = any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++")))
+    tables = []
+    settings = product(MEMORY, threads) if device == "cpu" else [("as set", 1)]
+    for memory, number in settings:
+        os.environ.update({name: str(value) for name, value in MEMORY[memory].items()})  # read when a process starts
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
+            table = fresh.submit(races, number, shapes, rounds, compiler, device).result()
+        for name in MEMORY[memory]:
+            del os.environ[name]
+        tables.append(table.assign(memory=memory, threads=number))
+    table = pd.concat(tables)
+    if device == "cpu":
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
+            roof = pd.DataFrame(fresh.map(machine, threads))
+        record(
+            "speed-machine",
+            roof,
+            "What a copy of 256 MB moves, read and written together, and what a product of two float32 matrices of "
+            "2048 × 2048 computes: medians of 15 rounds.",
+            folder,
+            seed="none",
+        )
+    ours = table[table.way == "normgeom"].drop(columns="way")
+    click.echo(ours.round(3).to_string(index=False))
+    name = "speed-norms" if device == "cpu" else f"speed-norms-{device}"
+    record(
+        name,
+        table,
+        "Time of each way over that of a copy of its input, and of torch's own function over that of the way: medians "
+        "of rounds in which all ran in turns; the most memory that tensors made on the way hold, over that of the "
+        "input. Forward without gradients, or forward and backward with gradients by input, gain and (LayerNorm) bias.",
+        folder,
+        rounds=rounds,
+        memory="'as set': the system's allocator as it comes; 'kept': told to keep what is freed, so that no page is "
+        "cleared again",
+        processor=torch.cuda.get_device_name() if device == "cuda" else "CPU",
+        seed=0,
+    )

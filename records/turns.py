@@ -1,0 +1,37 @@
+"""Programs timed in turns: a noisy machine is as slow for each of them."""
+
+import time
+from collections.abc import Callable
+
+import pandas as pd
+import torch
+
+
+def in_turns(calls: dict[str, Callable[[], object]], rounds: int, fill: float = 0.0) -> pd.DataFrame:
+    """Seconds a call, one row a round, one column a name; who begins changes from round to round.
+
+    All run once before.  In a round each runs as often as fills ``fill`` seconds, at least once.
+    """
+    for call in calls.values():
+        call()
+    numbers = {name: max(1, int(fill / _seconds(call, 1))) if fill else 1 for name, call in calls.items()}
+    names, seen = list(calls), []
+    for i in range(rounds):
+        first = i % len(names)
+        seen.append({name: _seconds(calls[name], numbers[name]) for name in names[first:] + names[:first]})
+    return pd.DataFrame(seen, columns=names)
+
+
+def _seconds(call: Callable[[], object], number: int) -> float:
+    _finish()
+    start = time.perf_counter()
+    for _ in range(number):
+        call()
+    _finish()
+    return (time.perf_counter() - start) / number
+
+
+def _finish() -> None:
+    """Wait for what a GPU still has to do."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
