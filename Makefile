@@ -48,10 +48,11 @@ colab: | $(VENV)  ## write _build/colab: notebooks/ with the library inside, one
 figures: $(EXECUTED)  ## write the chapters' named figures to figures/
 	python -m press figures
 
-bench: | $(VENV)  ## measure the speed ratios again, in turns, and write them to figures/data
+bench: | $(VENV)  ## measure the speed ratios again, in turns, and write them to figures/data and the README
 	python -m records speed
 	python -m records norms
 	python -m records overhead
+	python -m records quote
 
 # What figures/data holds of a real model: name a folder with it, a text, and what the two are.
 record: | $(VENV)  ## measure a model again: MODEL=… NAME=… SOURCE=… TEXT=… CORPUS=…

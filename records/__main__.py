@@ -2,9 +2,9 @@
 
 import click
 
-from records import angles, gains, massive, norms, overhead, speed, zeroed
+from records import angles, gains, massive, norms, overhead, placement, quote, speed, zeroed
 
-COMMANDS = (angles, gains, massive, norms, overhead, speed, zeroed)
+COMMANDS = (angles, gains, massive, norms, overhead, placement, quote, speed, zeroed)
 main = click.Group("records", {module.__name__.rpartition(".")[2]: module.main for module in COMMANDS})
 
 if __name__ == "__main__":

@@ -14,9 +14,8 @@ import normgeom as ng
 import pandas as pd
 import torch
 from normgeom.measure.records import record
+from normgeom.measure.turns import in_turns
 from tqdm.auto import tqdm
-
-from records.turns import in_turns
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from normgeom import formula
 
-# Entries in a block of rows, 2 MB of float32: a call costs little beside them, and a last-level cache holds them.
-BLOCK = 1 << 19
+# Bytes that a block of rows touches, scratch included: a call costs little beside them, a last-level cache holds them.
+BLOCK = 1 << 23
 # From this |m|/s on, torch's LayerNorm loses more to the rounding of the mean than to all else.
 FAR = 8.0
 _NONE = torch.empty(0, dtype=torch.long)
@@ -29,14 +29,14 @@ def normalize(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, c
 
     ``gain`` and ``bias`` are in any floating-point dtype; ``centered`` is True for LayerNorm.
     """
-    if _transformed() or not {type(x), type(gain), type(bias)} <= _ORDINARY:
+    if _transformed() or any(type(t) not in _ORDINARY for t in (x, gain, bias)):
         return None
     if not x.is_cpu:
         return _on_cuda(x, gain, bias, eps, centered) if x.is_cuda else None
     wide = formula.wide_dtype(x)
-    gain, bias = (None if t is None else t.to(wide) for t in (gain, bias))
+    gain, bias = (t if t is None or t.dtype == wide else t.to(wide) for t in (gain, bias))
     norm = _LayerNorm if centered else _RMSNorm
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, gain, bias)):
+    if torch.is_grad_enabled():
         return norm.apply(x, gain, bias, eps)
     return norm.run(x, gain, bias, eps)[0]
 
@@ -214,10 +214,10 @@ def _back_in_blocks(grad, x, gain, rate, centered, wanted):
 
 
 def _blocks(*matrices: Tensor, rooms: int) -> Iterator[tuple[Tensor, ...]]:
-    """Blocks of as many rows of each matrix as fit in a cache, and ``rooms`` wide scratch matrices of that size."""
-    rows, d = matrices[0].shape
-    size = max(1, BLOCK // d)
-    scratch = torch.empty(rooms, min(size, rows), d, dtype=formula.wide_dtype(matrices[0]))
+    """As many rows of each matrix at a time as fit in a cache with ``rooms`` wide scratch matrices of their size."""
+    (rows, d), wide = matrices[0].shape, formula.wide_dtype(matrices[0])
+    size = max(1, BLOCK // (sum(m.shape[1] * m.element_size() for m in matrices) + rooms * d * wide.itemsize))
+    scratch = torch.empty(rooms, min(size, rows), d, dtype=wide)
     for start in range(0, rows, size):
         yield *(m[start : start + size] for m in matrices), scratch[:, : rows - start]
 

@@ -25,7 +25,7 @@ pytestmark = [
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of a few rows, so that small inputs have many and the last one is short."""
-    monkeypatch.setattr(kernels, "BLOCK", 100)
+    monkeypatch.setattr(kernels, "BLOCK", 1000)
 
 
 @pytest.fixture(autouse=True)
@@ -258,16 +258,17 @@ def test_everything_but_plain_eager_mode_gets_the_formula(norm, truth, monkeypat
 @BOTH
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_memory_is_the_output_scratch_and_statistics(norm, truth, dtype, monkeypatch):
-    monkeypatch.setattr(kernels, "BLOCK", 1 << 15)
+    monkeypatch.setattr(kernels, "BLOCK", 1 << 17)
     rows, d = 2048, 512
     x, cotangent = draw(rows, d, dtype=dtype).requires_grad_(), draw(rows, d, seed=1, dtype=dtype)
-    gain, scratch, statistics = torch.ones(d, dtype=dtype, requires_grad=True), 4 * kernels.BLOCK, 3 * 4 * rows
+    gain, statistics = torch.ones(d, dtype=dtype, requires_grad=True), 3 * 4 * rows
     output, small = x.numel() * x.element_size(), 20 * 4 * d
+    most = output + kernels.BLOCK + statistics + small
     forward = peak_bytes(lambda: norm(x, gain))
-    assert output <= forward <= output + scratch + statistics + small, f"{forward} bytes forward, output {output}"
+    assert output <= forward <= most, f"{forward} bytes forward, output {output}"
     y = norm(x, gain)
     back = peak_bytes(lambda: torch.autograd.grad(y, [x, gain], cotangent))
-    assert output <= back <= output + 4 * scratch + statistics + small, f"{back} bytes backward, output {output}"
+    assert output <= back <= most, f"{back} bytes backward, output {output}"
 
 
 @BOTH

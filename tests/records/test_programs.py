@@ -70,7 +70,9 @@ def test_massive_coordinates(encoder, text, folder):
 
 
 def test_a_race_takes_ratios_within_rounds(monkeypatch):
-    from records import speed, turns
+    from normgeom.measure import turns
+
+    from records import speed
 
     clock, slower = [0.0], iter([1.0, 1.0, 1.0, 8.0, 1.0])  # the machine is slow in one call of ours
 

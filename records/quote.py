@@ -1,0 +1,40 @@
+"""The table of speeds that the README quotes, out of figures/data."""
+
+from pathlib import Path
+
+import click
+import normgeom as ng
+
+README = Path(__file__).parents[1] / "README.md"
+BEGIN, END = "<!-- speed: written by make bench -->\n", "<!-- end of speed -->"
+
+
+def table() -> str:
+    """Markdown: what is measured, against what, by which factor ours is faster, and the goal."""
+    norms = ng.recorded("speed-norms").table.query("way == 'normgeom'").dropna(subset="goal")
+    lines = ["| what | against | times as fast | goal |", "| --- | --- | --- | --- |"]
+    for (norm, dtype, backward), rows in norms.groupby(["norm", "dtype", "backward"], sort=False):
+        name, both = f"{norm}_norm", ", forward and back" if backward else ", forward"
+        by_threads = rows.groupby("threads").torch_over_this
+        found = "; ".join(f"{low:.2f} to {high:.2f} on {n} thread{'s'[: n - 1]}" for n, low, high in _spans(by_threads))
+        lines.append(f"| `{name}`, {dtype}{both} | `F.{name}` | {found} | {rows.goal.iloc[0]:g} |")
+    for row in ng.recorded("speed-geometry").table.itertuples():
+        lines.append(f"| {row.what}, d = {row.d} | `{row.against}` | {row.ratio:.0f} | {row.goal:g} |")
+    survey = ng.recorded("speed-survey").table.set_index("way").ratio["Survey"]
+    lines.append(f"| survey of every norm, in and out | the bare forward pass | {1 / survey:.3f} | 0.95 |")
+    return "\n".join(lines) + "\n"
+
+
+def _spans(groups):
+    return [(n, values.min(), values.max()) for n, values in groups]
+
+
+@click.command()
+def main() -> None:
+    """Write the table of speeds into the README, between its marks."""
+    text = README.read_text("utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, mark, after = rest.partition(END)
+    if not mark:
+        raise click.ClickException(f"{README.name}: expected the lines {BEGIN.strip()!r} and {END!r}, in this order")
+    README.write_text(before + BEGIN + table() + END + after, "utf-8")

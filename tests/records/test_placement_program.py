@@ -1,0 +1,56 @@
+"""The sweep of placements, with runs of a few updates: what is recorded is what was run, once."""
+
+import json
+
+import normgeom as ng
+import pytest
+from click.testing import CliRunner
+from normgeom.measure.corpora import load_corpus
+from normgeom.measure.reading import byte_tokens, random_windows
+from normgeom.models.fitting import fit
+from normgeom.models.placement import LanguageModel, Stack
+
+
+@pytest.fixture
+def small(monkeypatch, tmp_path):
+    from records import placement
+
+    grid = dict(placement=("pre", "post"), layers=(1,), rate=(1e-3,), warmup=(0, 5), seed=(3,))
+    monkeypatch.setattr(placement, "SWEEP", grid)
+    monkeypatch.setattr(placement, "DEEP", dict(grid, warmup=(0,)))
+    monkeypatch.setattr("normgeom.measure.records.FOLDER", tmp_path)
+    return placement, tmp_path
+
+
+def run(placement, folder):
+    options = ["--steps", "20", "--deep-steps", "20", "--processes", "1", "--folder", folder, "--kept", folder / "kept"]
+    done = CliRunner().invoke(placement.main, [str(o) for o in options], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+
+
+def test_the_record_is_of_the_runs_and_finished_runs_are_kept(small):
+    import torch
+
+    placement, folder = small
+    run(placement, folder)
+    table, deep = ng.recorded("sweep-placement").table, ng.recorded("deep-placement").table
+    assert len(table) == 4 and len(deep) == 4
+    torch.manual_seed(3)
+    model = LanguageModel(256, 65, Stack(64, 4, 1, "post"), scale=1 / 8)
+    tokens = byte_tokens("".join(load_corpus("stdlib").texts()))
+    windows = random_windows(tokens, 65, 8, 3)
+    losses = fit(model, [next(windows) for _ in range(20)], 1e-3, 5)
+    got = table.query("placement == 'post' and warmup == 5").loss.iloc[0]
+    assert got == pytest.approx(sum(losses) / 20, rel=1e-4), "another seed, text, schedule or placement"
+
+    kept = folder / "kept"
+    lines = kept.read_text().splitlines()
+    changed = json.loads(lines[0])
+    changed["losses"] = [7.0] * 20
+    kept.write_text(json.dumps(changed) + "\n")  # as if the rest had been interrupted
+    run(placement, folder)
+    key = dict(zip(("placement", "layers", "rate", "warmup", "seed"), changed["key"], strict=False))
+    again = ng.recorded("sweep-placement").table
+    mine = (again[list(key)] == list(key.values())).all(axis=1)
+    assert again[mine].loss.tolist() == [7.0], "a finished run was run again"
+    assert again[~mine].equals(table[~mine.values]), "the others differ from the first time"
