@@ -52,7 +52,9 @@ def layer_norm(x: Rows, weight: Vector | None = None, bias: Vector | None = None
         ValueError: a wrong last dimension, or ``eps`` negative or NaN.
 
     Squares leave the range of float32 (as in torch) for entries beyond about 1e19, where rows come out as β, and for
-    ``eps=0`` below about 1e-19.
+    ``eps=0`` below about 1e-19.  A row's result depends neither on its batch nor on the number of threads.  The mean
+    is subtracted twice where it is large, so that its rounding is not left in the result; but on a GPU eager mode
+    uses torch's kernel, which subtracts once, and loses digits as the mean grows beyond the spread (claim-large-means).
 
     Source: Ba, Kiros and Hinton (2016).
     """

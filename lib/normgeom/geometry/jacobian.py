@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from normgeom.formula import center, widen
+from normgeom.formula import center, rate, widen
 from normgeom.geometry import secular
 from normgeom.norms import check_arguments, check_floating
 
@@ -48,8 +48,8 @@ class NormJacobian:
         check_arguments(x, weight, None, eps)
         self.x, self.weight, self.eps, self.centered = x, weight, eps, centered
         wide = widen(x)
-        self._n, rate = self._statistics(wide)
-        self._slope = rate.expand_as(wide) if weight is None else rate * weight.to(wide.dtype)
+        self._n, slope = self._statistics(wide)
+        self._slope = slope.expand_as(wide) if weight is None else slope * weight.to(wide.dtype)
 
     def matvec(self, v: Rows) -> Rows:
         r"""How the output moves with the input: :math:`Jv`, in O(d) (eq-products).
@@ -97,19 +97,19 @@ class NormJacobian:
         device = "cpu" if self.x.device.type == "mps" else self.x.device
         x = self.x.to(device).double()
         gain = x.new_ones(x.shape[-1]) if self.weight is None else self.weight.to(x)
-        _, rate = self._statistics(x)
-        deficit = (self.eps * rate.square()).square().clamp_max(1)
+        _, slope = self._statistics(x)
+        deficit = (self.eps * slope.square()).square().clamp_max(1)
         scale, gain = secular.scaled(gain)
         poles, turn = _centred(gain) if self.centered else (gain, lambda direction: direction)
         rows = zip(x.reshape(-1, x.shape[-1]), deficit.flatten().tolist(), strict=True)
         values = torch.stack([_squares(poles, turn(row), delta) for row, delta in rows]) if x.numel() else x
-        return values.reshape(x.shape).flip(-1).sqrt() * scale * rate
+        return values.reshape(x.shape).flip(-1).sqrt() * scale * slope
 
     def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """n and 1/s (or 1/r), in the dtype of ``x``, computed as in the norms."""
         x = center(x) if self.centered else x
-        rate = torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
-        return x * rate, rate
+        scale = rate(x, self.eps)
+        return x * scale, scale
 
     def _project(self, v: Tensor) -> Tensor:
         """(Π − nnᵀ/d)v or (I − nnᵀ/d)v; the matrix is symmetric."""

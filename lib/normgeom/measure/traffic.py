@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 
 def traffic(work: Callable[[], object]) -> pd.DataFrame:
-    """The bytes that the operations of torch read and write while ``work`` runs.
+    """The bytes that the operations of torch read and write while ``work`` runs (eq-floor).
 
     Returns:
         One row an operation, in order: ``operation`` (its name in torch), ``read`` and ``written`` in bytes.  What an

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Placement:
-    r"""Which of its three places hold a norm in a sublayer :math:`x\gets N_s(\alpha x+N_a(f(N_b(x))))`.
+    r"""Which of its three places hold a norm in a sublayer :math:`x\gets N_s(\alpha x+N_a(f(N_b(x))))` (eq-sublayer).
 
     Attributes:
         before: :math:`N_b`, on the input of the branch f.
@@ -49,7 +49,8 @@ ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
 
 
 def deepnorm_factors(layers: int) -> tuple[float, float]:
-    r"""DeepNorm's :math:`\alpha=(2M)^{1/4}` and :math:`\beta=(8M)^{-1/4}` for a decoder of M layers, as ``(α, β)``.
+    r"""DeepNorm's :math:`\alpha=(2M)^{1/4}` and :math:`\beta=(8M)^{-1/4}` for a decoder of M layers, as ``(α, β)``
+    (eq-deepnorm).
 
     α multiplies the stream in each sublayer; β is the initial gain of both matrices of the MLP, of the values' and of
     the attention's output.
