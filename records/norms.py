@@ -79,7 +79,8 @@ def race(rows: int, d: int, dtype: torch.dtype, backward: bool, rounds: int, com
     leaves = {"layer": (x, weight, bias), "rms": (x, weight)}
     calls = {(norm, way): lambda n=norm, f=f: work(f, leaves[n]) for (norm, way), f in ways.items()}
     with torch.set_grad_enabled(backward):
-        seconds = in_turns({("copy", "torch"): lambda: torch.empty_like(x).copy_(x.detach()), **calls}, rounds, 0.05)
+        calls = {("copy", "torch"): lambda: torch.empty_like(x).copy_(x.detach()), **calls}
+        seconds = in_turns(calls, rounds, 0.05)
         peaks = {key: peak_bytes(call) / x.nbytes if device == "cpu" else torch.nan for key, call in calls.items()}
     size = dict(rows=rows, d=d, dtype=str(dtype).removeprefix("torch."), backward=backward)
     for norm, way in seconds:
@@ -92,8 +93,8 @@ def race(rows: int, d: int, dtype: torch.dtype, backward: bool, rounds: int, com
             over_copy=(own / seconds["copy", "torch"]).median(),
             torch_over_this=(rival / own).median(),
             lowest=(rival / own).min(),
-            goal=GOALS.get((norm, size["dtype"], backward)) if way == "normgeom" and rows * d > 10**6 else None,
-            peak=peaks.get((norm, way)),
+            goal=GOALS.get((norm, size["dtype"], backward), 0.0) if way == "normgeom" and rows * d > 10**6 else 0.0,
+            peak=peaks[norm, way],
         )
 
 
@@ -149,7 +150,8 @@ def main(rounds: int, shapes, threads, compiler: bool | None, device: str, folde
         table,
         "Time of each way over that of a copy of its input, and of torch's own function over that of the way: medians "
         "of rounds in which all ran in turns; the most memory that tensors made on the way hold, over that of the "
-        "input. Forward without gradients, or forward and backward with gradients by input, gain and (LayerNorm) bias.",
+        "input. Forward without gradients, or forward and backward with gradients by input, gain and (LayerNorm) bias. "
+        "A goal of 0 is none.",
         folder,
         rounds=rounds,
         memory="the C library told to keep what is freed, so that no round clears fresh pages",

@@ -11,7 +11,7 @@ BEGIN, END = "<!-- speed: written by make bench -->\n", "<!-- end of speed -->"
 
 def table() -> str:
     """Markdown: what is measured, against what, by which factor ours is faster, and the goal."""
-    norms = ng.recorded("speed-norms").table.query("way == 'normgeom'").dropna(subset="goal")
+    norms = ng.recorded("speed-norms").table.query("way == 'normgeom' and goal > 0")
     lines = ["| what | against | times as fast | goal |", "| --- | --- | --- | --- |"]
     for (norm, dtype, backward), rows in norms.groupby(["norm", "dtype", "backward"], sort=False):
         name, both = f"{norm}_norm", ", forward and back" if backward else ", forward"
