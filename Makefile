@@ -54,8 +54,9 @@ bench: | $(VENV)  ## measure the speed ratios again, in turns, and write them to
 	python -m records overhead
 	python -m records quote
 
-# What figures/data holds of a real model: name a folder with it, a text, and what the two are.
-record: | $(VENV)  ## measure a model again: MODEL=… NAME=… SOURCE=… TEXT=… CORPUS=…
+# The long runs.  Finished ones stay in _build; those on a real model need a folder with it, a text, and what the two are.
+record: | $(VENV)  ## train the placements, measure a model again: MODEL=… NAME=… SOURCE=… TEXT=… CORPUS=…
+	python -m records placement
 	python -m records gains "$(MODEL)" "$(NAME)" --source "$(SOURCE)"
 	python -m records zeroed "$(MODEL)" "$(NAME)" "$(TEXT)" --corpus "$(CORPUS)"
 	python -m records massive "$(MODEL)" "$(NAME)" "$(TEXT)" --corpus "$(CORPUS)"

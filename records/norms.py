@@ -65,7 +65,9 @@ def _transformers(d: int) -> Norm:
     return norm
 
 
-def race(rows: int, d: int, dtype: torch.dtype, backward: bool, rounds: int, compiler: bool, device: str):
+def race(
+    rows: int, d: int, dtype: torch.dtype, backward: bool, rounds: int, compiler: bool, device: str
+) -> Iterable[dict[str, object]]:
     """All ways in turns, and a copy of the input among them: one row a way."""
     generator = torch.Generator().manual_seed(0)
     draw = lambda *shape: torch.randn(shape, generator=generator).to(device, dtype).requires_grad_(backward)  # noqa: E731
@@ -80,7 +82,7 @@ def race(rows: int, d: int, dtype: torch.dtype, backward: bool, rounds: int, com
     calls = {(norm, way): lambda n=norm, f=f: work(f, leaves[n]) for (norm, way), f in ways.items()}
     with torch.set_grad_enabled(backward):
         calls = {("copy", "torch"): lambda: torch.empty_like(x).copy_(x.detach()), **calls}
-        seconds = in_turns(calls, rounds, 0.05)
+        seconds = in_turns(calls, rounds, fill=0.05)
         peaks = {key: peak_bytes(call) / x.nbytes if device == "cpu" else torch.nan for key, call in calls.items()}
     size = dict(rows=rows, d=d, dtype=str(dtype).removeprefix("torch."), backward=backward)
     for norm, way in seconds:
@@ -147,7 +149,7 @@ def main(rounds: int, shapes, threads, compiler: bool | None, device: str, folde
     name = "speed-norms" if device == "cpu" else f"speed-norms-{device}"
     record(
         name,
-        table,
+        table if device == "cpu" else table.drop(columns="peak"),
         "Time of each way over that of a copy of its input, and of torch's own function over that of the way: medians "
         "of rounds in which all ran in turns; the most memory that tensors made on the way hold, over that of the "
         "input. Forward without gradients, or forward and backward with gradients by input, gain and (LayerNorm) bias. "

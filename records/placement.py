@@ -3,7 +3,7 @@
 import json
 import math
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from itertools import product
+from itertools import islice, product
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def run(placement: str, layers: int, rate: float, warmup: int, seed: int, steps:
     torch.manual_seed(seed)
     model = LanguageModel(256, LENGTH, Stack(WIDTH, HEADS, layers, placement), scale=1 / math.sqrt(WIDTH))
     tokens = byte_tokens("".join(load_corpus("stdlib").texts()))
-    return fit(model, (ids for ids, _ in zip(random_windows(tokens, LENGTH, BATCH, seed), range(steps))), rate, warmup)  # noqa: B905
+    return fit(model, islice(random_windows(tokens, LENGTH, BATCH, seed), steps), rate, warmup)
 
 
 def curves(grid: dict, steps: int, kept: Path, processes: int) -> pd.DataFrame:

@@ -230,7 +230,7 @@ def test_a_model_that_cannot_be_fetched_is_an_error_of_one_message(workplace):
 PARAMETERS = 'model: str = "twins"  # a model\ncorpus: str = "stdlib"  # a text\ntokens: int = 20_000  # a < number\n'
 TEXT = r"""# A toy
 
-See [chapter 1](01-first.ipynb#part), [the **glossary**](../chapters/glossary.md) and [a source](https://example.org).
+See [chapter 1](01-first.ipynb#part), [the **glossary**](../chapters/glossary.md) and [a source](https://arxiv.org/abs/1607.06450).
 Costs $a<b$ and $\cancel{x}$.
 
 > **Proof.** Here
@@ -291,7 +291,7 @@ def test_what_a_cell_shows(toy, browser):
     assert "<td>made</td>" in html and '<pre class="output">[4, 4, 4]</pre>' in html
     assert "inner: 100%" in told and "noise" in told, "what goes on in a cell must be seen while it runs"
     assert "noise" not in page.shown and "inner" not in page.shown
-    assert page.attributes("a", "href") == ["#section-1", "#section-2", "https://example.org"]
+    assert page.attributes("a", "href") == ["#section-1", "#section-2", "https://arxiv.org/abs/1607.06450"]
     assert "See chapter 1, the glossary and a source." in page.shown
     assert "<h1>a&lt;b</h1>" in html and "a &lt; number" in html
     assert re.search(r"<td><code>d\+d", html), "a table of the text"
