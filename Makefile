@@ -52,11 +52,15 @@ bench: | $(VENV)  ## measure the speed ratios again, in turns, and write them to
 	python -m records speed
 	python -m records norms
 	python -m records overhead
+	python -m records watched
+	python -m records dropping --part speed
 	python -m records quote
 
 # The long runs.  Finished ones stay in _build; those on a real model need a folder with it, a text, and what the two are.
-record: | $(VENV)  ## train the placements, measure a model again: MODEL=… NAME=… SOURCE=… TEXT=… CORPUS=…
+record: | $(VENV)  ## train placements and twins, measure a model again: MODEL=… NAME=… SOURCE=… TEXT=… CORPUS=…
 	python -m records placement
+	python -m records training
+	python -m records dropping --part losses
 	python -m records gains "$(MODEL)" "$(NAME)" --source "$(SOURCE)"
 	python -m records zeroed "$(MODEL)" "$(NAME)" "$(TEXT)" --corpus "$(CORPUS)"
 	python -m records massive "$(MODEL)" "$(NAME)" "$(TEXT)" --corpus "$(CORPUS)"

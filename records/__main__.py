@@ -2,9 +2,22 @@
 
 import click
 
-from records import angles, gains, massive, norms, overhead, placement, quote, speed, zeroed
+from records import (
+    angles,
+    dropping,
+    gains,
+    massive,
+    norms,
+    overhead,
+    placement,
+    quote,
+    speed,
+    training,
+    watched,
+    zeroed,
+)
 
-COMMANDS = (angles, gains, massive, norms, overhead, placement, quote, speed, zeroed)
+COMMANDS = (angles, dropping, gains, massive, norms, overhead, placement, quote, speed, training, watched, zeroed)
 main = click.Group("records", {module.__name__.rpartition(".")[2]: module.main for module in COMMANDS})
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ def _plainly() -> Iterator[None]:
         try:
             yield
         except torch.OutOfMemoryError as error:
-            raise click.ClickException(f"{error} --batch-size, --length, --dtype and --device-map can help.") from error
+            raise click.ClickException(f"{error} Less --batch-size, --at-once or --length can help.") from error
         except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
             if not re.match(r"[a-z_]+: ", str(error)):
                 raise
@@ -33,7 +33,7 @@ def _split(context: click.Context, parameter: click.Parameter, values: tuple[str
 @click.group(context_settings=dict(help_option_names=["-h", "--help"]))
 @click.version_option(package_name="normgeom")
 def main() -> None:
-    """Measure what the norms of a model do to its hidden vectors."""
+    """Measure what the norms of a model do to its hidden vectors, at inference and in training; do without the mean."""
 
 
 @main.command()
@@ -81,6 +81,75 @@ def survey(out: str, directions: list[str], nulls: int, **options: object) -> No
         provenance = survey_model(out=out, directions=[*directions, *names(nulls)], **options)
     if provenance is not None:
         click.echo(f"{provenance['had']['tokens']} tokens: {out}/{TABLE}")
+
+
+@main.command()
+@click.option("--size", required=True, help="1M, 10M, 70M, 160M, 410M or 1B: the last four are the paper's.")
+@click.option("--out", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Folder of the result.")
+@click.option(
+    "--norm", default="both", show_default=True, help="both, all, layer, rms, layer-plain, rms-plain or none."
+)
+@click.option(
+    "--corpus", default="openwebtext", show_default=True, help="openwebtext, wikipedia, stdlib or a text file."
+)
+@click.option("--tokenizer", default="gpt2", show_default=True, help="Name on the hub, folder, or bytes.")
+@click.option("--seed", default=0, show_default=True, help="Of weights, order of windows and directions.")
+@click.option("--steps", type=click.IntRange(min=1), help="Updates.  [default: the size's]")
+@click.option("--batch-size", type=click.IntRange(min=1), help="Windows of an update.  [default: the size's]")
+@click.option("--length", type=click.IntRange(min=2), help="Tokens of a window.  [default: the size's]")
+@click.option("--rate", type=float, help="Peak of the learning rate.  [default: the size's]")
+@click.option("--decay", default=0.1, show_default=True, help="Weight decay of matrices and embeddings.")
+@click.option("--precision", default="no", show_default=True, help="no (float32), bf16 or fp16: mixed precision.")
+@click.option("--at-once", type=click.IntRange(min=1), help="Windows that pass through a device together.")
+@click.option(
+    "--held-out",
+    default=1_000_000,
+    show_default=True,
+    type=click.IntRange(min=2),
+    help="Tokens to measure on, the last that are read of the corpus.",
+)
+@click.option("--survey-corpus", help="Measure on another corpus, such as wikipedia.")
+@click.option("--device", help="cpu, cuda, mps, …  [default: an accelerator, if there is one]")
+def train(out: str, **options: object) -> None:
+    """Train GPT-2 models that differ in the norm alone, and measure their norms on the way.
+
+    DIR takes a folder for each norm, with Parquet tables (curve, loss, survey, gains, surface) and the model, and
+    provenance.json.  The same command goes on where it was stopped.  Several processes share each batch under
+    torchrun or accelerate launch, as in torchrun --nproc-per-node 4 -m normgeom.cli train …
+    """
+    with _plainly():
+        from normgeom.measure.training import train_twins
+
+        provenance = train_twins(out=out, **options)
+    if provenance is not None:
+        for norm, loss in provenance["had"]["loss"].items():
+            click.echo(f"{norm}: {loss:.4f} nats a token, {out}/{norm}")
+
+
+@main.command()
+@click.argument("model")
+@click.argument("out", metavar="OUT", type=click.Path(file_okay=False))
+@click.option("--bound", default=1e-10, show_default=True, help="Write nothing if a logit changes by more, in float64.")
+@click.option("--tokens", default=1024, show_default=True, help="Compare on at most so many.")
+@click.option("--corpus", default="stdlib", show_default=True, help="stdlib, wikipedia, openwebtext or a text file.")
+@click.option("--length", type=click.IntRange(min=1), help="Tokens of a window.  [default: 512 or the model's most]")
+@click.option("--dtype", default="auto", show_default=True, help="Of what is written: auto (as saved), float64, ….")
+@click.option("--revision", help="Branch, tag or commit of a model on the hub.")
+def convert(**options: object) -> None:
+    """Write MODEL, which has LayerNorm, as an RMSNorm model that computes the same, to the new folder OUT.
+
+    MODEL is a name on the hub or a folder that save_pretrained wrote.  normgeom.load_converted loads OUT;
+    AutoModelForCausalLM does not.
+    """
+    with _plainly():
+        from normgeom.measure.conversion import convert_model
+
+        found = convert_model(**options)
+    click.echo(
+        f"Largest difference of a logit on {found.tokens} tokens (the largest logit is {found.largest:.3g}):\n"
+        f"  float64, before and after   {found.exact:.1e}\n"
+        f"  {found.dtype} from float64: {found.unconverted:.1e} before, {found.converted:.1e} after"
+    )
 
 
 @main.command()

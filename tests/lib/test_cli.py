@@ -191,7 +191,7 @@ def test_too_little_memory_is_a_line(arguments, tmp_path, monkeypatch):
 
     monkeypatch.setattr(ng.Survey, "run", run)
     result = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path)])
-    assert "Error: CUDA out of memory. --batch-size, --length, --dtype and --device-map can help.\n" in result.stderr
+    assert "Error: CUDA out of memory. Less --batch-size, --at-once or --length can help.\n" in result.stderr
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shapes"), ValueError("not about an argument"), KeyError("model: x")])

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from normgeom.measure import corpora, runs, state
+from normgeom.measure import processes as launching
 from normgeom.measure.corpora import load_corpus
 from normgeom.measure.meter import Meter
 from normgeom.measure.reading import BYTES, TokenBatches, load_encoder
@@ -391,7 +392,7 @@ def test_what_two_launched_processes_cannot_have(run, tmp_path, monkeypatch, pro
     state = SimpleNamespace(
         num_processes=processes, device=torch.device("mps"), destroy_process_group=lambda: left.append(True)
     )
-    monkeypatch.setattr(runs, "PartialState", lambda **settings: state)
+    monkeypatch.setattr(launching, "PartialState", lambda **settings: state)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match=message):
         run(tmp_path / "out", **changes)
@@ -425,11 +426,11 @@ def test_a_share_without_a_batch_is_merged_too(run, tmp_path, monkeypatch):
     def second():
         yield
         with monkeypatch.context() as patch:
-            patch.setattr(runs, "PartialState", lambda **settings: process(1, iter([None, None])))
+            patch.setattr(launching, "PartialState", lambda **settings: process(1, iter([None, None])))
             assert run(tmp_path, tokens=64) is None, "the second process has no result of its own"
         yield
 
-    monkeypatch.setattr(runs, "PartialState", lambda **settings: process(0, second()))
+    monkeypatch.setattr(launching, "PartialState", lambda **settings: process(0, second()))
     had = run(tmp_path, tokens=64)["had"]
     assert (had["tokens"], had["batches"]) == (64, 1)
     assert [ng.Survey.load(tmp_path / f"state-{rank}-of-2.npz").batches for rank in (0, 1)] == [1, 0]

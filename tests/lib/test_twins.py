@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from norm_checks import close
-from normgeom.models.twins import train
+from normgeom.models.twins import NORMS, SIZES, Size, adamw, train, variants, warmup_cosine
 from tiny_models import token_ids
 from torch import nn
 from transformers import GPT2Config
@@ -107,7 +107,7 @@ def test_the_learning_rate_warms_up_and_comes_down():
         patch.setattr(torch.optim.AdamW, "step", noted)
         train(model, batches(40), steps=40, learning_rate=1e-3)
     warmup, after = rates[:4], rates[4:]
-    close(torch.tensor(warmup), torch.tensor([0.25, 0.4375, 0.625, 0.8125]) * 1e-3, 1e-9, "warm-up", "Not linear?")
+    close(torch.tensor(warmup), torch.tensor([0.25, 0.5, 0.75, 1.0]) * 1e-3, 1e-9, "warm-up", "Not linear?")
     cosine = [1e-4 + 4.5e-4 * (1 + math.cos(math.pi * i / 36)) for i in range(36)]
     close(torch.tensor(after), torch.tensor(cosine), 1e-9, "after it", "Cosine to a tenth of the peak?")
 
@@ -135,3 +135,140 @@ def test_the_default_dtype_does_not_matter():
     for a, b in zip(expected, got, strict=True):
         for name, value in a.state_dict().items():
             assert torch.equal(value, b.state_dict()[name]), f"{name}: drawn in the default dtype?"
+
+
+# variants
+
+
+def logits(model, ids):
+    with torch.no_grad():
+        return model(ids).logits
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_each_variant_begins_with_the_weights_of_the_others(norm):
+    model, reference = variants(CONFIG, 3, (norm,))[norm], ng.twins(CONFIG, 3)[0]
+    mine, theirs = model.state_dict(), reference.state_dict()
+    norms = {name for name, module in reference.named_modules() if isinstance(module, nn.LayerNorm)}
+    affine = {"layer": ("weight", "bias"), "rms": ("weight",)}.get(norm, ())
+    outside = {name for name in theirs if name.rpartition(".")[0] not in norms}
+    assert set(mine) == outside | {f"{name}.{part}" for name in norms for part in affine}
+    for name, value in mine.items():
+        assert torch.equal(value, theirs[name]), f"{name} differs"
+    assert model.lm_head.weight is model.transformer.wte.weight, "the head is not tied any more"
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_each_variant_has_its_norm_with_the_eps_of_the_others(norm):
+    config = GPT2Config(**{**CONFIG.to_dict(), "layer_norm_epsilon": 3e-3})
+    sites = ng.find_norms(variants(config, 3, (norm,))[norm])
+    assert len(sites) == (0 if norm == "none" else 5)
+    assert {site.kind for site in sites} <= {norm.split("-")[0]}
+    assert all(site.eps == pytest.approx(3e-3) for site in sites), f"ε is {sites[0].eps}: the default?"
+
+
+def test_variants_share_no_memory():
+    models = variants(CONFIG, 3)
+    assert list(models) == list(NORMS)
+    places = [{p.data_ptr() for p in model.parameters()} for model in models.values()]
+    assert len(set().union(*places)) == sum(map(len, places)), "training one would train another"
+
+
+def test_a_norm_that_is_none_of_them():
+    with pytest.raises(
+        ValueError, match=r"^norms: expected some of layer, rms, layer-plain, rms-plain, none, got 'ln'"
+    ):
+        variants(CONFIG, 3, ("layer", "ln"))
+
+
+@torch.no_grad()
+def centre(model):
+    """Take the direction 1 from all that writes to the stream, in place; biases are drawn first."""
+    for block in model.transformer.h:
+        for writer in (block.attn.c_proj, block.mlp.c_proj):
+            writer.bias.copy_(torch.linspace(-1, 1, len(writer.bias)) ** 2)
+            for parameter in (writer.weight, writer.bias):
+                parameter -= parameter.mean(-1, keepdim=True)
+    for embedding in (model.transformer.wte, model.transformer.wpe):
+        embedding.weight -= embedding.weight.mean(-1, keepdim=True)
+    return model
+
+
+@pytest.mark.parametrize(("layer", "rms"), [("layer", "rms"), ("layer-plain", "rms-plain")])
+def test_twins_differ_by_the_mean_alone(layer, rms):
+    """Where no hidden vector has a mean, the initial logits are the same; else they are not."""
+    ids = token_ids(2, 16)
+    for change, same in ((lambda model: model, False), (centre, True)):
+        a, b = (logits(change(variants(CONFIG, 3, (norm,))[norm].double()), ids) for norm in (layer, rms))
+        off = float((a - b).abs().max())
+        assert (off <= 1e-12) == same, f"logits differ by {off:.1e}: another ε, or something else than the norm?"
+        assert same or off > 1e-4
+
+
+def test_plain_norms_begin_as_those_with_an_affine_part():
+    ids = token_ids(2, 16)
+    models = {norm: model.double() for norm, model in variants(CONFIG, 3).items()}
+    for norm in ("layer", "rms"):
+        got, expected = logits(models[f"{norm}-plain"], ids), logits(models[norm], ids)
+        close(got, expected, 1e-12, f"logits of {norm}-plain", "Another ε? A mean that stays?")
+    assert (logits(models["none"], ids) - logits(models["layer"], ids)).abs().max() > 0.01
+
+
+# sizes
+
+
+def test_the_papers_sizes():
+    """M blocks of width d have about 12 M d² parameters; embeddings come on top."""
+    blocks = {name: 12 * size.layers * size.width**2 / 1e6 for name, size in SIZES.items()}
+    assert {name: round(blocks[name]) for name in ("70M", "160M", "410M", "1B")} == {
+        "70M": 19,
+        "160M": 85,
+        "410M": 302,
+        "1B": 805,
+    }
+    assert all(size.width % size.heads == 0 for size in SIZES.values())
+
+
+def test_the_model_of_a_size():
+    size = Size(layers=3, width=24, heads=2, rate=1e-3, steps=5, length=20)
+    model = variants(size.config(50), 0, ("rms",))["rms"]
+    assert len(model.transformer.h) == 3 and model.transformer.wte.weight.shape == (50, 24)
+    assert model.transformer.wpe.weight.shape == (20, 24) and model.transformer.h[0].attn.num_heads == 2
+    assert {module.p for module in model.modules() if isinstance(module, nn.Dropout)} == {0.0}, "dropout"
+
+
+# the optimizer
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_matrices_decay_and_vectors_do_not(norm):
+    """Trainer's own grouping would let the gains of RMSNorm decay, and not those of nn.LayerNorm."""
+    model = variants(CONFIG, 3, (norm,))[norm]
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    optimizer = adamw(model, rate=0.01, decay=0.5)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    assert {group["betas"] for group in optimizer.param_groups} == {(0.9, 0.95)}
+    for name, p in model.named_parameters():
+        factor = 1 - 0.01 * 0.5 if p.dim() == 2 else 1.0
+        close(p, before[name] * factor, 1e-8, name, "Decay of a gain or a bias? None of a matrix?")
+
+
+def test_each_parameter_is_in_the_optimizer_once():
+    model = variants(CONFIG, 3, ("rms",))["rms"]
+    held = [p for group in adamw(model, 1e-3).param_groups for p in group["params"]]
+    assert len(held) == len(set(held)) and set(held) == set(model.parameters())
+    assert {group["weight_decay"] for group in adamw(model, 1e-3).param_groups} == {0.0, 0.1}
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(1, 1), (9, 1), (10, 1), (39, 3), (20_000, 2000), (100_000, 2000)])
+def test_the_schedule_by_its_formula(steps, warmup):
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
+    schedule = warmup_cosine(optimizer, steps)
+    factor = schedule.lr_lambdas[0]
+    for step in {0, 1, 5, warmup - 1, warmup, (warmup + steps) // 2, steps - 1} & set(range(steps)):
+        wave = math.cos(math.pi * (step - warmup) / max(1, steps - warmup))
+        expected = (step + 1) / warmup if step < warmup else 0.1 + 0.9 * (1 + wave) / 2
+        assert factor(step) == pytest.approx(expected, abs=1e-12), f"update {step} of {steps}"
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.5 / warmup), "the first update has no rate, or a full one"

@@ -193,7 +193,7 @@ def test_short_documents_are_tokenised_together_and_long_ones_apart(monkeypatch)
         return BYTES.encode(texts)
 
     corpus = of(*["x" * 30] * 8, "x" * 500, "x" * 7, between="")
-    batches = list(TokenBatches(corpus, Encoder(encode, "counting", None), 10**6, 10, 10))
+    batches = list(TokenBatches(corpus, Encoder(encode, "counting", None, 10**6), 10**6, 10, 10))
     assert sizes == [[30] * 4, [30] * 4, [500], [7]]
     assert sum(batch.numel() for batch in batches) == 740
 

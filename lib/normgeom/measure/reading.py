@@ -30,14 +30,16 @@ class Encoder(NamedTuple):
         encode: a list of texts as a list of token ids, ``(n,)`` int64 each, nothing added at either end.
         name: the tokenizer's class, or ``"bytes"``.
         end: the end-of-text token and its id, where there is one.
+        vocabulary: how many ids there are.
     """
 
     encode: Callable[[list[str]], list[Tensor]]
     name: str
     end: tuple[str, int] | None
+    vocabulary: int
 
 
-BYTES = Encoder(lambda texts: [byte_tokens(text) for text in texts], "bytes", None)
+BYTES = Encoder(lambda texts: [byte_tokens(text) for text in texts], "bytes", None, 256)
 
 
 def load_encoder(name_or_path: str, vocabulary: int, revision: str | None = None) -> Encoder:
@@ -69,7 +71,9 @@ def load_encoder(name_or_path: str, vocabulary: int, revision: str | None = None
         return [torch.tensor(of_text, dtype=torch.int64) for of_text in ids]
 
     end = tokenizer.eos_token
-    return Encoder(encode, type(tokenizer).__name__, None if end is None else (end, tokenizer.eos_token_id))
+    return Encoder(
+        encode, type(tokenizer).__name__, None if end is None else (end, tokenizer.eos_token_id), len(tokenizer)
+    )
 
 
 @dataclass

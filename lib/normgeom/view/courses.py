@@ -1,0 +1,136 @@
+"""Pictures of a training: losses, and angles and occupancies over its course."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from normgeom.view.style import COLORS, MARKERS, WIDTH, style
+
+LINES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1)))
+
+
+def losses_over_steps(curves: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:
+    """Loss against updates, one line a model: the mean over seeds in a band from the smallest to the largest.
+
+    Args:
+        curves: for each model's name, rows of ``step``, ``loss`` and, with several seeds, ``seed``.
+    """
+    words = []
+    with style():
+        figure, axis = plt.subplots(figsize=(WIDTH, 3.2))
+        for number, (name, curve) in enumerate(curves.items()):
+            over_seeds = curve.groupby("step").loss
+            mean, low, high = over_seeds.mean(), over_seeds.min(), over_seeds.max()
+            (line,) = axis.plot(mean.index, mean, linestyle=LINES[number % len(LINES)], label=name)
+            axis.fill_between(mean.index, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+            words.append(f"{name} from {mean.iloc[0]:.2f} to {mean.iloc[-1]:.2f}")
+        axis.set(xlabel="updates", ylabel="loss / nats a token")
+        axis.legend()
+    return figure, f"Loss against updates: {', '.join(words)} nats a token."
+
+
+def angles_over_steps(tables: Mapping[str, pd.DataFrame], sites: Sequence[str], side: str = "in") -> tuple[Figure, str]:
+    """Mean angle ± one standard deviation to three directions against updates, a row of panels a norm.
+
+    Args:
+        tables: for each model's name, what :func:`normgeom.measure.courses.beside_signs` gave.
+        sites: the norms that are shown.
+        side: ``"in"`` or ``"out"`` of them.
+    """
+    words = []
+    with style():
+        figure, axes = _grid(tables, sites, "angle / degrees")
+        for (site, name), axis in axes.items():
+            rows = _at(tables[name], site, side)
+            for shift, direction in enumerate(MARKERS):
+                part = rows[rows.direction == direction]
+                axis.errorbar(
+                    _spread_steps(part.step, 0.9 + 0.1 * shift),
+                    part.mean_deg,
+                    part.std_deg,
+                    color=COLORS[direction],
+                    marker=MARKERS[direction],
+                    linestyle="none",
+                    elinewidth=0.9,
+                    markersize=3.5,
+                    label=direction.replace("random_", "random "),
+                )
+            axis.axhline(90, color=COLORS["ink"], linewidth=0.8)
+            last = rows[rows.direction == "uniform"].iloc[-1]
+            words.append(f"{name}, {_short(site)}: {last.mean_deg:.1f} ± {last.std_deg:.1f} at the end")
+        figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return figure, f"Angles at the {side}put of norms against updates. To the uniform vector: {'; '.join(words)}."
+
+
+def occupancy_over_steps(
+    tables: Mapping[str, pd.DataFrame], sites: Sequence[str], side: str = "in"
+) -> tuple[Figure, str]:
+    """Occupancy of the uniform direction against updates, one line a seed, over the band of random signs.
+
+    Arguments are those of :func:`angles_over_steps`; a table may hold several seeds, told apart by a column ``seed``.
+    """
+    words = []
+    with style():
+        figure, axes = _grid(tables, sites, "occupancy d·E[cos²]")
+        for (site, name), axis in axes.items():
+            rows = _at(tables[name], site, side)
+            rows = rows[rows.direction == "uniform"]
+            band = rows.groupby("step")[["low", "median", "high"]].agg(dict(low="min", median="median", high="max"))
+            axis.fill_between(band.index, band.low, band.high, color=COLORS["null"], alpha=0.3, linewidth=0)
+            axis.plot(band.index, band["median"], color=COLORS["null"], linestyle="--", label="random signs, median")
+            for number, (_, run) in enumerate(rows.groupby("seed") if "seed" in rows else [(0, rows)]):
+                label = "uniform vector, one line a seed" if number == 0 else None
+                axis.plot(
+                    run.step,
+                    run.occupancy,
+                    color=COLORS["uniform"],
+                    linestyle=LINES[number % len(LINES)],
+                    marker="o",
+                    markersize=3,
+                    label=label,
+                )
+            axis.set_yscale("log")
+            last = rows[rows.step == rows.step.max()]
+            words.append(
+                f"{name}, {_short(site)}: from {last.occupancy.min():.2g} to {last.occupancy.max():.2g}, "
+                f"band {last.low.min():.2g} to {last.high.max():.2g}"
+            )
+        figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    return figure, f"Occupancy at the {side}put of norms against updates. At the end: {'; '.join(words)}."
+
+
+def _grid(tables: Mapping, sites: Sequence[str], label: str) -> tuple[Figure, dict[tuple[str, str], Axes]]:
+    figure, grid = plt.subplots(
+        len(sites), len(tables), figsize=(WIDTH, 1.2 + 1.9 * len(sites)), sharex=True, sharey="row", squeeze=False
+    )
+    axes = {}
+    for site, row in zip(sites, grid, strict=True):
+        for name, axis in zip(tables, row, strict=True):
+            smallest = min(step for step in tables[name].step if step > 0)
+            axis.set_xscale("symlog", linthresh=smallest)
+            axis.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
+            axis.set_title(f"{name}: {_short(site)}")
+            axes[site, name] = axis
+        row[0].set_ylabel(label)
+    for axis in grid[-1]:
+        axis.set_xlabel("updates")
+    return figure, axes
+
+
+def _at(table: pd.DataFrame, site: str, side: str) -> pd.DataFrame:
+    return table[(table.site == site) & (table.side == side)]
+
+
+def _short(site: str) -> str:
+    return site.removeprefix("transformer.").removeprefix("h.")
+
+
+def _spread_steps(steps: pd.Series, factor: float) -> pd.Series:
+    """Three markers at one step, beside each other on a logarithmic axis."""
+    return steps * factor

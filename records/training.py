@@ -1,0 +1,170 @@
+"""Twins and their variants trained with three seeds: losses, angles over time, gains, distance to the surface."""
+
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+
+import click
+import pandas as pd
+import torch
+from normgeom.measure.corpora import load_corpus
+from normgeom.measure.courses import beside_signs, shapes
+from normgeom.measure.reading import byte_tokens
+from normgeom.measure.records import FOLDER, record
+from normgeom.measure.trainer import DIRECTIONS, Run, fit_and_measure
+from normgeom.models.twins import NORMS, SIZES, variants
+from torch import nn
+from tqdm.auto import tqdm
+
+SIZE, SMALL, SEEDS, HELD_OUT = "1M", "0.2M", (0, 1, 2), 8192
+# What tells two runs of one part from each other.
+KEY = ("norm", "rate", "decay", "start", "seed")
+DRAWN = (0.1,), ("drawn",)
+GRID = {
+    "main": list(product(NORMS, (1e-3,), *DRAWN, SEEDS)),
+    "freedom": [
+        (norm, 1e-3, decay, start, seed)
+        for decay, start in ((0.0, "drawn"), (0.1, "centred"), (0.1, "shifted"))
+        for norm, seed in product(("layer", "rms"), SEEDS)
+    ],
+    "ranks": [*product(("rms",), (3e-3,), *DRAWN, range(40)), *product(("layer",), (3e-3,), *DRAWN, range(10))],
+    "rates": list(product(NORMS, (3e-3,), *DRAWN, SEEDS)),
+}
+# Of each part: a size, and after how many percents of its updates a model is measured.
+PLANS = {"main": (SIZE, 1), "freedom": (SIZE, 10), "ranks": (SMALL, 100), "rates": (SIZE, 100)}
+
+
+@torch.no_grad()
+def prepare(model: nn.Module, start: str) -> None:
+    """Move the initial weights along 1: ``centred`` takes it from all that writes, ``shifted`` adds to embeddings."""
+    stack = model.transformer
+    if start == "shifted":
+        stack.wte.weight += stack.wte.weight.std()
+    if start == "centred":
+        for block in stack.h:
+            for writer in (block.attn.c_proj, block.mlp.c_proj):
+                writer.weight -= writer.weight.mean(1, keepdim=True)
+        for embedding in (stack.wte, stack.wpe):
+            embedding.weight -= embedding.weight.mean(1, keepdim=True)
+
+
+def run(part: str, key: tuple, steps: int | None, kept: Path) -> Path:
+    """Train one model; a folder that holds it is left as it is."""
+    norm, rate, decay, start, seed = key
+    torch.set_num_threads(1)
+    name, percents = PLANS[part]
+    steps = steps or SIZES[name].steps
+    size = replace(SIZES[name], rate=rate, steps=steps, spacing=max(1, percents * steps // 100))
+    text = byte_tokens(load_corpus("stdlib").text)
+    held_out = list(text[-HELD_OUT:].view(-1, size.length).split(size.batch))
+    model = variants(size.config(256), seed, (norm,))[norm]
+    prepare(model, start)
+    folder = kept / part / "-".join(map(str, (*key, steps)))
+    plan = Run(size, seed, decay, save_every=steps)
+    fit_and_measure(model, text[:-HELD_OUT].numpy(), held_out, plan, folder, progress=False)
+    return folder
+
+
+def train_all(steps: int | None, kept: Path, processes: int) -> dict[str, dict[tuple, Path]]:
+    """The folder of each run of each part; those that are there are not run again."""
+    found = {part: {} for part in GRID}
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        jobs = {pool.submit(run, part, key, steps, kept): (part, key) for part, keys in GRID.items() for key in keys}
+        for job in tqdm(as_completed(jobs), total=len(jobs), unit="run"):
+            part, key = jobs[job]
+            found[part][key] = job.result()
+    return {part: {key: found[part][key] for key in keys} for part, keys in GRID.items()}
+
+
+def table(folders: dict[tuple, Path], name: str) -> pd.DataFrame:
+    """One table of some runs, with their keys."""
+    tables = (
+        pd.read_parquet(folder / f"{name}.parquet").assign(**dict(zip(KEY, key, strict=True)))
+        for key, folder in folders.items()
+    )
+    return pd.concat(tables, ignore_index=True)
+
+
+def course(folders: dict[tuple, Path]) -> pd.DataFrame:
+    """Losses of training, means of ten updates."""
+    curve = table(folders, "curve")
+    curve["step"] = (curve.step - 1) // 10 * 10 + 10
+    return curve.groupby(["norm", "seed", "step"], as_index=False, sort=False).loss.mean()
+
+
+def angles(folders: dict[tuple, Path]) -> pd.DataFrame:
+    """Angles beside random signs, one run after the other."""
+    surveys = table(folders, "survey").groupby(list(KEY), sort=False)
+    return pd.concat(
+        [beside_signs(survey).assign(**dict(zip(KEY, key, strict=True))) for key, survey in surveys], ignore_index=True
+    )
+
+
+def forms(folders: dict[tuple, Path]) -> pd.DataFrame:
+    """Gains, axes and distance to the surface, one run after the other."""
+    near, found = table(folders, "surface"), []
+    for key, gains in table(folders, "gains").groupby(list(KEY), sort=False):
+        of_run = near[(near.norm == key[0]) & (near.seed == key[-1])]
+        of_run = shapes(gains, key[0] == "layer").merge(of_run[["step", "site", "q05", "near"]])
+        found.append(of_run.assign(norm=key[0], seed=key[-1]))
+    return pd.concat(found, ignore_index=True)
+
+
+def at_stages(table: pd.DataFrame, percents: tuple[int, ...]) -> pd.DataFrame:
+    """The rows of the start and of some percents of the updates."""
+    return table[table.step.isin([0, *(percent * table.step.max() // 100 for percent in percents)])]
+
+
+@click.command()
+@click.option("--steps", type=int, help="Updates of each run.  [default: its size's]")
+@click.option("--processes", default=2, help="Runs at a time.")
+@click.option("--folder", default=FOLDER, type=click.Path(path_type=Path), help="Where the records go.")
+@click.option("--kept", default="_build/training", type=click.Path(path_type=Path), help="Finished runs.")
+def main(steps: int | None, processes: int, folder: Path, kept: Path) -> None:
+    """Write training-loss, -curve, -angles, -freedom, -ranks and -forms; finished runs are not run again."""
+    runs = train_all(steps, kept, processes)
+    twins = {key: path for key, path in runs["main"].items() if key[0] in ("layer", "rms")}
+    ends = pd.concat([table(folders, "loss").assign(part=part) for part, folders in runs.items()])
+    ends = ends[ends.step == ends.groupby("part").step.transform("max")].drop(columns="step")
+    what = f"Held-out loss in nats a byte after training; those of the part ranks are of the smaller size {SMALL}."
+    _write(folder, "training-loss", SIZE, steps, ends, what)
+    what = "Training loss in nats a byte, means of ten updates, at a rate of 0.001 and a decay of 0.1."
+    _write(folder, "training-curve", SIZE, steps, course(runs["main"]), what)
+    found = at_stages(angles(twins), (1, 2, 5, 10, 20, 50, 100)).drop(columns=["rate", "decay", "start"])
+    what = f"Angles, occupancies and mean lengths at each norm, beside {len(DIRECTIONS) - 3} random sign vectors."
+    _write(folder, "training-angles", SIZE, steps, found, what)
+    free = angles(twins | runs["freedom"]).query("direction == 'uniform' and side == 'in'")
+    free = at_stages(free, (10, 20, 50, 100)).drop(columns=["rate", "direction", "side", "std_deg"])
+    free = free[free.site == free.site.iloc[-1]]
+    what = (
+        "Occupancy of the uniform direction at the last norm's input, with and without weight decay, from three starts."
+    )
+    _write(folder, "training-freedom", SIZE, steps, free, what)
+    ranks = angles(runs["ranks"]).query("direction == 'uniform' and side == 'in'")
+    ranks = ranks[["norm", "seed", "step", "site", "occupancy", "median", "rank"]]
+    what = f"Rank of the uniform direction's occupancy among itself and {len(DIRECTIONS) - 3} sign vectors, many seeds."
+    _write(folder, "training-ranks", SMALL, steps, ranks, what)
+    what = "Gains, their ellipsoids, and the share of outputs within 5 % of the surface."
+    _write(folder, "training-forms", SIZE, steps, forms(twins), what)
+    click.echo(ends.groupby(["part", *KEY[:-1]]).loss.agg(["mean", "min", "max"]).round(3).to_string())
+
+
+def _write(folder: Path, name: str, size: str, steps: int | None, table: pd.DataFrame, what: str) -> None:
+    of = SIZES[size]
+    record(
+        name,
+        table,
+        what,
+        folder,
+        model=f"GPT-2, {of.layers} blocks, d = {of.width}, {of.heads} heads, byte tokens, no dropout, head tied; "
+        "norms of normgeom.models.twins.NORMS",
+        corpus="the standard library's documentation strings (corpus stdlib); its last "
+        f"{HELD_OUT} bytes are held out and measured",
+        training=f"{steps or of.steps} updates of {of.batch} windows of {of.length} bytes; AdamW, β = 0.9 and 0.95, "
+        "matrices and embeddings decay, gradients clipped to norm 1, linear warm-up over a tenth, cosine to a tenth",
+        starts="drawn: as GPT-2's; centred: what writes to the stream without its mean; shifted: the token embedding "
+        "with its standard deviation added to each entry",
+        seeds=f"{sorted(set(table.seed))}: of weights, order of windows and directions",
+    )

@@ -1,0 +1,70 @@
+"""What measuring on the way adds to a training, at the paper's share of tokens."""
+
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import click
+import pandas as pd
+import torch
+from normgeom.measure import trainer
+from normgeom.measure.corpora import load_corpus
+from normgeom.measure.reading import byte_tokens
+from normgeom.measure.records import FOLDER, record
+from normgeom.models.twins import SIZES, variants
+from tqdm.auto import tqdm
+
+SIZE = "1M"
+# Of tokens that are measured to tokens that are trained on between two measurements: a million to 1000 updates of 64
+# windows of 1024.
+SHARE = 10**6 / (1000 * 64 * 1024)
+
+
+def seconds(norm: str, spacing: int) -> tuple[float, float]:
+    """Processor time of a training of two spacings, and of its measurements but the one before the first update."""
+    size = replace(SIZES[SIZE], steps=2 * spacing, spacing=spacing)
+    text = byte_tokens(load_corpus("stdlib").text)
+    windows = max(1, round(SHARE * spacing * size.batch))
+    held_out = list(text[-windows * size.length :].view(windows, size.length).split(size.batch))
+    model, spent, measure = variants(size.config(256), 0, (norm,))[norm], [], trainer.measure_stage
+
+    def timed(*arguments):
+        start = time.process_time()
+        tables = measure(*arguments)
+        spent.append(time.process_time() - start)
+        return tables
+
+    run = trainer.Run(size, save_every=size.steps)
+    with tempfile.TemporaryDirectory() as scratch, patch.object(trainer, "measure_stage", timed):
+        start = time.process_time()
+        trainer.fit_and_measure(model, text.numpy(), held_out, run, Path(scratch), progress=False)
+        whole = time.process_time() - start
+    return whole - spent[0], sum(spent[1:])
+
+
+@click.command()
+@click.option("--rounds", default=3, help="Trainings with each norm.")
+@click.option("--spacing", default=200, help="Updates between two measurements.")
+@click.option("--folder", default=FOLDER, type=click.Path(path_type=Path), help="Where the record goes.")
+def main(rounds: int, spacing: int, folder: Path) -> None:
+    """Write speed-training: processor time of whole trainings over what is left of them without the measurements."""
+    torch.set_num_threads(1)
+    rows = []
+    for norm in ("layer", "rms"):
+        times = [seconds(norm, spacing) for _ in tqdm(range(rounds), desc=norm)]
+        ratio = pd.Series([whole / (whole - measuring) for whole, measuring in times])
+        rows.append(dict(norm=norm, ratio=ratio.median(), lowest=ratio.min(), highest=ratio.max(), rounds=rounds))
+    size = SIZES[SIZE]
+    record(
+        "speed-training",
+        pd.DataFrame(rows),
+        "Processor time of a training with its measurements over the same without the time spent in them.",
+        folder,
+        model=f"GPT-2, {size.layers} blocks, d = {size.width}, byte tokens",
+        training=f"{2 * spacing} updates of {size.batch} windows of {size.length}, measured after each {spacing} on "
+        f"{SHARE:.2%} of the tokens trained on since, the paper's share; {len(trainer.DIRECTIONS)} directions, "
+        "held-out loss, gains and distances to the surface",
+    )
+    click.echo(pd.DataFrame(rows).round(3).to_string(index=False))
