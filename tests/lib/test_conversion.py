@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import normgeom as ng
+import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
@@ -218,10 +219,11 @@ def test_a_class_that_is_named_finds_no_weights(written, kind):
         kind.from_pretrained(written[0])
 
 
-def test_a_survey_of_it_is_refused(written, folder, tmp_path):
+def test_a_survey_of_it_reads_rms_norms(written, folder, tmp_path):
     arguments = ["--model", str(written[0]), "--out", str(tmp_path / "a"), "--corpus", str(folder / "text.txt")]
-    result = CliRunner().invoke(main, ["survey", *arguments, "--device", "cpu"])
-    assert result.exit_code == 1 and "normgeom-rms-norm" in result.stderr
+    result = CliRunner().invoke(main, ["survey", *arguments, "--device", "cpu", "--length", "16"])
+    assert result.exit_code == 0, result.output
+    assert set(pd.read_parquet(tmp_path / "a" / "table.parquet").kind) == {"rms"}
 
 
 # what load_converted takes
@@ -377,7 +379,7 @@ def test_a_kill_leaves_nothing_that_is_taken(folder, run, tmp_path, monkeypatch)
     with pytest.raises(ValueError, match=r"^folder: expected what normgeom convert wrote"):
         ng.load_converted(tmp_path / "out.part")
     with monkeypatch.context() as patch:
-        patch.setattr(conversion, "_read_config", lambda *_: pytest.fail("work before the refusal"))
+        patch.setattr(conversion, "read_config", lambda *_: pytest.fail("work before the refusal"))
         with pytest.raises(FileExistsError, match=r"^out: .*out\.part was left by a run that was killed; remove it"):
             run(tmp_path / "out")
     shutil.rmtree(tmp_path / "out.part")

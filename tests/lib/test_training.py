@@ -22,7 +22,7 @@ from norm_checks import close
 from normgeom.cli import main
 from normgeom.measure import trainer, training
 from normgeom.measure.corpora import load_corpus
-from normgeom.measure.reading import Encoder, byte_tokens
+from normgeom.measure.reading import Encoder, byte_tokens, load_encoder
 from normgeom.measure.stages import held_out_loss
 from normgeom.measure.training import train_twins
 from normgeom.models.twins import NORMS, SIZES, Size, variants
@@ -242,6 +242,8 @@ def test_a_tokenizer_in_a_folder(train, texts, tmp_path):
     got = np.fromfile(tmp_path / "out" / "text.bin", dtype=np.uint8)
     text = (texts / "long.txt").read_text("utf-8")
     assert got.tolist() == words.encode(text).ids[: len(got)]
+    kept = load_encoder(str(tmp_path / "out" / "layer" / "model"), 7)
+    assert kept.encode(["γ ⊙ n"])[0].tolist() == words.encode("γ ⊙ n").ids, "the model came without its tokenizer"
 
 
 # again

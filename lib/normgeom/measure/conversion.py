@@ -10,13 +10,13 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from normgeom.measure.corpora import load_corpus
 from normgeom.measure.folders import versions
 from normgeom.measure.processes import check_choice
-from normgeom.measure.reading import BYTES, TokenBatches
-from normgeom.measure.runs import DTYPES, _read_config
+from normgeom.measure.reading import TokenBatches
+from normgeom.measure.runs import DTYPES, read_config
 from normgeom.models.converted import check_free, save_converted
 from normgeom.models.double import double_throughout
 from normgeom.models.loading import reading
@@ -81,7 +81,7 @@ def convert_model(
         raise ValueError(f"bound: expected a number >= 0, got {bound}")
     if tokens < 1:
         raise ValueError(f"tokens: expected at least 1, got {tokens}")
-    commit, encoder, window = _read_config(model, revision, length)
+    commit, encoder, window = read_config(model, revision, length)
     read = load_corpus(corpus)
     with reading(model):
         network = AutoModelForCausalLM.from_pretrained(model, revision=commit, dtype=dtype).eval()
@@ -100,9 +100,7 @@ def convert_model(
         agreement=asdict(agreement),
         versions=versions(),
     )
-    has_tokenizer = encoder is not BYTES
-    tokenizer = AutoTokenizer.from_pretrained(model, revision=commit).save_pretrained if has_tokenizer else None
-    save_converted(network, out, about, tokenizer)
+    save_converted(network, out, about, encoder.save)
     return agreement
 
 

@@ -31,12 +31,14 @@ class Encoder(NamedTuple):
         name: the tokenizer's class, or ``"bytes"``.
         end: the end-of-text token and its id, where there is one.
         vocabulary: how many ids there are.
+        save: writes the tokenizer's files to a folder; None where there are none.
     """
 
     encode: Callable[[list[str]], list[Tensor]]
     name: str
     end: tuple[str, int] | None
     vocabulary: int
+    save: Callable[[Path], object] | None = None
 
 
 BYTES = Encoder(lambda texts: [byte_tokens(text) for text in texts], "bytes", None, 256)
@@ -71,9 +73,8 @@ def load_encoder(name_or_path: str, vocabulary: int, revision: str | None = None
         return [torch.tensor(of_text, dtype=torch.int64) for of_text in ids]
 
     end = tokenizer.eos_token
-    return Encoder(
-        encode, type(tokenizer).__name__, None if end is None else (end, tokenizer.eos_token_id), len(tokenizer)
-    )
+    at_end = None if end is None else (end, tokenizer.eos_token_id)
+    return Encoder(encode, type(tokenizer).__name__, at_end, len(tokenizer), tokenizer.save_pretrained)
 
 
 @dataclass

@@ -14,7 +14,6 @@ from pathlib import Path
 import torch
 from huggingface_hub import hf_hub_download
 from torch import nn
-from transformers import AutoConfig
 
 from normgeom.measure.corpora import load_corpus
 from normgeom.measure.directions import Directions
@@ -22,7 +21,7 @@ from normgeom.measure.folders import PROVENANCE, claim, note, now, versions, who
 from normgeom.measure.processes import check_choice, launched
 from normgeom.measure.reading import Encoder, TokenBatches, load_encoder
 from normgeom.measure.survey import Survey
-from normgeom.models.loading import load_model, reading
+from normgeom.models.loading import load_config, load_model, reading
 
 TABLE, STATE = "table.parquet", "state-{}-of-{}.npz"
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
@@ -74,7 +73,7 @@ def survey_model(
     check_choice("device_map", device_map, (None, *DEVICE_MAPS))
     matched = Directions(directions, seed).matched
     with launched(device, device_map) as (processes, device):
-        commit, encoder, length = _read_config(model, revision, length)
+        commit, encoder, length = read_config(model, revision, length)
         share = processes.process_index, processes.num_processes
         batches = TokenBatches(load_corpus(corpus), encoder, tokens, length, batch_size, *share)
         pilot = next(iter(replace(batches, rank=0, of=1)), None)
@@ -104,7 +103,7 @@ def survey_model(
             return _finish(out, network, batches) if processes.is_main_process else None
 
 
-def _read_config(model: str, revision: str | None, length: int | None) -> tuple[str | None, Encoder, int]:
+def read_config(model: str, revision: str | None, length: int | None) -> tuple[str | None, Encoder, int]:
     """The commit of a model on the hub (of a folder None), its tokenizer, and the length of windows."""
     commit = None
     if Path(model).is_dir():
@@ -113,9 +112,8 @@ def _read_config(model: str, revision: str | None, length: int | None) -> tuple[
     else:
         with reading(model):
             commit = Path(hf_hub_download(model, "config.json", revision=revision)).parent.name
-    with reading(model):
-        config = AutoConfig.from_pretrained(model, revision=commit)
-        text = config.get_text_config()
+    config = load_config(model, revision=commit)
+    text = config.get_text_config()
     vocabulary = getattr(text, "vocab_size", None)
     if vocabulary is None or config.is_encoder_decoder:
         raise ValueError(f"model: expected one that reads one text, got a {type(config).__name__}")

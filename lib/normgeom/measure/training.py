@@ -112,6 +112,8 @@ def train_twins(
         for name in norms:  # one at a time: the largest fill a device
             model = variants(size.config(encoder.vocabulary), seed, (name,))[name]
             fit_and_measure(model, text, measured_on, run, out / name, device, processes.num_processes, progress)
+            if encoder.save is not None and processes.is_main_process:
+                encoder.save(out / name / "model")
         return _finish(out, len(text), size) if processes.is_main_process else None
 
 
