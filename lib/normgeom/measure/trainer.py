@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, SequentialSampler
 from tqdm.auto import tqdm
 from transformers import GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
@@ -105,7 +105,6 @@ class Run:
             per_device_train_batch_size=at_once,
             gradient_accumulation_steps=self.size.batch // (at_once * processes),
             max_grad_norm=1.0,
-            train_sampling_strategy="sequential",
             seed=self.seed,
             bf16=self.precision == "bf16",
             fp16=self.precision == "fp16",
@@ -193,6 +192,9 @@ class _Trainer(Trainer):
         self.model_accepts_loss_kwargs = False  # the loss is the mean over L − 1, whatever Trainer counts
         for printer in (PrinterCallback, ProgressCallback):
             self.remove_callback(printer)
+
+    def _get_train_sampler(self, *_):
+        return SequentialSampler(self.train_dataset)  # Windows has an order of its own
 
     def _save_checkpoint(self, *arguments):
         with _saving():
