@@ -132,7 +132,8 @@ def main(steps: int | None, processes: int, folder: Path, kept: Path) -> None:
     _write(folder, "training-loss", SIZE, steps, ends, what)
     what = "Training loss in nats a byte, means of ten updates, at a rate of 0.001 and a decay of 0.1."
     _write(folder, "training-curve", SIZE, steps, course(runs["main"]), what)
-    found = at_stages(angles(twins), (1, 2, 5, 10, 20, 50, 100)).drop(columns=["rate", "decay", "start"])
+    found = at_stages(angles(twins), (1, 5, 10, 20, 50, 100)).drop(columns=["rate", "decay", "start"])
+    found = found[(found.direction == "uniform") | (found.side == "in")]
     what = f"Angles, occupancies and mean lengths at each norm, beside {len(DIRECTIONS) - 3} random sign vectors."
     _write(folder, "training-angles", SIZE, steps, found, what)
     free = angles(twins | runs["freedom"]).query("direction == 'uniform' and side == 'in'")
