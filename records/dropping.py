@@ -10,11 +10,10 @@ import normgeom as ng
 import pandas as pd
 import torch
 from normgeom.measure.corpora import load_corpus
-from normgeom.measure.dropping import by_shift, by_site, compare, without_subtraction
-from normgeom.measure.reading import byte_tokens
+from normgeom.measure.dropping import by_shift, by_site, compare, without_norms, without_subtraction
+from normgeom.measure.reading import byte_tokens, windows
 from normgeom.measure.records import FOLDER, record
 from normgeom.measure.turns import in_turns
-from normgeom.models.surgery import replace_module
 from normgeom.models.twins import load_twin
 from torch import Tensor, nn
 from tqdm.auto import tqdm
@@ -42,7 +41,7 @@ def read_twin(models: Path, norm: str, seed: int) -> nn.Module:
 
 def held_out() -> list[Tensor]:
     """What the twins were not trained on."""
-    return list(byte_tokens(load_corpus("stdlib").text)[-HELD_OUT:].view(-1, LENGTH).split(BATCH))
+    return windows(byte_tokens(load_corpus("stdlib").text)[-HELD_OUT:], LENGTH, BATCH)
 
 
 def ways(layer: nn.Module, rms: nn.Module, batches: list[Tensor]) -> pd.DataFrame:
@@ -57,13 +56,18 @@ def ways(layer: nn.Module, rms: nn.Module, batches: list[Tensor]) -> pd.DataFram
 
 
 @torch.no_grad()
+def centre(model: nn.Module, names: tuple[str, ...]) -> None:
+    """Take the mean over the stream, the last axis of each, from the parameters whose names end so."""
+    for name, parameter in model.named_parameters():
+        if name.endswith(names):
+            parameter -= parameter.mean(-1, keepdim=True)
+
+
 def centred(model: nn.Module, names: tuple[str, ...]) -> nn.Module:
     """An RMSNorm twin from whose writers of these names the mean is taken all the same; its head is left alone."""
     model = copy.deepcopy(model)
     model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
-    for name, parameter in model.named_parameters():
-        if name.endswith(names):
-            parameter -= parameter.mean(-1, keepdim=True)
+    centre(model, names)
     return model
 
 
@@ -71,14 +75,6 @@ def centring_rms(rms: nn.Module, batches: list[Tensor]) -> pd.DataFrame:
     """What becomes of an RMSNorm twin whose token embedding, or whose every writer, is centred."""
     changed = {"the token embedding": centred(rms, EMBEDDING), "all that writes": centred(rms, WRITERS)}
     return compare(rms, changed, batches).rename_axis("centred").reset_index()
-
-
-def without_norms(model: nn.Module) -> nn.Module:
-    """A copy with nothing in the place of each norm: no replacement can save more."""
-    model = copy.deepcopy(model)
-    for site in ng.find_norms(model):
-        replace_module(model, site.module, nn.Identity())
-    return model
 
 
 @torch.no_grad()

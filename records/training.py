@@ -11,12 +11,14 @@ import pandas as pd
 import torch
 from normgeom.measure.corpora import load_corpus
 from normgeom.measure.courses import beside_signs, shapes
-from normgeom.measure.reading import byte_tokens
+from normgeom.measure.reading import byte_tokens, windows
 from normgeom.measure.records import FOLDER, record
 from normgeom.measure.trainer import DIRECTIONS, Run, fit_and_measure
 from normgeom.models.twins import NORMS, SIZES, variants
 from torch import nn
 from tqdm.auto import tqdm
+
+from records.dropping import WRITERS, centre
 
 SIZE, SMALL, SEEDS, HELD_OUT = "1M", "0.2M", (0, 1, 2), 8192
 # What tells two runs of one part from each other.
@@ -39,15 +41,11 @@ PLANS = {"main": (SIZE, 1), "freedom": (SIZE, 10), "ranks": (SMALL, 100), "rates
 @torch.no_grad()
 def prepare(model: nn.Module, start: str) -> None:
     """Move the initial weights along 1: ``centred`` takes it from all that writes, ``shifted`` adds to embeddings."""
-    stack = model.transformer
     if start == "shifted":
-        stack.wte.weight += stack.wte.weight.std()
+        embedding = model.transformer.wte.weight
+        embedding += embedding.std()
     if start == "centred":
-        for block in stack.h:
-            for writer in (block.attn.c_proj, block.mlp.c_proj):
-                writer.weight -= writer.weight.mean(1, keepdim=True)
-        for embedding in (stack.wte, stack.wpe):
-            embedding.weight -= embedding.weight.mean(1, keepdim=True)
+        centre(model, WRITERS)
 
 
 def run(part: str, key: tuple, steps: int | None, kept: Path) -> Path:
@@ -58,7 +56,7 @@ def run(part: str, key: tuple, steps: int | None, kept: Path) -> Path:
     steps = steps or SIZES[name].steps
     size = replace(SIZES[name], rate=rate, steps=steps, spacing=max(1, percents * steps // 100))
     text = byte_tokens(load_corpus("stdlib").text)
-    held_out = list(text[-HELD_OUT:].view(-1, size.length).split(size.batch))
+    held_out = windows(text[-HELD_OUT:], size.length, size.batch)
     model = variants(size.config(256), seed, (norm,))[norm]
     prepare(model, start)
     folder = kept / part / "-".join(map(str, (*key, steps)))

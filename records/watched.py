@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from normgeom.measure import trainer
 from normgeom.measure.corpora import load_corpus
-from normgeom.measure.reading import byte_tokens
+from normgeom.measure.reading import byte_tokens, windows
 from normgeom.measure.records import FOLDER, record
 from normgeom.models.twins import SIZES, variants
 from tqdm.auto import tqdm
@@ -26,8 +26,8 @@ def seconds(norm: str, spacing: int) -> tuple[float, float]:
     """Processor time of a training of two spacings, and of its measurements but the one before the first update."""
     size = replace(SIZES[SIZE], steps=2 * spacing, spacing=spacing)
     text = byte_tokens(load_corpus("stdlib").text)
-    windows = max(1, round(SHARE * spacing * size.batch))
-    held_out = list(text[-windows * size.length :].view(windows, size.length).split(size.batch))
+    apart = size.length * max(1, round(SHARE * spacing * size.batch))
+    held_out = windows(text[-apart:], size.length, size.batch)
     model, spent, measure = variants(size.config(256), 0, (norm,))[norm], [], trainer.measure_stage
 
     def timed(*arguments):

@@ -30,6 +30,17 @@ def _split(context: click.Context, parameter: click.Parameter, values: tuple[str
     return [name for value in values for name in value.split(",")]
 
 
+# What several commands take.
+_DEVICE = click.option("--device", help="cpu, cuda, mps, …  [default: an accelerator, if there is one]")
+_OUT = click.option(
+    "--out", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Folder of the result."
+)
+_LENGTH = click.option(
+    "--length", type=click.IntRange(min=1), help="Tokens of a window.  [default: 512 or the model's most]"
+)
+_REVISION = click.option("--revision", help="Branch, tag or commit of a model on the hub.")
+
+
 @click.group(context_settings=dict(help_option_names=["-h", "--help"]))
 @click.version_option(package_name="normgeom")
 def main() -> None:
@@ -38,12 +49,12 @@ def main() -> None:
 
 @main.command()
 @click.option("--model", required=True, help="Name on the hub, or folder that save_pretrained wrote.")
-@click.option("--out", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Folder of the result.")
+@_OUT
 @click.option(
     "--tokens", default=1_000_000, show_default=True, type=click.IntRange(min=1), help="Read at most so many."
 )
 @click.option("--corpus", default="wikipedia", show_default=True, help="wikipedia, openwebtext, stdlib or a text file.")
-@click.option("--length", type=click.IntRange(min=1), help="Tokens of a window.  [default: 512 or the model's most]")
+@_LENGTH
 @click.option("--batch-size", default=8, show_default=True, type=click.IntRange(min=1), help="Windows of a batch.")
 @click.option(
     "--directions",
@@ -61,12 +72,12 @@ def main() -> None:
     help="Besides, so many directions of each null: random, signs and matched.",
 )
 @click.option("--seed", default=0, show_default=True, help="Of the directions that are drawn.")
-@click.option("--device", help="cpu, cuda, mps, …  [default: an accelerator, if there is one]")
+@_DEVICE
 @click.option(
     "--dtype", default="auto", show_default=True, help="auto (as saved), float64, float32, bfloat16, float16."
 )
 @click.option("--device-map", help="auto, balanced, balanced_low_0 or sequential: spread the model over all devices.")
-@click.option("--revision", help="Branch, tag or commit of a model on the hub.")
+@_REVISION
 def survey(out: str, directions: list[str], nulls: int, **options: object) -> None:
     """Angles between hidden vectors and fixed directions, before and after every norm of a model.
 
@@ -85,7 +96,7 @@ def survey(out: str, directions: list[str], nulls: int, **options: object) -> No
 
 @main.command()
 @click.option("--size", required=True, help="1M, 10M, 70M, 160M, 410M or 1B: the last four are the paper's.")
-@click.option("--out", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Folder of the result.")
+@_OUT
 @click.option(
     "--norm", default="both", show_default=True, help="both, all, layer, rms, layer-plain, rms-plain or none."
 )
@@ -109,7 +120,7 @@ def survey(out: str, directions: list[str], nulls: int, **options: object) -> No
     help="Tokens to measure on, the last that are read of the corpus.",
 )
 @click.option("--survey-corpus", help="Measure on another corpus, such as wikipedia.")
-@click.option("--device", help="cpu, cuda, mps, …  [default: an accelerator, if there is one]")
+@_DEVICE
 def train(out: str, **options: object) -> None:
     """Train GPT-2 models that differ in the norm alone, and measure their norms on the way.
 
@@ -132,9 +143,9 @@ def train(out: str, **options: object) -> None:
 @click.option("--bound", default=1e-10, show_default=True, help="Write nothing if a logit changes by more, in float64.")
 @click.option("--tokens", default=1024, show_default=True, help="Compare on at most so many.")
 @click.option("--corpus", default="stdlib", show_default=True, help="stdlib, wikipedia, openwebtext or a text file.")
-@click.option("--length", type=click.IntRange(min=1), help="Tokens of a window.  [default: 512 or the model's most]")
+@_LENGTH
 @click.option("--dtype", default="auto", show_default=True, help="Of what is written: auto (as saved), float64, ….")
-@click.option("--revision", help="Branch, tag or commit of a model on the hub.")
+@_REVISION
 def convert(**options: object) -> None:
     """Write MODEL, which has LayerNorm, as an RMSNorm model that computes the same, to the new folder OUT.
 

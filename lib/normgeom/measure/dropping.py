@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from normgeom.measure.survey import Survey
 from normgeom.models.ablation import drop_mean_subtraction
 from normgeom.models.sites import evaluating, find_norms, forward
-from normgeom.models.surgery import center_writers
+from normgeom.models.surgery import center_writers, replace_module
 
 ALL = "all"
 
@@ -59,6 +59,14 @@ def compare(model: nn.Module, changed: Mapping[str, nn.Module], batches: Iterabl
 def without_subtraction(model: nn.Module, sites: Iterable[str] | None = None) -> nn.Module:
     """A copy that shares the parameters, after :func:`normgeom.drop_mean_subtraction` at the sites of these names."""
     return drop_mean_subtraction(_sharing(model), sites)
+
+
+def without_norms(model: nn.Module) -> nn.Module:
+    """A copy with nothing in the place of each norm: it computes nonsense, and no replacement of norms is faster."""
+    model = copy.deepcopy(model)
+    for site in find_norms(model):
+        replace_module(model, site.module, nn.Identity())
+    return model
 
 
 def shifted(model: nn.Module, c: float) -> nn.Module:

@@ -14,7 +14,7 @@ from normgeom.measure.survey import Survey
 from normgeom.measure.watch import watch
 from normgeom.models.sites import NormSite, evaluating, find_norms
 
-QUANTILES = (0.05, 0.5, 0.95)
+QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
 _MOST = 2**16  # tokens whose distance to the surface is held
 
 
@@ -75,10 +75,10 @@ def surface(model: nn.Module, batches: Iterable[Tensor], sites: Sequence[NormSit
         for ids in batches:
             model(ids.to(model.device))
     rows = []
-    for site, radii in ((site, torch.cat(radii)) for site, radii in found.items()):
-        cut = torch.quantile(radii, torch.tensor(QUANTILES, dtype=radii.dtype)).tolist()
-        rows.append(dict(site=site, **dict(zip(("q05", "q50", "q95"), cut, strict=True))))
-        rows[-1]["near"] = float((radii >= 0.95).double().mean())
+    for site, batches_of_radii in found.items():
+        radii = torch.cat(batches_of_radii)
+        cuts = {name: float(radii.quantile(q)) for name, q in QUANTILES.items()}
+        rows.append(dict(site=site, **cuts, near=float((radii >= 0.95).double().mean())))
     return pd.DataFrame(rows)
 
 

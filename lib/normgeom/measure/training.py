@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from normgeom.measure.corpora import load_corpus
+from normgeom.measure.corpora import Corpus, load_corpus
 from normgeom.measure.folders import PROVENANCE, claim, note, now, versions, whole, writing
 from normgeom.measure.processes import check_choice, launched
-from normgeom.measure.reading import BYTES, Encoder, TokenBatches, load_encoder
+from normgeom.measure.reading import BYTES, Encoder, TokenBatches, load_encoder, windows
 from normgeom.measure.trainer import Run, fit_and_measure
 from normgeom.models.twins import NORMS, SIZES, Size, variants
 
@@ -80,6 +80,7 @@ def train_twins(
     norms = dict(both=("layer", "rms"), all=tuple(NORMS)).get(norm, (norm,))
     run = Run(size, seed, decay, precision, at_once)
     encoder = _load_encoder(tokenizer)
+    text_of, survey_of = load_corpus(corpus), load_corpus(survey_corpus) if survey_corpus else None
     with launched(device) as (processes, device), writing(out):
         run.arguments(out, device, processes.num_processes)  # refuses before any work
         asked = dict(
@@ -89,9 +90,9 @@ def train_twins(
                 name=encoder.name,
                 vocabulary=encoder.vocabulary,
             ),
-            corpus=load_corpus(corpus).provenance,
+            corpus=text_of.provenance,
             held_out=held_out,
-            survey_corpus=survey_corpus and load_corpus(survey_corpus).provenance,
+            survey_corpus=survey_of and survey_of.provenance,
             seed=seed,
             decay=decay,
             precision=precision,
@@ -100,12 +101,12 @@ def train_twins(
             at_once=at_once,
             versions=versions(),
         )
-        survey = _read_survey(survey_corpus, encoder, held_out, size)
+        survey = _read_survey(survey_of, survey_corpus, encoder, held_out, size)
         if processes.is_main_process:
             claim(out, asked, (_TEXT, *NORMS), "training")
             if not (out / _TEXT).exists():
                 apart = 0 if survey else _windows(held_out, size)
-                _write_text(corpus, encoder, apart, size, out / _TEXT, progress)
+                _write_text(text_of, encoder, apart, size, out / _TEXT, progress)
         processes.wait_for_everyone()
         text = np.memmap(out / _TEXT, dtype=_id_type(encoder), mode="r")
         text, measured_on = (text, survey) if survey else _split(text, _windows(held_out, size), size)
@@ -159,10 +160,10 @@ def _windows(held_out: int, size: Size) -> int:
     return max(1, held_out // size.length)
 
 
-def _write_text(corpus: str, encoder: Encoder, apart: int, size: Size, path: Path, progress: bool) -> None:
+def _write_text(corpus: Corpus, encoder: Encoder, apart: int, size: Size, path: Path, progress: bool) -> None:
     """The corpus as token ids: windows to train on and ``apart`` to measure on, or as many as there are."""
     count = (size.steps * size.batch + apart) * size.length
-    batches = TokenBatches(load_corpus(corpus), encoder, count, size.length, size.batch)
+    batches = TokenBatches(corpus, encoder, count, size.length, size.batch)
     with whole(path) as part, part.open("wb") as file:
         for ids in tqdm(batches, desc="tokens", unit="batch", disable=not progress):
             file.write(ids.numpy().astype(_id_type(encoder)).tobytes())
@@ -177,22 +178,22 @@ def _write_text(corpus: str, encoder: Encoder, apart: int, size: Size, path: Pat
         )
 
 
-def _read_survey(corpus: str | None, encoder: Encoder, held_out: int, size: Size) -> list[Tensor]:
+def _read_survey(corpus: Corpus | None, name: str | None, encoder: Encoder, held_out: int, size: Size) -> list[Tensor]:
     """Batches of another corpus to measure on."""
     if corpus is None:
         return []
     count = _windows(held_out, size) * size.length
-    batches = list(TokenBatches(load_corpus(corpus), encoder, count, size.length, size.batch))
+    batches = list(TokenBatches(corpus, encoder, count, size.length, size.batch))
     if not batches:
-        raise ValueError(f"survey_corpus: expected {corpus} to hold a window of {size.length} tokens, it has fewer")
+        raise ValueError(f"survey_corpus: expected {name} to hold a window of {size.length} tokens, it has fewer")
     return batches
 
 
-def _split(text: np.ndarray, windows: int, size: Size) -> tuple[np.ndarray, list[Tensor]]:
+def _split(text: np.ndarray, apart: int, size: Size) -> tuple[np.ndarray, list[Tensor]]:
     """What is trained on, on disk, and the last windows as batches to measure on."""
-    cut = len(text) - windows * size.length
+    cut = len(text) - apart * size.length
     held_out = torch.from_numpy(text[cut:].astype(np.int64))
-    return text[:cut], list(held_out.view(windows, size.length).split(size.batch))
+    return text[:cut], windows(held_out, size.length, size.batch)
 
 
 def _id_type(encoder: Encoder) -> np.dtype:

@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
+from normgeom.models.surgery import replace_module
 from normgeom.norms import LayerNorm, RMSNorm
 
 # What stands in the place of each LayerNorm, by name.  Those without an affine part are "plain".
@@ -107,13 +109,11 @@ def variants(config: GPT2Config, seed: int, norms: Sequence[str] = tuple(NORMS))
 
 
 def _with_norm(model: GPT2LMHeadModel, make: Callable[[nn.LayerNorm], nn.Module]) -> GPT2LMHeadModel:
-    for name, module in list(model.named_modules()):
-        if isinstance(module, nn.LayerNorm):
-            parent, _, attribute = name.rpartition(".")
-            norm = make(module).float()
-            norm.load_state_dict({key: module.state_dict()[key] for key in norm.state_dict()})
-            setattr(model.get_submodule(parent), attribute, norm)
-    return model.eval()
+    for module in [module for module in model.modules() if isinstance(module, nn.LayerNorm)]:
+        norm = make(module).float()
+        norm.load_state_dict({key: module.state_dict()[key] for key in norm.state_dict()})
+        replace_module(model, module, norm)
+    return model
 
 
 def save_twin(model: GPT2LMHeadModel, folder: str | os.PathLike) -> None:
@@ -169,15 +169,16 @@ def adamw(model: nn.Module, rate: float, decay: float = 0.1) -> torch.optim.Adam
 
 
 def warmup_cosine(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LambdaLR:
-    """A linear warm-up over a tenth of the steps, at most 2000, then a cosine to a tenth of the rate."""
+    """The rate of an optimizer over ``steps`` updates, by :func:`rate_factor`."""
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, partial(rate_factor, steps=steps))
+
+
+def rate_factor(step: int, steps: int) -> float:
+    """Of the peak rate: a linear warm-up over a tenth of the steps, at most 2000, then a cosine to a tenth."""
     warmup = max(1, min(2000, steps // 10))
-
-    def factor(step: int) -> float:
-        if step < warmup:
-            return (step + 1) / warmup
-        return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
-
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    if step < warmup:
+        return (step + 1) / warmup
+    return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
 
 def train(

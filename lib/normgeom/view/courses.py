@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from normgeom.view.plots import angle_bars
 from normgeom.view.style import COLORS, MARKERS, WIDTH, style
 
 LINES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1)))
@@ -50,17 +51,8 @@ def angles_over_steps(tables: Mapping[str, pd.DataFrame], sites: Sequence[str], 
             rows = _at(tables[name], site, side)
             for shift, direction in enumerate(MARKERS):
                 part = rows[rows.direction == direction]
-                axis.errorbar(
-                    _spread_steps(part.step, 0.9 + 0.1 * shift),
-                    part.mean_deg,
-                    part.std_deg,
-                    color=COLORS[direction],
-                    marker=MARKERS[direction],
-                    linestyle="none",
-                    elinewidth=0.9,
-                    markersize=3.5,
-                    label=direction.replace("random_", "random "),
-                )
+                beside = part.step * (0.9 + 0.1 * shift)  # on a logarithmic axis
+                angle_bars(axis, beside, part, direction, elinewidth=0.9, markersize=3.5)
             axis.axhline(90, color=COLORS["ink"], linewidth=0.8)
             last = rows[rows.direction == "uniform"].iloc[-1]
             words.append(f"{name}, {_short(site)}: {last.mean_deg:.1f} ± {last.std_deg:.1f} at the end")
@@ -129,8 +121,3 @@ def _at(table: pd.DataFrame, site: str, side: str) -> pd.DataFrame:
 
 def _short(site: str) -> str:
     return site.removeprefix("transformer.").removeprefix("h.")
-
-
-def _spread_steps(steps: pd.Series, factor: float) -> pd.Series:
-    """Three markers at one step, beside each other on a logarithmic axis."""
-    return steps * factor

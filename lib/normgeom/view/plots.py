@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from normgeom.view.style import COLORS, MARKERS, WIDTH, style
@@ -39,16 +40,7 @@ def angles_by_layer(
             rows = _rows(table, side, positions)
             for shift, direction in enumerate(MARKERS):
                 part = rows[rows.direction == direction]
-                axis.errorbar(
-                    [i + 0.22 * (shift - 1) for i in range(len(part))],
-                    part.mean_deg,
-                    part.std_deg,
-                    color=COLORS[direction],
-                    marker=MARKERS[direction],
-                    linestyle="none",
-                    elinewidth=1.0,
-                    label=direction.replace("random_", "random "),
-                )
+                angle_bars(axis, [i + 0.22 * (shift - 1) for i in range(len(part))], part, direction)
             axis.axhline(90, color=COLORS["ink"], linewidth=0.8)
             axis.set(title=model, xlabel="norm, in order of use", xticks=_ticks(rows.site.nunique()))
             uniform = rows[rows.direction == "uniform"]
@@ -60,6 +52,20 @@ def angles_by_layer(
         axes[0, 0].set_ylabel("angle / degrees")
         figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return figure, f"Angles at the {side}put of each norm, mean and standard deviation. " + "; ".join(words) + "."
+
+
+def angle_bars(axis: Axes, places: Sequence[float], rows: pd.DataFrame, direction: str, **look) -> None:
+    """Mean angle ± one standard deviation of each row, at its place, in the look of one of the three directions."""
+    axis.errorbar(
+        places,
+        rows.mean_deg,
+        rows.std_deg,
+        color=COLORS[direction],
+        marker=MARKERS[direction],
+        linestyle="none",
+        label=direction.replace("random_", "random "),
+        **{"elinewidth": 1.0, **look},
+    )
 
 
 def occupancy_by_layer(
