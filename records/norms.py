@@ -35,6 +35,8 @@ GOALS = {
     ("layer", "float32", True): 0.95,
 }
 
+CELL = ["threads", "rows", "d", "dtype", "backward"]
+
 Norm = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -67,8 +69,8 @@ def _transformers(d: int) -> Norm:
 
 def race(
     rows: int, d: int, dtype: torch.dtype, backward: bool, rounds: int, compiler: bool, device: str
-) -> Iterable[dict[str, object]]:
-    """All ways in turns, and a copy of the input among them: one row a way."""
+) -> pd.DataFrame:
+    """All ways in turns, and a copy of the input among them: one row a way and round."""
     generator = torch.Generator().manual_seed(0)
     draw = lambda *shape: torch.randn(shape, generator=generator).to(device, dtype).requires_grad_(backward)  # noqa: E731
     x, weight, bias, cotangent = draw(rows, d), draw(d), draw(d), draw(rows, d).detach()
@@ -85,29 +87,37 @@ def race(
         seconds = in_turns(calls, rounds, fill=0.05)
         peaks = {key: peak_bytes(call) / x.nbytes if device == "cpu" else torch.nan for key, call in calls.items()}
     size = dict(rows=rows, d=d, dtype=str(dtype).removeprefix("torch."), backward=backward)
-    for norm, way in seconds:
-        own, rival = seconds[norm, way], seconds[norm, "torch"]
-        yield dict(
-            **size,
-            norm=norm,
-            way=way,
-            seconds=own.median(),
-            over_copy=(own / seconds["copy", "torch"]).median(),
-            torch_over_this=(rival / own).median(),
-            lowest=(rival / own).min(),
-            goal=GOALS.get((norm, size["dtype"], backward), 0.0) if way == "normgeom" and rows * d > 10**6 else 0.0,
-            peak=peaks[norm, way],
-        )
+    return pd.DataFrame(
+        [
+            dict(**size, norm=norm, way=way, round=i, seconds=taken, peak=peaks[norm, way])
+            for norm, way in calls
+            for i, taken in enumerate(seconds[norm, way])
+        ]
+    )
 
 
 def races(threads: int, shapes: Iterable[tuple[int, int]], rounds: int, compiler: bool, device: str) -> pd.DataFrame:
     """Every shape, dtype and pass; for a process of its own."""
     torch.set_num_threads(threads)
     cells = list(product(shapes, DTYPES, (False, True)))
-    rows = []
-    for (n, d), dtype, backward in tqdm(cells, unit="cell", desc=f"{threads} thread(s)"):
-        rows += race(n, d, dtype, backward, rounds, compiler, device)
-    return pd.DataFrame(rows)
+    progress = tqdm(cells, unit="cell", desc=f"{threads} thread(s)")
+    return pd.concat([race(*shape, dtype, backward, rounds, compiler, device) for shape, dtype, backward in progress])
+
+
+def ratios(seen: pd.DataFrame) -> pd.DataFrame:
+    """One row a way: medians, over the rounds of all processes, of times and of ratios within a round."""
+    turn = [*CELL, "process", "round"]
+    copies = seen.query("norm == 'copy'")[[*turn, "seconds"]]
+    rivals = seen.query("way == 'torch'")[[*turn, "norm", "seconds"]]
+    seen = seen.merge(copies, on=turn, suffixes=("", "_copy"))
+    seen = seen.merge(rivals, on=[*turn, "norm"], suffixes=("", "_torch"))
+    seen["over_copy"] = seen.seconds / seen.seconds_copy
+    seen["torch_over_this"] = seen["lowest"] = seen.seconds_torch / seen.seconds
+    kinds = dict(seconds="median", over_copy="median", torch_over_this="median", lowest="min", peak="first")
+    table = seen.groupby([*CELL, "norm", "way"], sort=False, as_index=False).agg(kinds)
+    large = (table.way == "normgeom") & (table.rows * table.d > 10**6)
+    goals = [GOALS.get(key, 0.0) for key in zip(table.norm, table.dtype, table.backward, strict=True)]
+    return table.assign(goal=large * goals)
 
 
 def machine(threads: int) -> dict[str, float]:
@@ -119,22 +129,27 @@ def machine(threads: int) -> dict[str, float]:
 
 
 @click.command()
-@click.option("--rounds", default=15, help="How often each way runs.")
+@click.option("--rounds", default=15, help="How often each way runs in a process.")
+@click.option("--processes", default=3, help="How many processes run one after the other: each lays out memory anew.")
 @click.option("--shape", "shapes", type=(int, int), multiple=True, default=SHAPES, help="Rows and features.")
 @click.option("--threads", type=int, multiple=True, default=(1, 2), help="Threads of torch.")
 @click.option("--compiler/--no-compiler", default=None, help="With torch.compile; if there is a compiler, unless said.")
 @click.option("--device", default="cpu", help="cpu or cuda.")
 @click.option("--folder", default=FOLDER, type=click.Path(path_type=Path), help="Where the record goes.")
-def main(rounds: int, shapes, threads, compiler: bool | None, device: str, folder: Path) -> None:
+def main(rounds: int, processes: int, shapes, threads, compiler: bool | None, device: str, folder: Path) -> None:
     """Write speed-norms (speed-norms-cuda) and print where ours stands."""
     if compiler is None:
         compiler = any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++")))
     os.environ.update({name: str(value) for name, value in KEEP.items()})  # read when a process starts
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as fresh:
         settings = threads if device == "cpu" else threads[:1]
-        tables = [fresh.submit(races, number, shapes, rounds, compiler, device) for number in settings]
+        runs = [
+            (number, i, fresh.submit(races, number, shapes, rounds, compiler, device))
+            for i in range(processes)
+            for number in settings
+        ]
         roofs = [fresh.submit(machine, number) for number in settings] if device == "cpu" else []
-        table = pd.concat(t.result().assign(threads=number) for t, number in zip(tables, settings, strict=True))
+        table = ratios(pd.concat([run.result().assign(threads=number, process=i) for number, i, run in runs]))
         roof = pd.DataFrame([r.result() for r in roofs])
     if device == "cpu":
         record(
@@ -155,7 +170,7 @@ def main(rounds: int, shapes, threads, compiler: bool | None, device: str, folde
         "input. Forward without gradients, or forward and backward with gradients by input, gain and (LayerNorm) bias. "
         "A goal of 0 is none.",
         folder,
-        rounds=rounds,
+        rounds=f"{rounds} in each of {processes} processes",
         memory="the C library told to keep what is freed, so that no round clears fresh pages",
         processor=torch.cuda.get_device_name() if device == "cuda" else "CPU",
         seed=0,

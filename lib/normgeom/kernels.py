@@ -13,11 +13,14 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._C import _are_functorch_transforms_active, _is_tracing
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 from normgeom import formula
 
 # Bytes that a block of rows touches, scratch included: a call costs little beside them, a last-level cache holds them.
-BLOCK = 1 << 23
+BLOCK = 7 << 20
 # From this |m|/s on, torch's LayerNorm loses more to the rounding of the mean than to all else.
 FAR = 8.0
 _NONE = torch.empty(0, dtype=torch.long)
@@ -29,12 +32,13 @@ def normalize(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, c
 
     ``gain`` and ``bias`` are in any floating-point dtype; ``centered`` is True for LayerNorm.
     """
-    if _transformed() or any(type(t) not in _ORDINARY for t in (x, gain, bias)):
+    if _transformed() or not {type(x), type(gain), type(bias)} <= _ORDINARY:
         return None
     if not x.is_cpu:
         return _on_cuda(x, gain, bias, eps, centered) if x.is_cuda else None
     wide = formula.wide_dtype(x)
-    gain, bias = (t if t is None or t.dtype == wide else t.to(wide) for t in (gain, bias))
+    gain = gain if gain is None or gain.dtype == wide else gain.to(wide)
+    bias = bias if bias is None or bias.dtype == wide else bias.to(wide)
     norm = _LayerNorm if centered else _RMSNorm
     if torch.is_grad_enabled():
         return norm.apply(x, gain, bias, eps)
@@ -46,12 +50,8 @@ def _transformed() -> bool:
 
     Forward mode is among it: a rule of ours would not nest, and torch's for layer_norm is wrong in torch 2.13.
     """
-    return (
-        torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
-        or torch._C._are_functorch_transforms_active()  # what torch asks before it applies an autograd function
-        or torch.autograd.forward_ad._current_level >= 0
-    )
+    # The second is what torch asks before it applies an autograd function.
+    return is_compiling() or _are_functorch_transforms_active() or _is_tracing() or forward_ad._current_level >= 0
 
 
 def _on_cuda(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centered: bool) -> Tensor | None:
@@ -138,7 +138,10 @@ class _LayerNorm(_Norm):
 def _far(mean: Tensor, rate: Tensor) -> Tensor:
     """Indices of the rows that are not near, NaN among them: torch's variance is that where squares overflow."""
     ratio = mean * rate
-    if not ratio.numel() or float(torch.linalg.vector_norm(ratio, torch.inf)) <= FAR:
+    if not ratio.numel():
+        return _NONE
+    low, high = ratio.aminmax()
+    if low.item() >= -FAR and high.item() <= FAR:
         return _NONE
     return (ratio.flatten().abs_() <= FAR).logical_not_().nonzero().flatten()
 
@@ -155,7 +158,7 @@ def _torchs_back(grad, x, gain, mean, rate, wanted):
     if x.dtype == wide or not any(wanted[1:]):
         return kernel(grad, x, mean, rate)
     by_x, totals = torch.empty_like(x, memory_format=torch.contiguous_format), [None, None]
-    for gs, xs, out, m, scale, room in _blocks(grad, x, by_x, mean, rate, rooms=2):
+    for gs, xs, out, m, scale, room in _blocks(grad, x, by_x, mean, rate, rooms=2, others=1):
         here, *more = kernel(room[0].copy_(gs), room[1].copy_(xs), m, scale)
         out.copy_(here)
         totals = [b if a is None else a.add_(b) for a, b in zip(totals, more, strict=True)]
@@ -169,7 +172,7 @@ def _in_blocks(
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     wide, d = formula.wide_dtype(x), x.shape[-1]
     rate = x.new_empty(x.numel() // d, 1, dtype=wide)
-    least = rate.new_tensor(eps)
+    least = torch.scalar_tensor(eps, dtype=wide)
     for xs, ys, scale, room in _blocks(_rows(x), _rows(y), rate, rooms=int(centered or x.dtype != wide)):
         start = _start(xs, room, centered)
         torch.linalg.vector_norm(start, dim=-1, keepdim=True, out=scale)
@@ -187,39 +190,51 @@ def _in_blocks(
 def _back_in_blocks(grad, x, gain, rate, centered, wanted):
     """Gradients by the rows ``x`` and, in the wide dtype, by gain and bias; with the ``rate`` of :func:`_in_blocks`."""
     d, wide = x.shape[-1], rate.dtype
+    narrow = x.dtype != wide
     by_x = torch.empty_like(x, memory_format=torch.contiguous_format)
-    by_gain, by_bias = torch.zeros(2, d, dtype=wide)
-    for gs, xs, out, scale, room in _blocks(grad, x, by_x, rate, rooms=2 + 2 * (x.dtype != wide)):
-        n = torch.mul(_start(xs, room, centered), scale, out=room[0])
-        if gs.dtype != wide:
-            gs, out_wide = room[2].copy_(gs), room[3]
-        else:
-            out_wide = out
-        product = torch.mul(gs, n, out=room[1])
-        by_gain += product.sum(0)
+    by_bias, sums = torch.zeros(d, dtype=wide), None
+    for gs, xs, out, scale, room in _blocks(grad, x, by_x, rate, rooms=2 + (centered or narrow) + narrow):
+        start = _start(xs, room, centered)
+        scaled, result = room[-1], room[1] if narrow else out
+        gs = scaled.copy_(gs) if narrow else gs
         if wanted[2]:
             by_bias += gs.sum(0)
+        torch.mul(gs, scale, out=scaled)
+        # Block on block: a sum over rows would hand half of them to another thread's cache, and the next pass back.
+        if sums is not None:
+            room[-2].addcmul_(scaled, start)
+        elif wanted[1]:
+            sums = torch.mul(scaled, start, out=room[-2])
         if gain is None:
-            out_wide.copy_(gs)
+            result.copy_(scaled)
         else:
-            product.mul_(gain)
-            torch.mul(gs, gain, out=out_wide)
-        out_wide.addcmul_(n, _means(product), value=-1)
+            torch.mul(scaled, gain, out=result)
+        product = torch.mul(result, start, out=scaled)
+        result.addcmul_(start, _means(product).mul_(scale).mul_(scale), value=-1)
         if centered:
-            out_wide.sub_(_means(out_wide))
-        out_wide.mul_(scale)
-        if out_wide is not out:
-            out.copy_(out_wide)
-    return by_x, by_gain, by_bias
+            result.sub_(_means(result))
+        if narrow:
+            out.copy_(result)
+    return by_x, None if sums is None else sums.sum(0), by_bias
 
 
-def _blocks(*matrices: Tensor, rooms: int) -> Iterator[tuple[Tensor, ...]]:
-    """As many rows of each matrix at a time as fit in a cache with ``rooms`` wide scratch matrices of their size."""
+def _blocks(*matrices: Tensor, rooms: int, others: int = 0) -> Iterator[tuple[Tensor, ...]]:
+    """As many rows of each matrix at a time as stay in a cache, and ``rooms`` wide scratch matrices of their size.
+
+    ``others`` counts such matrices that the caller makes.  What is wide is touched again and again, what is not only
+    to be widened or to be rounded to.
+    """
     (rows, d), wide = matrices[0].shape, formula.wide_dtype(matrices[0])
-    size = max(1, BLOCK // (sum(m.shape[1] * m.element_size() for m in matrices) + rooms * d * wide.itemsize))
-    scratch = torch.empty(rooms, min(size, rows), d, dtype=wide)
-    for start in range(0, rows, size):
-        yield *(m[start : start + size] for m in matrices), scratch[:, : rows - start]
+    width = (rooms + others) * d + sum(m.shape[1] for m in matrices if m.dtype == wide)
+    most = max(1, BLOCK // (width * wide.itemsize))
+    number = max(1, -(-rows // most))
+    size = -(-rows // number)
+    scratch = torch.empty(rooms, size, d, dtype=wide)
+    # Cutting takes as long as a norm of a few rows.
+    cut = zip(*(m.chunk(number) for m in matrices), strict=True) if number > 1 else [matrices]
+    for parts in cut:
+        here = len(parts[0])
+        yield *parts, scratch if here == size else scratch[:, :here]
 
 
 def _rows(x: Tensor) -> Tensor:
