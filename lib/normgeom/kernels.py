@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C import _are_functorch_transforms_active, _is_tracing
+from torch._C._functorch import is_legacy_batchedtensor as _is_batch
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
@@ -23,6 +24,7 @@ from normgeom import formula
 BLOCK = 7 << 20
 # From this |m|/s on, torch's LayerNorm loses more to the rounding of the mean than to all else.
 FAR = 8.0
+_layer_norm_backward = torch.ops.aten.native_layer_norm_backward.default
 _NONE = torch.empty(0, dtype=torch.long)
 _ORDINARY = {Tensor, nn.Parameter, type(None)}
 
@@ -80,16 +82,15 @@ class _Norm(torch.autograd.Function):
 
     @classmethod
     def backward(cls, ctx, grad):
-        x, gain, *statistics = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[:3]
         if grad is None:
             return (None,) * 4
+        x, gain, *statistics = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[:3]
         # batches are what autograd.grad(is_grads_batched=True) hands over
-        if torch.is_grad_enabled() or _transformed() or torch._C._functorch.is_legacy_batchedtensor(grad):
+        if torch.is_grad_enabled() or _transformed() or _is_batch(grad):
             found = formula.pull_back(grad, x, gain, ctx.eps, cls.centered)
-        else:
-            found = cls.back(grad, x, gain, *statistics, wanted)
-        return *(value if want else None for value, want in zip(found, wanted, strict=True)), None
+            return *(value if want else None for value, want in zip(found, wanted, strict=True)), None
+        return *cls.back(grad, x, gain, *statistics, wanted), None
 
 
 class _RMSNorm(_Norm):
@@ -125,14 +126,12 @@ class _LayerNorm(_Norm):
 
     @staticmethod
     def back(grad, x, gain, rate, mean, far, wanted):
-        grad, rows = _rows(grad), _rows(x)
-        near = grad.index_fill(0, far, 0) if len(far) else grad
-        by_x, *others = _torchs_back(near, rows, gain, mean.view(-1, 1), rate.view(-1, 1), wanted)
-        if len(far):
-            here, *more = _back_in_blocks(grad[far], rows[far], gain, rate.view(-1, 1)[far], True, wanted)
-            by_x[far] = here
-            others = [a if a is None else a + b for a, b in zip(others, more, strict=True)]
-        return by_x.view(x.shape), *others
+        if not len(far):
+            return _torchs_back(grad, x, gain, mean, rate, wanted)
+        by_x, *others = _torchs_back(_rows(grad).index_fill(0, far, 0).view(x.shape), x, gain, mean, rate, wanted)
+        rows = (_rows(t)[far] for t in (grad, x))
+        _rows(by_x)[far], *more = _back_in_blocks(*rows, gain, rate.view(-1, 1)[far], True, wanted)
+        return by_x, *(None if a is None else a + b for a, b in zip(others, more, strict=True))
 
 
 def _far(mean: Tensor, rate: Tensor) -> Tensor:
@@ -151,15 +150,12 @@ def _torchs_back(grad, x, gain, mean, rate, wanted):
     d, wide = x.shape[-1], rate.dtype
     given = gain if gain is not None else rate.new_ones(d)
     mask = [True, *wanted[1:]]
-
-    def kernel(grad, x, mean, rate):
-        return torch.ops.aten.native_layer_norm_backward(grad, x, (d,), mean, rate, given, given, mask)
-
     if x.dtype == wide or not any(wanted[1:]):
-        return kernel(grad, x, mean, rate)
+        return _layer_norm_backward(grad, x, (d,), mean, rate, given, given, mask)
     by_x, totals = torch.empty_like(x, memory_format=torch.contiguous_format), [None, None]
-    for gs, xs, out, m, scale, room in _blocks(grad, x, by_x, mean, rate, rooms=2, others=1):
-        here, *more = kernel(room[0].copy_(gs), room[1].copy_(xs), m, scale)
+    for gs, xs, out, m, scale, room in _blocks(*map(_rows, (grad, x, by_x, mean, rate)), rooms=2, others=1):
+        wide_gs, wide_xs = room[0].copy_(gs), room[1].copy_(xs)
+        here, *more = _layer_norm_backward(wide_gs, wide_xs, (d,), m, scale, given, given, mask)
         out.copy_(here)
         totals = [b if a is None else a.add_(b) for a, b in zip(totals, more, strict=True)]
     return by_x, *totals
@@ -192,12 +188,12 @@ def _back_in_blocks(grad, x, gain, rate, centered, wanted):
     d, wide = x.shape[-1], rate.dtype
     narrow = x.dtype != wide
     by_x = torch.empty_like(x, memory_format=torch.contiguous_format)
-    by_bias, sums = torch.zeros(d, dtype=wide), None
+    by_bias, sums = torch.zeros(d, dtype=wide) if wanted[2] else None, None
     for gs, xs, out, scale, room in _blocks(grad, x, by_x, rate, rooms=2 + (centered or narrow) + narrow):
         start = _start(xs, room, centered)
         scaled, result = room[-1], room[1] if narrow else out
         gs = scaled.copy_(gs) if narrow else gs
-        if wanted[2]:
+        if by_bias is not None:
             by_bias += gs.sum(0)
         torch.mul(gs, scale, out=scaled)
         # Block on block: a sum over rows would hand half of them to another thread's cache, and the next pass back.

@@ -127,15 +127,15 @@ def rms_norm(
 def check_arguments(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> None:
     """Raise an error that names the argument unless a norm can take these."""
     check_floating("x", x)
-    if x.dim() == 0 or x.shape[-1] == 0:
+    size = x.shape[-1:]
+    if not any(size):
         raise ValueError(f"x: expected shape (..., d) with d >= 1, got {tuple(x.shape)}")
     for name, value in (("weight", weight), ("bias", bias)):
-        if value is None:
-            continue
-        check_floating(name, value)
-        if value.shape != x.shape[-1:]:
-            expected, got = tuple(x.shape[-1:]), tuple(value.shape)
-            raise ValueError(f"{name}: expected shape {expected}, the last dimension of x, got {got}")
+        if value is not None:
+            check_floating(name, value)
+            if value.shape != size:
+                expected, got = tuple(size), tuple(value.shape)
+                raise ValueError(f"{name}: expected shape {expected}, the last dimension of x, got {got}")
     _check_eps(eps)
 
 
