@@ -20,7 +20,7 @@ from torch.compiler import is_compiling
 
 from normgeom import formula
 
-# Bytes that a block of rows touches, scratch included: a call costs little beside them, a last-level cache holds them.
+# Bytes that are touched again and again in a block of rows: a call costs little beside them, a cache holds them.
 BLOCK = 7 << 20
 # From this |m|/s on, torch's LayerNorm loses more to the rounding of the mean than to all else.
 FAR = 8.0

@@ -211,6 +211,23 @@ def test_a_second_derivative_after_a_first_without_graph(norm, truth):
 
 
 @BOTH
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+def test_derivatives_of_every_order(norm, truth, order):
+    """torch's own LayerNorm is wrong from the third on (claim-third-derivative)."""
+
+    def last(f):
+        x = draw(3, 6).requires_grad_()
+        value = f(x).pow(3).sum()
+        for _ in range(order):
+            (slope,) = torch.autograd.grad(value, x, create_graph=True)
+            value = slope.square().mean()
+        return slope.detach()
+
+    right = last(truth)
+    close(last(norm) / right.abs().max(), right / right.abs().max(), 1e-11, f"derivative {order}", "A statistic held?")
+
+
+@BOTH
 def test_many_gradients_at_once(norm, truth):
     """``is_grads_batched`` runs the backward pass under a vmap of its own kind."""
     x, several = draw(3, 6).requires_grad_(), draw(4, 3, 6, seed=1)
@@ -301,6 +318,14 @@ def test_torch_still_needs_this():
         pytest.skip("written for torch 2.13")
     x = draw(8, 768, mean=1e4, dtype=torch.float32)
     assert (F.layer_norm(x, (768,)) - true_layer_norm(x.double())).abs().max() > 1e-4
+    x, slopes = draw(2, 6).requires_grad_(), []
+    for norm in (true_layer_norm, lambda x: F.layer_norm(x, (6,))):
+        value = norm(x).pow(3).sum()
+        for _ in range(3):
+            (slope,) = torch.autograd.grad(value, x, create_graph=True)
+            value = slope.square().sum()
+        slopes.append(slope.detach())
+    assert (slopes[0] - slopes[1]).norm() > 1e-2 * slopes[0].norm(), "its third derivative is mended"
     x, g = draw(4096, 64, dtype=torch.bfloat16), draw(4096, 64, seed=1, dtype=torch.bfloat16)
     weight = torch.ones(64, dtype=torch.bfloat16, requires_grad=True)
     (got,) = torch.autograd.grad(F.layer_norm(x, (64,), weight), weight, g)
