@@ -210,21 +210,29 @@ def test_a_second_derivative_after_a_first_without_graph(norm, truth):
         assert b.requires_grad or name == "bias"
 
 
-@BOTH
+def slope(norm, order):
+    """The derivative of a sum of cubes, squared, averaged and differentiated again until ``order`` are taken."""
+    x = draw(3, 6).requires_grad_()
+    value = norm(x).pow(3).sum()
+    for _ in range(order):
+        (found,) = torch.autograd.grad(value, x, create_graph=True)
+        value = found.square().mean()
+    return found.detach()
+
+
+def unrolled(x, centered):
+    """Either norm in operations of which torch differentiates each rightly."""
+    c = x - x.mean(-1, keepdim=True) if centered else x
+    return c / (c.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+
+
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
-def test_derivatives_of_every_order(norm, truth, order):
-    """torch's own LayerNorm is wrong from the third on (claim-third-derivative)."""
-
-    def last(f):
-        x = draw(3, 6).requires_grad_()
-        value = f(x).pow(3).sum()
-        for _ in range(order):
-            (slope,) = torch.autograd.grad(value, x, create_graph=True)
-            value = slope.square().mean()
-        return slope.detach()
-
-    right = last(truth)
-    close(last(norm) / right.abs().max(), right / right.abs().max(), 1e-11, f"derivative {order}", "A statistic held?")
+@pytest.mark.parametrize(("norm", "centered"), [(ng.layer_norm, True), (ng.rms_norm, False)])
+def test_derivatives_of_every_order(norm, centered, order):
+    """torch's own LayerNorm, the truth elsewhere, is wrong from the third on (claim-third-derivative)."""
+    right = slope(lambda x: unrolled(x, centered), order)
+    got, scale = slope(lambda x: norm(x, eps=1e-5), order), right.abs().max()
+    close(got / scale, right / scale, 1e-11, f"derivative {order}", "A statistic held fixed in the closed form?")
 
 
 @BOTH
@@ -318,14 +326,8 @@ def test_torch_still_needs_this():
         pytest.skip("written for torch 2.13")
     x = draw(8, 768, mean=1e4, dtype=torch.float32)
     assert (F.layer_norm(x, (768,)) - true_layer_norm(x.double())).abs().max() > 1e-4
-    x, slopes = draw(2, 6).requires_grad_(), []
-    for norm in (true_layer_norm, lambda x: F.layer_norm(x, (6,))):
-        value = norm(x).pow(3).sum()
-        for _ in range(3):
-            (slope,) = torch.autograd.grad(value, x, create_graph=True)
-            value = slope.square().sum()
-        slopes.append(slope.detach())
-    assert (slopes[0] - slopes[1]).norm() > 1e-2 * slopes[0].norm(), "its third derivative is mended"
+    third, right = slope(true_layer_norm, 3), slope(lambda x: unrolled(x, True), 3)
+    assert (third - right).norm() > 1e-2 * right.norm(), "its third derivative is mended"
     x, g = draw(4096, 64, dtype=torch.bfloat16), draw(4096, 64, seed=1, dtype=torch.bfloat16)
     weight = torch.ones(64, dtype=torch.bfloat16, requires_grad=True)
     (got,) = torch.autograd.grad(F.layer_norm(x, (64,), weight), weight, g)
