@@ -189,7 +189,8 @@ def _back_in_blocks(grad, x, gain, rate, centered, wanted):
     narrow = x.dtype != wide
     by_x = torch.empty_like(x, memory_format=torch.contiguous_format)
     by_bias, sums = torch.zeros(d, dtype=wide) if wanted[2] else None, None
-    for gs, xs, out, scale, room in _blocks(grad, x, by_x, rate, rooms=2 + (centered or narrow) + narrow):
+    rooms = 1 + wanted[1] + (centered or narrow) + narrow
+    for gs, xs, out, scale, room in _blocks(grad, x, by_x, rate, rooms=rooms):
         start = _start(xs, room, centered)
         scaled, result = room[-1], room[1] if narrow else out
         gs = scaled.copy_(gs) if narrow else gs

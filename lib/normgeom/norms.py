@@ -54,7 +54,8 @@ def layer_norm(x: Rows, weight: Vector | None = None, bias: Vector | None = None
     Squares leave the range of float32 (as in torch) for entries beyond about 1e19, where rows come out as β, and for
     ``eps=0`` below about 1e-19.  A row's result depends neither on its batch nor on the number of threads.  The mean
     is subtracted twice where it is large, so that its rounding is not left in the result; but on a GPU eager mode
-    uses torch's kernel, which subtracts once, and loses digits as the mean grows beyond the spread (claim-large-means).
+    uses torch's kernel, which subtracts once, and loses digits as the mean grows beyond the spread (claim-large-means),
+    and torch's derivatives, of which the third is wrong (claim-third-derivative, seen on a CPU).
 
     Source: Ba, Kiros and Hinton (2016).
     """

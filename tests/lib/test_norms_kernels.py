@@ -84,6 +84,15 @@ def test_strides_do_not_matter(norm, truth, layout, rows, d, seed):
     both_ways(norm, truth, inputs, draw(*x.shape, seed=seed + 3), 1e-9, f"{layout}, {tuple(x.shape)}, {x.stride()}")
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_strides_do_not_matter_to_far_rows(layout):
+    """Their results are written over torch's: into the tensor that is returned, not into a copy of it."""
+    x = LAYOUTS[layout](12, 40, 5)
+    x = x + 50.0 * (x.sum(-1, keepdim=True) > 0)  # some rows, and the strides of x where it has all its numbers
+    inputs = x, draw(40, seed=1), draw(40, seed=2)
+    both_ways(ng.layer_norm, true_layer_norm, inputs, draw(*x.shape, seed=3), 1e-9, f"{layout}, far rows")
+
+
 @BOTH
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_gradient_that_is_one_number_expanded(norm, truth, dtype):

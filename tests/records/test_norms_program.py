@@ -11,20 +11,8 @@ def table(tmp_path_factory):
     from records.__main__ import main
 
     folder = tmp_path_factory.mktemp("norms")
-    options = [
-        "--rounds",
-        "3",
-        "--processes",
-        "2",
-        "--shape",
-        "32",
-        "64",
-        "--threads",
-        "1",
-        "--no-compiler",
-        "--folder",
-        str(folder),
-    ]
+    size = ["--rounds", "3", "--processes", "2", "--shape", "32", "64", "--threads", "1"]
+    options = [*size, "--no-compiler", "--folder", str(folder)]
     with pytest.MonkeyPatch.context() as patch:
         for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_"):
             patch.setenv(name, "0")  # put back at the end
