@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, float32, float64
 
 
 def widen(x: Tensor) -> Tensor:
@@ -13,7 +13,7 @@ def widen(x: Tensor) -> Tensor:
 
 def wide_dtype(x: Tensor) -> torch.dtype:
     """float32, or float64 if ``x`` is that."""
-    return torch.promote_types(x.dtype, torch.float32)
+    return float64 if x.dtype is float64 else float32
 
 
 def center(x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ computes it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch._C import _are_functorch_transforms_active, _is_tracing
 from torch._C._functorch import is_legacy_batchedtensor as _is_batch
 from torch.autograd import forward_ad
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 
 from normgeom import formula
 
@@ -25,7 +26,6 @@ BLOCK = 7 << 20
 # From this |m|/s on, torch's LayerNorm loses more to the rounding of the mean than to all else.
 FAR = 8.0
 _layer_norm_backward = torch.ops.aten.native_layer_norm_backward.default
-_NONE = torch.empty(0, dtype=torch.long)
 _ORDINARY = {Tensor, nn.Parameter, type(None)}
 
 
@@ -34,13 +34,19 @@ def normalize(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, c
 
     ``gain`` and ``bias`` are in any floating-point dtype; ``centered`` is True for LayerNorm.
     """
-    if _transformed() or not {type(x), type(gain), type(bias)} <= _ORDINARY:
+    if _transformed() or not (type(x) in _ORDINARY and type(gain) in _ORDINARY and type(bias) in _ORDINARY):
         return None
     if not x.is_cpu:
         return _on_cuda(x, gain, bias, eps, centered) if x.is_cuda else None
+    if not x.numel():
+        return None
     wide = formula.wide_dtype(x)
-    gain = gain if gain is None or gain.dtype == wide else gain.to(wide)
-    bias = bias if bias is None or bias.dtype == wide else bias.to(wide)
+    if gain is not None and gain.dtype is not wide:
+        gain = gain.to(wide)
+    if bias is not None and bias.dtype is not wide:
+        bias = bias.to(wide)
+    if centered and x.dtype is wide and (near := _if_near(x, gain, bias, eps)) is not None:
+        return near
     norm = _LayerNorm if centered else _RMSNorm
     if torch.is_grad_enabled():
         return norm.apply(x, gain, bias, eps)
@@ -52,8 +58,9 @@ def _transformed() -> bool:
 
     Forward mode is among it: a rule of ours would not nest, and torch's for layer_norm is wrong in torch 2.13.
     """
-    # The second is what torch asks before it applies an autograd function.
-    return is_compiling() or _are_functorch_transforms_active() or _is_tracing() or forward_ad._current_level >= 0
+    # An export traces tensors of its own type.  The second is what torch asks before it applies an autograd function.
+    traced = is_dynamo_compiling() or _are_functorch_transforms_active() or _is_tracing()
+    return traced or forward_ad._current_level >= 0
 
 
 def _on_cuda(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centered: bool) -> Tensor | None:
@@ -61,8 +68,38 @@ def _on_cuda(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, ce
     if any(t is not None and t.dtype != x.dtype for t in (gain, bias)):
         return None
     if centered:
-        return F.layer_norm(x, x.shape[-1:], gain, bias, eps)
+        return _differentiable(F.layer_norm(x, x.shape[-1:], gain, bias, eps), eps)
     return F.rms_norm(x, x.shape[-1:], gain, eps) if bias is None else None
+
+
+def _if_near(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) -> Tensor | None:
+    """What torch's LayerNorm makes of float32 or float64, or None if a row's mean is many times its spread."""
+    y, mean, rate = torch.native_layer_norm(x, x.shape[-1:], gain, bias, eps)
+    multiply = mean.mul_ if y.grad_fn is None else mean.mul  # torch's record keeps the mean
+    low, high = multiply(rate).aminmax()
+    return _differentiable(y, eps) if low.item() >= -FAR and high.item() <= FAR else None
+
+
+def _differentiable(y: Tensor, eps: float) -> Tensor:
+    """``y`` of torch's LayerNorm, with derivatives that are right beyond the second (claim-third-derivative).
+
+    A hook: torch's own record costs less than an autograd function written in Python.
+    """
+    if (node := y.grad_fn) is not None:
+        node.register_hook(partial(_differentiate_again, eps))
+    return y
+
+
+def _differentiate_again(eps, by_inputs, by_output):
+    """The closed form for torch's gradients by input, gain and bias, where these will be differentiated in turn."""
+    if not torch.is_grad_enabled():
+        return None
+    node = next((g.grad_fn for g in by_inputs if g is not None and g.requires_grad), None)
+    if node is None:
+        return None
+    # The node kept what torch's derivative was taken of; kept here, it would outlive a backward pass.
+    found = formula.pull_back(*by_output[:1], node._saved_input, node._saved_weight, eps, centered=True)
+    return tuple(g if g is None else f.to(g.dtype) for g, f in zip(by_inputs, found, strict=True))
 
 
 class _Norm(torch.autograd.Function):
@@ -119,7 +156,8 @@ class _LayerNorm(_Norm):
         if gain is None and x.dtype != wide:
             gain = torch.ones(d, dtype=wide)  # or torch would round the statistics to the dtype of x
         y, mean, rate = torch.native_layer_norm(x, (d,), gain, bias, eps)
-        far = _far(mean, rate)
+        # NaN is far: torch's variance is that where squares overflow.
+        far = ((mean * rate).flatten().abs_() <= FAR).logical_not_().nonzero().flatten()
         if len(far):
             _rows(y)[far], rate.view(-1, 1)[far] = _in_blocks(_rows(x)[far], gain, bias, eps, centered=True)
         return y, rate, mean, far
@@ -132,17 +170,6 @@ class _LayerNorm(_Norm):
         rows = (_rows(t)[far] for t in (grad, x))
         _rows(by_x)[far], *more = _back_in_blocks(*rows, gain, rate.view(-1, 1)[far], True, wanted)
         return by_x, *(None if a is None else a + b for a, b in zip(others, more, strict=True))
-
-
-def _far(mean: Tensor, rate: Tensor) -> Tensor:
-    """Indices of the rows that are not near, NaN among them: torch's variance is that where squares overflow."""
-    ratio = mean * rate
-    if not ratio.numel():
-        return _NONE
-    low, high = ratio.aminmax()
-    if low.item() >= -FAR and high.item() <= FAR:
-        return _NONE
-    return (ratio.flatten().abs_() <= FAR).logical_not_().nonzero().flatten()
 
 
 def _torchs_back(grad, x, gain, mean, rate, wanted):
@@ -165,22 +192,23 @@ def _in_blocks(
     x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centered: bool
 ) -> tuple[Tensor, Tensor]:
     """``(y, rate)``: the output, in the shape and dtype of ``x``, and 1/s or 1/r, ``(rows, 1)``."""
-    y = torch.empty_like(x, memory_format=torch.contiguous_format)
-    wide, d = formula.wide_dtype(x), x.shape[-1]
-    rate = x.new_empty(x.numel() // d, 1, dtype=wide)
+    rows, wide, d = _rows(x), formula.wide_dtype(x), x.shape[-1]
+    narrow = x.dtype is not wide
+    y = torch.empty_like(rows, memory_format=torch.contiguous_format)
+    rate = rows.new_empty(len(rows), 1, dtype=wide)
     least = torch.scalar_tensor(eps, dtype=wide)
-    for xs, ys, scale, room in _blocks(_rows(x), _rows(y), rate, rooms=int(centered or x.dtype != wide)):
+    for xs, ys, scale, room in _blocks(rows, y, rate, rooms=int(centered or narrow)):
         start = _start(xs, room, centered)
         torch.linalg.vector_norm(start, dim=-1, keepdim=True, out=scale)
         torch.addcmul(least, scale, scale, value=1 / d, out=scale).rsqrt_()
-        result = torch.mul(start, scale, out=ys if ys.dtype == wide else room[0])
+        result = torch.mul(start, scale, out=start if narrow else ys)
         if gain is not None:
             result.mul_(gain)
         if bias is not None:
             result.add_(bias)
-        if result is not ys:
+        if narrow:
             ys.copy_(result)
-    return y, rate
+    return y.view(x.shape), rate
 
 
 def _back_in_blocks(grad, x, gain, rate, centered, wanted):
@@ -235,13 +263,13 @@ def _blocks(*matrices: Tensor, rooms: int, others: int = 0) -> Iterator[tuple[Te
 
 
 def _rows(x: Tensor) -> Tensor:
-    """``(rows, d)``, a view where there is one; of no rows too, where ``reshape(-1, d)`` cannot tell how many."""
-    return x.reshape(x.numel() // x.shape[-1], x.shape[-1])
+    """``(rows, d)``, a view where there is one."""
+    return x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
 
 
 def _start(xs: Tensor, room: Tensor, centered: bool) -> Tensor:
     """The rows whose root mean square is taken, in the wide dtype: themselves where they can be left as they are."""
-    if not centered and xs.dtype == formula.wide_dtype(xs):
+    if not centered and xs.dtype is formula.wide_dtype(xs):
         return xs
     start = room[0].copy_(xs)
     if centered:

@@ -149,7 +149,7 @@ def check_floating(name: str, value: object) -> None:
 
 
 def _check_eps(eps: float) -> None:
-    if not isinstance(eps, (int, float)):
+    if type(eps) is not float and not isinstance(eps, (int, float)):
         raise TypeError(f"eps: expected a number, got {type(eps).__name__}")
     if not eps >= 0:
         raise ValueError(f"eps: expected a number >= 0, got {eps}")

@@ -1,5 +1,7 @@
 """What plain eager mode adds to the norms: the same numbers from blocks of rows, for less time and memory."""
 
+import gc
+import weakref
 from itertools import product
 
 import normgeom as ng
@@ -236,7 +238,11 @@ def unrolled(x, centered):
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
-@pytest.mark.parametrize(("norm", "centered"), [(ng.layer_norm, True), (ng.rms_norm, False)])
+@pytest.mark.parametrize(
+    ("norm", "centered"),
+    [(ng.layer_norm, True), (ng.rms_norm, False), (lambda x, eps: kernels._on_cuda(x, None, None, eps, True), True)],
+    ids=["layer_norm", "rms_norm", "layer_norm as on a GPU"],
+)
 def test_derivatives_of_every_order(norm, centered, order):
     """torch's own LayerNorm, the truth elsewhere, is wrong from the third on (claim-third-derivative)."""
     right = slope(lambda x: unrolled(x, centered), order)
@@ -252,6 +258,65 @@ def test_many_gradients_at_once(norm, truth):
     (got,) = torch.autograd.grad(y, x, several, is_grads_batched=True, retain_graph=True)
     expected = torch.stack([torch.autograd.grad(y, x, g, retain_graph=True)[0] for g in several])
     close(got, expected, 1e-13, "batched gradients", "Written in place?")
+
+
+@BOTH
+def test_many_gradients_that_are_differentiated_again(norm, truth):
+    x, several = draw(3, 6).requires_grad_(), draw(4, 3, 6, seed=1)
+    options = dict(is_grads_batched=True, create_graph=True)
+    found = [torch.autograd.grad(n(x, eps=1e-5), x, several, **options)[0].pow(3).sum() for n in (norm, truth)]
+    got, right = (torch.autograd.grad(f, x)[0] for f in found)
+    close(got, right, 1e-12, "batched gradients, differentiated", "The closed form left out under a vmap?")
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_cotangent_with_a_tangent(norm, truth, dtype):
+    """Forward mode over a backward pass whose graph was built before."""
+    x, g, t = draw(3, 6, dtype=dtype).requires_grad_(), draw(3, 6, seed=1, dtype=dtype), draw(3, 6, seed=2, dtype=dtype)
+    y = norm(x)
+    (expected,) = torch.autograd.grad(y, x, t, retain_graph=True)
+    with torch.autograd.forward_ad.dual_level():
+        (found,) = torch.autograd.grad(y, x, torch.autograd.forward_ad.make_dual(g, t))
+        tangent = torch.autograd.forward_ad.unpack_dual(found).tangent
+    close(tangent, expected, {torch.bfloat16: 2e-2, torch.float32: 1e-5}[dtype], "tangent", "It is linear in g")
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_tensors_saved_elsewhere_are_found_again(norm, truth, dtype):
+    """What offloading and checkpoints do: other tensors than the ones saved come back."""
+    inputs = [draw(4, 6, dtype=dtype), draw(6, seed=1, dtype=dtype), draw(6, seed=2, dtype=dtype)]
+    leaves = [t.clone().requires_grad_() for t in inputs]
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().clone(), lambda t: t):
+        y = norm(*leaves, 1e-5)
+    cotangent = draw(4, 6, seed=3, dtype=dtype)
+    expected = gradients(norm, inputs, cotangent)
+    for create_graph in (False, True):
+        found = torch.autograd.grad(y, leaves, cotangent, retain_graph=True, create_graph=create_graph)
+        for got, right in zip(found, expected, strict=True):
+            close(got, right, {torch.bfloat16: 2e-2, torch.float64: 1e-13}[dtype], "saved elsewhere", "Kept by itself?")
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("back", [False, True])
+def test_nothing_outlives_the_backward_pass(norm, truth, dtype, back):
+    """An output that is kept, as losses are, keeps no input; a graph without a backward pass goes with its output."""
+    leaf = draw(64, 32, dtype=dtype).requires_grad_()
+    x = leaf * 1
+    seen = weakref.ref(x)
+    gc.disable()
+    try:
+        y = norm(x)
+        del x
+        if back:
+            y.sum().backward()
+        else:
+            del y
+        assert seen() is None, "the input is still held"
+    finally:
+        gc.enable()
 
 
 class Silent(torch.autograd.Function):
@@ -282,9 +347,11 @@ class Marked(torch.Tensor):
 @BOTH
 def test_everything_but_plain_eager_mode_gets_the_formula(norm, truth, monkeypatch):
     calls = []
-    plain = {name: getattr(kernels, name).run for name in ("_LayerNorm", "_RMSNorm")}
-    for name, run in plain.items():
-        monkeypatch.setattr(getattr(kernels, name), "run", staticmethod(lambda *a, run=run: calls.append(1) or run(*a)))
+    entries = [(kernels, "_if_near"), (kernels._LayerNorm, "run"), (kernels._RMSNorm, "run")]
+    for owner, name in entries:
+        run = getattr(owner, name)
+        counted = lambda *a, run=run: calls.append(1) or run(*a)  # noqa: E731
+        monkeypatch.setattr(owner, name, staticmethod(counted))
     x, t = draw(3, 6), draw(3, 6, seed=1)
     norm(x)
     assert calls == [1], "plain eager mode is what the kernels are for"
