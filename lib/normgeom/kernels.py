@@ -21,25 +21,35 @@ from torch.compiler import is_dynamo_compiling
 
 from normgeom import formula
 
-# Bytes that are touched again and again in a block of rows: a call costs little beside them, a cache holds them.
-BLOCK = 7 << 20
+# Bytes that a block of rows touches: a call costs little beside them, a cache holds them.
+BLOCK = 8_500_000
 # From this |m|/s on, torch's LayerNorm loses more to the rounding of the mean than to all else.
 FAR = 8.0
 _layer_norm_backward = torch.ops.aten.native_layer_norm_backward.default
-_ORDINARY = {Tensor, nn.Parameter, type(None)}
+_ORDINARY = {Tensor, nn.Parameter}
 
 
-def normalize(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centered: bool) -> Tensor | None:
-    """A norm's output, or None if these are not for a kernel and the formula has to do.
+def takes(x: object, gain: object, bias: object, eps: object) -> bool:
+    """Whether :func:`normalize` can have these: right beyond doubt, on the CPU, and in plain eager mode.
 
-    ``gain`` and ``bias`` are in any floating-point dtype; ``centered`` is True for LayerNorm.
+    What a check of the arguments and a choice of the way would each look at, looked at once: after a large tensor has
+    been through the caches, every look costs a microsecond.
     """
-    if _transformed() or not (type(x) in _ORDINARY and type(gain) in _ORDINARY and type(bias) in _ORDINARY):
-        return None
-    if not x.is_cpu:
-        return _on_cuda(x, gain, bias, eps, centered) if x.is_cuda else None
-    if not x.numel():
-        return None
+    if _transformed() or type(x) not in _ORDINARY or not x.is_cpu or not x.numel():
+        return False
+    size = x.shape[-1:]
+    return (
+        bool(size)
+        and x.is_floating_point()
+        and (gain is None or (type(gain) in _ORDINARY and gain.is_floating_point() and gain.shape == size))
+        and (bias is None or (type(bias) in _ORDINARY and bias.is_floating_point() and bias.shape == size))
+        and isinstance(eps, (float, int))
+        and eps >= 0
+    )
+
+
+def normalize(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centered: bool) -> Tensor:
+    """A norm's output; ``centered`` is True for LayerNorm.  For what it :func:`takes` only."""
     wide = formula.wide_dtype(x)
     if gain is not None and gain.dtype is not wide:
         gain = gain.to(wide)
@@ -53,6 +63,16 @@ def normalize(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, c
     return norm.run(x, gain, bias, eps)[0]
 
 
+def on_cuda(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centered: bool) -> Tensor | None:
+    """What torch's kernels make of ordinary tensors of one dtype, and no bias in RMSNorm, on a GPU; else None."""
+    given = [t for t in (x, gain, bias) if t is not None]
+    if _transformed() or not all(type(t) in _ORDINARY and t.is_cuda and t.dtype == x.dtype for t in given):
+        return None
+    if centered:
+        return _differentiable(F.layer_norm(x, x.shape[-1:], gain, bias, eps), eps)
+    return F.rms_norm(x, x.shape[-1:], gain, eps) if bias is None else None
+
+
 def _transformed() -> bool:
     """Whether something else than plain eager mode watches the operations.
 
@@ -61,15 +81,6 @@ def _transformed() -> bool:
     # An export traces tensors of its own type.  The second is what torch asks before it applies an autograd function.
     traced = is_dynamo_compiling() or _are_functorch_transforms_active() or _is_tracing()
     return traced or forward_ad._current_level >= 0
-
-
-def _on_cuda(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centered: bool) -> Tensor | None:
-    """torch's kernels, for what they take: one dtype, and no bias in RMSNorm."""
-    if any(t is not None and t.dtype != x.dtype for t in (gain, bias)):
-        return None
-    if centered:
-        return _differentiable(F.layer_norm(x, x.shape[-1:], gain, bias, eps), eps)
-    return F.rms_norm(x, x.shape[-1:], gain, eps) if bias is None else None
 
 
 def _if_near(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) -> Tensor | None:
@@ -246,12 +257,11 @@ def _back_in_blocks(grad, x, gain, rate, centered, wanted):
 def _blocks(*matrices: Tensor, rooms: int, others: int = 0) -> Iterator[tuple[Tensor, ...]]:
     """As many rows of each matrix at a time as stay in a cache, and ``rooms`` wide scratch matrices of their size.
 
-    ``others`` counts such matrices that the caller makes.  What is wide is touched again and again, what is not only
-    to be widened or to be rounded to.
+    ``others`` counts such matrices that the caller makes.
     """
     (rows, d), wide = matrices[0].shape, formula.wide_dtype(matrices[0])
-    width = (rooms + others) * d + sum(m.shape[1] for m in matrices if m.dtype == wide)
-    most = max(1, BLOCK // (width * wide.itemsize))
+    width = (rooms + others) * d * wide.itemsize + sum(m.shape[1] * m.itemsize for m in matrices)
+    most = max(1, BLOCK // width)
     number = max(1, -(-rows // most))
     size = -(-rows // number)
     scratch = torch.empty(rooms, size, d, dtype=wide)

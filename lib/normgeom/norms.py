@@ -54,13 +54,15 @@ def layer_norm(x: Rows, weight: Vector | None = None, bias: Vector | None = None
     Squares leave the range of float32 (as in torch) for entries beyond about 1e19, where rows come out as β, and for
     ``eps=0`` below about 1e-19.  A row's result depends neither on its batch nor on the number of threads.  The mean
     is subtracted twice where it is large, so that its rounding is not left in the result; but on a GPU eager mode
-    uses torch's kernel, which subtracts once, and loses digits as the mean grows beyond the spread (claim-large-means),
-    and torch's derivatives, of which the third is wrong (claim-third-derivative, seen on a CPU).
+    uses torch's kernel, which subtracts once, and loses digits as the mean grows beyond the spread (claim-large-means).
+    Derivatives of every order are right; torch's own are up to the second (claim-third-derivative).
 
     Source: Ba, Kiros and Hinton (2016).
     """
+    if kernels.takes(x, weight, bias, eps):
+        return kernels.normalize(x, weight, bias, eps, centered=True)
     check_arguments(x, weight, bias, eps)
-    fast = kernels.normalize(x, weight, bias, eps, centered=True)
+    fast = kernels.on_cuda(x, weight, bias, eps, centered=True)
     return layer_norm_steps(x, weight, bias, eps).output if fast is None else fast
 
 
@@ -109,14 +111,16 @@ def rms_norm(
 
     Source: Zhang and Sennrich (2019).
     """
+    if kernels.takes(x, weight, bias, eps) and not unit_offset:
+        return kernels.normalize(x, weight, bias, eps, centered=False)
     check_arguments(x, weight, bias, eps)
-    if unit_offset and weight is None:
-        raise ValueError("unit_offset=True adds 1 to the weight, but weight is None")
-    gain = widen(weight) + 1 if unit_offset else weight
-    fast = kernels.normalize(x, gain, bias, eps, centered=False)
-    if fast is not None:
+    if unit_offset:
+        if weight is None:
+            raise ValueError("unit_offset=True adds 1 to the weight, but weight is None")
+        return rms_norm(x, widen(weight) + 1, bias, eps)
+    if (fast := kernels.on_cuda(x, weight, bias, eps, centered=False)) is not None:
         return fast
-    wide = widen(x)
+    gain, wide = weight, widen(x)
     output = wide * rate(wide, eps)
     if gain is not None:
         output = output * gain.to(wide.dtype)
@@ -149,7 +153,7 @@ def check_floating(name: str, value: object) -> None:
 
 
 def _check_eps(eps: float) -> None:
-    if type(eps) is not float and not isinstance(eps, (int, float)):
+    if not isinstance(eps, (int, float)):
         raise TypeError(f"eps: expected a number, got {type(eps).__name__}")
     if not eps >= 0:
         raise ValueError(f"eps: expected a number >= 0, got {eps}")
