@@ -25,6 +25,7 @@ from normgeom import formula
 BLOCK = 8_500_000
 # From this |m|/s on, torch's LayerNorm loses more to the rounding of the mean than to all else.
 FAR = 8.0
+_layer_norm = torch.native_layer_norm
 _layer_norm_backward = torch.ops.aten.native_layer_norm_backward.default
 _ORDINARY = {Tensor, nn.Parameter}
 
@@ -69,7 +70,8 @@ def on_cuda(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, cen
     if _transformed() or not all(type(t) in _ORDINARY and t.is_cuda and t.dtype == x.dtype for t in given):
         return None
     if centered:
-        return _differentiable(F.layer_norm(x, x.shape[-1:], gain, bias, eps), eps)
+        y = F.layer_norm(x, x.shape[-1:], gain, bias, eps)
+        return _differentiable(y, eps) if y.requires_grad else y
     return F.rms_norm(x, x.shape[-1:], gain, eps) if bias is None else None
 
 
@@ -85,10 +87,11 @@ def _transformed() -> bool:
 
 def _if_near(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) -> Tensor | None:
     """What torch's LayerNorm makes of float32 or float64, or None if a row's mean is many times its spread."""
-    y, mean, rate = torch.native_layer_norm(x, x.shape[-1:], gain, bias, eps)
-    multiply = mean.mul_ if y.grad_fn is None else mean.mul  # torch's record keeps the mean
-    low, high = multiply(rate).aminmax()
-    return _differentiable(y, eps) if low.item() >= -FAR and high.item() <= FAR else None
+    y, mean, rate = _layer_norm(x, x.shape[-1:], gain, bias, eps)
+    ratio = mean * rate if y.requires_grad else mean.mul_(rate)  # torch's record keeps the mean
+    if not ratio.abs_().max().item() <= FAR:  # NaN is far
+        return None
+    return _differentiable(y, eps) if y.requires_grad else y
 
 
 def _differentiable(y: Tensor, eps: float) -> Tensor:
@@ -96,8 +99,7 @@ def _differentiable(y: Tensor, eps: float) -> Tensor:
 
     A hook: torch's own record costs less than an autograd function written in Python.
     """
-    if (node := y.grad_fn) is not None:
-        node.register_hook(partial(_differentiate_again, eps))
+    y.grad_fn.register_hook(partial(_differentiate_again, eps))
     return y
 
 
@@ -166,7 +168,7 @@ class _LayerNorm(_Norm):
         d, wide = x.shape[-1], formula.wide_dtype(x)
         if gain is None and x.dtype != wide:
             gain = torch.ones(d, dtype=wide)  # or torch would round the statistics to the dtype of x
-        y, mean, rate = torch.native_layer_norm(x, (d,), gain, bias, eps)
+        y, mean, rate = _layer_norm(x, (d,), gain, bias, eps)
         # NaN is far: torch's variance is that where squares overflow.
         far = ((mean * rate).flatten().abs_() <= FAR).logical_not_().nonzero().flatten()
         if len(far):
