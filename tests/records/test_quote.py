@@ -19,7 +19,9 @@ def test_a_line_by_hand():
     three = here[here["rows"] * here.d > 10**6].torch_over_this
     line = next(line for line in quote.table().splitlines() if "`rms_norm`, float32, forward and back" in line)
     low, high = re.search(r"([0-9.]+) to ([0-9.]+) on 1 thread;", line).groups()
-    assert len(three) == 3 and float(low) == round(three.min(), 2) and float(high) == round(three.max(), 2)
+    assert len(three) == 3
+    for got, exact in ((low, three.min()), (high, three.max())):
+        assert 0 <= exact - float(got) < 0.01, "rounded up, a goal that is just missed looks met"
 
 
 def test_a_readme_without_marks_is_left_alone(tmp_path, monkeypatch):
