@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, float32, float64, nn
 from torch._C import _are_functorch_transforms_active, _is_tracing
 from torch._C._functorch import is_legacy_batchedtensor as _is_batch
 from torch.autograd import forward_ad
@@ -30,33 +30,27 @@ _layer_norm_backward = torch.ops.aten.native_layer_norm_backward.default
 _ORDINARY = {Tensor, nn.Parameter}
 
 
-def takes(x: object, gain: object, bias: object, eps: object) -> bool:
-    """Whether :func:`normalize` can have these: right beyond doubt, on the CPU, and in plain eager mode.
+def normalize(x: object, gain: object, bias: object, eps: object, centered: bool) -> Tensor | None:
+    """A norm's output where all is right beyond doubt, on the CPU, and in plain eager mode; else None.
 
-    What a check of the arguments and a choice of the way would each look at, looked at once: after a large tensor has
-    been through the caches, every look costs a microsecond.
+    What a check of the arguments and a choice of the way would each look at is looked at once: after a large tensor has
+    been through the caches, every look costs a microsecond.  ``centered`` is True for LayerNorm.
     """
     if _transformed() or type(x) not in _ORDINARY or not x.is_cpu or not x.numel():
-        return False
-    size = x.shape[-1:]
-    return (
-        bool(size)
-        and x.is_floating_point()
-        and (gain is None or (type(gain) in _ORDINARY and gain.is_floating_point() and gain.shape == size))
-        and (bias is None or (type(bias) in _ORDINARY and bias.is_floating_point() and bias.shape == size))
-        and isinstance(eps, (float, int))
-        and eps >= 0
-    )
-
-
-def normalize(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centered: bool) -> Tensor:
-    """A norm's output; ``centered`` is True for LayerNorm.  For what it :func:`takes` only."""
-    wide = formula.wide_dtype(x)
-    if gain is not None and gain.dtype is not wide:
-        gain = gain.to(wide)
-    if bias is not None and bias.dtype is not wide:
-        bias = bias.to(wide)
-    if centered and x.dtype is wide and (near := _if_near(x, gain, bias, eps)) is not None:
+        return None
+    size, dtype = x.shape[-1:], x.dtype
+    if not (size and dtype.is_floating_point and isinstance(eps, (float, int)) and eps >= 0):
+        return None
+    wide = float64 if dtype is float64 else float32
+    if gain is not None:
+        if type(gain) not in _ORDINARY or not gain.dtype.is_floating_point or gain.shape != size:
+            return None
+        gain = gain if gain.dtype is wide else gain.to(wide)
+    if bias is not None:
+        if type(bias) not in _ORDINARY or not bias.dtype.is_floating_point or bias.shape != size:
+            return None
+        bias = bias if bias.dtype is wide else bias.to(wide)
+    if centered and dtype is wide and (near := _if_near(x, size, gain, bias, eps)) is not None:
         return near
     norm = _LayerNorm if centered else _RMSNorm
     if torch.is_grad_enabled():
@@ -85,9 +79,9 @@ def _transformed() -> bool:
     return traced or forward_ad._current_level >= 0
 
 
-def _if_near(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) -> Tensor | None:
+def _if_near(x: Tensor, size: torch.Size, gain: Tensor | None, bias: Tensor | None, eps: float) -> Tensor | None:
     """What torch's LayerNorm makes of float32 or float64, or None if a row's mean is many times its spread."""
-    y, mean, rate = _layer_norm(x, x.shape[-1:], gain, bias, eps)
+    y, mean, rate = _layer_norm(x, size, gain, bias, eps)
     ratio = mean * rate if y.requires_grad else mean.mul_(rate)  # torch's record keeps the mean
     if not ratio.abs_().max().item() <= FAR:  # NaN is far
         return None

@@ -59,8 +59,8 @@ def layer_norm(x: Rows, weight: Vector | None = None, bias: Vector | None = None
 
     Source: Ba, Kiros and Hinton (2016).
     """
-    if kernels.takes(x, weight, bias, eps):
-        return kernels.normalize(x, weight, bias, eps, centered=True)
+    if (fast := kernels.normalize(x, weight, bias, eps, centered=True)) is not None:
+        return fast
     check_arguments(x, weight, bias, eps)
     fast = kernels.on_cuda(x, weight, bias, eps, centered=True)
     return layer_norm_steps(x, weight, bias, eps).output if fast is None else fast
@@ -111,8 +111,8 @@ def rms_norm(
 
     Source: Zhang and Sennrich (2019).
     """
-    if kernels.takes(x, weight, bias, eps) and not unit_offset:
-        return kernels.normalize(x, weight, bias, eps, centered=False)
+    if not unit_offset and (fast := kernels.normalize(x, weight, bias, eps, centered=False)) is not None:
+        return fast
     check_arguments(x, weight, bias, eps)
     if unit_offset:
         if weight is None:
@@ -120,10 +120,10 @@ def rms_norm(
         return rms_norm(x, widen(weight) + 1, bias, eps)
     if (fast := kernels.on_cuda(x, weight, bias, eps, centered=False)) is not None:
         return fast
-    gain, wide = weight, widen(x)
+    wide = widen(x)
     output = wide * rate(wide, eps)
-    if gain is not None:
-        output = output * gain.to(wide.dtype)
+    if weight is not None:
+        output = output * weight.to(wide.dtype)
     if bias is not None:
         output = output + bias.to(wide.dtype)
     return output.to(x.dtype)
