@@ -13,7 +13,7 @@ def widen(x: Tensor) -> Tensor:
 
 def wide_dtype(x: Tensor) -> torch.dtype:
     """float32, or float64 if ``x`` is that."""
-    return float64 if x.dtype is float64 else float32
+    return float64 if x.dtype == float64 else float32
 
 
 def center(x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, float32, float64, nn
+from torch import Tensor, nn
 from torch._C import _are_functorch_transforms_active, _is_tracing
 from torch._C._functorch import is_legacy_batchedtensor as _is_batch
 from torch.autograd import forward_ad
@@ -38,24 +38,23 @@ def normalize(x: object, gain: object, bias: object, eps: object, centered: bool
     """
     if _transformed() or type(x) not in _ORDINARY or not x.is_cpu or not x.numel():
         return None
-    size, dtype = x.shape[-1:], x.dtype
-    if not (size and dtype.is_floating_point and isinstance(eps, (float, int)) and eps >= 0):
+    size, wide = x.shape[-1:], formula.wide_dtype(x)
+    if not (size and x.is_floating_point() and _fits(gain, size) and _fits(bias, size)):
         return None
-    wide = float64 if dtype is float64 else float32
-    if gain is not None:
-        if type(gain) not in _ORDINARY or not gain.dtype.is_floating_point or gain.shape != size:
-            return None
-        gain = gain if gain.dtype is wide else gain.to(wide)
-    if bias is not None:
-        if type(bias) not in _ORDINARY or not bias.dtype.is_floating_point or bias.shape != size:
-            return None
-        bias = bias if bias.dtype is wide else bias.to(wide)
-    if centered and dtype is wide and (near := _if_near(x, size, gain, bias, eps)) is not None:
+    if not (isinstance(eps, (float, int)) and eps >= 0):
+        return None
+    gain = gain if gain is None or gain.dtype == wide else gain.to(wide)
+    bias = bias if bias is None or bias.dtype == wide else bias.to(wide)
+    if centered and x.dtype == wide and (near := _if_near(x, size, gain, bias, eps)) is not None:
         return near
     norm = _LayerNorm if centered else _RMSNorm
     if torch.is_grad_enabled():
         return norm.apply(x, gain, bias, eps)
     return norm.run(x, gain, bias, eps)[0]
+
+
+def _fits(vector: object, size: torch.Size) -> bool:
+    return vector is None or (type(vector) in _ORDINARY and vector.is_floating_point() and vector.shape == size)
 
 
 def on_cuda(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centered: bool) -> Tensor | None:
@@ -64,8 +63,7 @@ def on_cuda(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, cen
     if _transformed() or not all(type(t) in _ORDINARY and t.is_cuda and t.dtype == x.dtype for t in given):
         return None
     if centered:
-        y = F.layer_norm(x, x.shape[-1:], gain, bias, eps)
-        return _differentiable(y, eps) if y.requires_grad else y
+        return _differentiable(F.layer_norm(x, x.shape[-1:], gain, bias, eps), eps)
     return F.rms_norm(x, x.shape[-1:], gain, eps) if bias is None else None
 
 
@@ -83,9 +81,7 @@ def _if_near(x: Tensor, size: torch.Size, gain: Tensor | None, bias: Tensor | No
     """What torch's LayerNorm makes of float32 or float64, or None if a row's mean is many times its spread."""
     y, mean, rate = _layer_norm(x, size, gain, bias, eps)
     ratio = mean * rate if y.requires_grad else mean.mul_(rate)  # torch's record keeps the mean
-    if not ratio.abs_().max().item() <= FAR:  # NaN is far
-        return None
-    return _differentiable(y, eps) if y.requires_grad else y
+    return _differentiable(y, eps) if ratio.abs_().max().item() <= FAR else None  # NaN is not
 
 
 def _differentiable(y: Tensor, eps: float) -> Tensor:
@@ -93,7 +89,8 @@ def _differentiable(y: Tensor, eps: float) -> Tensor:
 
     A hook: torch's own record costs less than an autograd function written in Python.
     """
-    y.grad_fn.register_hook(partial(_differentiate_again, eps))
+    if y.requires_grad:
+        y.grad_fn.register_hook(partial(_differentiate_again, eps))
     return y
 
 
@@ -105,7 +102,7 @@ def _differentiate_again(eps, by_inputs, by_output):
     if node is None:
         return None
     # The node kept what torch's derivative was taken of; kept here, it would outlive a backward pass.
-    found = formula.pull_back(*by_output[:1], node._saved_input, node._saved_weight, eps, centered=True)
+    found = formula.pull_back(by_output[0], node._saved_input, node._saved_weight, eps, centered=True)
     return tuple(g if g is None else f.to(g.dtype) for g, f in zip(by_inputs, found, strict=True))
 
 
@@ -153,7 +150,9 @@ class _RMSNorm(_Norm):
 
 
 class _LayerNorm(_Norm):
-    """torch's kernel, and blocks in the rows whose mean is many times their spread."""
+    """Where torch's kernel and its record will not do: blocks in the rows whose mean is many times their spread, and in
+    sixteen bits gradients by gain and bias that are not summed in them.
+    """
 
     centered = True
 
@@ -200,7 +199,7 @@ def _in_blocks(
 ) -> tuple[Tensor, Tensor]:
     """``(y, rate)``: the output, in the shape and dtype of ``x``, and 1/s or 1/r, ``(rows, 1)``."""
     rows, wide, d = _rows(x), formula.wide_dtype(x), x.shape[-1]
-    narrow = x.dtype is not wide
+    narrow = x.dtype != wide
     y = torch.empty_like(rows, memory_format=torch.contiguous_format)
     rate = rows.new_empty(len(rows), 1, dtype=wide)
     least = torch.scalar_tensor(eps, dtype=wide)
@@ -275,7 +274,7 @@ def _rows(x: Tensor) -> Tensor:
 
 def _start(xs: Tensor, room: Tensor, centered: bool) -> Tensor:
     """The rows whose root mean square is taken, in the wide dtype: themselves where they can be left as they are."""
-    if not centered and xs.dtype is formula.wide_dtype(xs):
+    if not centered and xs.dtype == formula.wide_dtype(xs):
         return xs
     start = room[0].copy_(xs)
     if centered:

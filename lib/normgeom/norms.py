@@ -55,7 +55,8 @@ def layer_norm(x: Rows, weight: Vector | None = None, bias: Vector | None = None
     ``eps=0`` below about 1e-19.  A row's result depends neither on its batch nor on the number of threads.  The mean
     is subtracted twice where it is large, so that its rounding is not left in the result; but on a GPU eager mode
     uses torch's kernel, which subtracts once, and loses digits as the mean grows beyond the spread (claim-large-means).
-    Derivatives of every order are right; torch's own are up to the second (claim-third-derivative).
+    Derivatives of every order are right, torch's own only up to the second (claim-third-derivative); on a GPU this is
+    not tried yet.
 
     Source: Ba, Kiros and Hinton (2016).
     """

@@ -344,6 +344,14 @@ def test_an_output_without_gradient_is_no_error(norm, truth):
     assert x.grad is not None
 
 
+class Module(torch.nn.Module):
+    """A function as what an export takes."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.forward = function
+
+
 class Marked(torch.Tensor):
     """A subclass, as those of distributed or quantised tensors."""
 
@@ -364,6 +372,7 @@ def test_everything_but_plain_eager_mode_gets_the_formula(norm, truth, monkeypat
     torch.func.jvp(norm, (x,), (t,))
     torch.func.grad(lambda z: norm(z).sum())(x)
     torch.compile(norm, backend="eager", fullgraph=True)(x)
+    torch.export.export(Module(lambda z: norm(z)), (x,), strict=False)
     norm(x.as_subclass(Marked))
     norm(x.to("meta"))
     with torch.autograd.forward_ad.dual_level():
