@@ -25,6 +25,8 @@ DTYPES = torch.float32, torch.bfloat16
 # For glibc: keep what is freed.  As it is set, it clears fresh pages for every large tensor, which takes longer than
 # the norms do, in some rounds and not in others.
 KEEP = dict(MALLOC_MMAP_THRESHOLD_=2**32, MALLOC_TRIM_THRESHOLD_=2**33, MALLOC_TOP_PAD_=2**28)
+# How many times as many rounds: they are shorter where tensors are smaller, and scatter more.
+MORE_ROUNDS = {(4096, 768): 5, (512, 16384): 2}
 # Results that stay where they are, more than a cache holds: as in a network, no output takes the last one's place.
 KEPT = 8
 # Times of torch's over ours: (norm, dtype, with the backward pass)
@@ -101,9 +103,9 @@ def race(
 def races(threads: int, shapes: Iterable[tuple[int, int]], rounds: int, compiler: bool, device: str) -> pd.DataFrame:
     """Every shape, dtype and pass; for a process of its own."""
     torch.set_num_threads(threads)
-    cells = list(product(shapes, DTYPES, (False, True)))
+    cells = [(*cell, rounds * MORE_ROUNDS.get(cell[0], 1)) for cell in product(shapes, DTYPES, (False, True))]
     progress = tqdm(cells, unit="cell", desc=f"{threads} thread(s)")
-    return pd.concat([race(*shape, dtype, backward, rounds, compiler, device) for shape, dtype, backward in progress])
+    return pd.concat([race(*shape, *others, compiler, device) for shape, *others in progress])
 
 
 def ratios(seen: pd.DataFrame) -> pd.DataFrame:
@@ -116,7 +118,8 @@ def ratios(seen: pd.DataFrame) -> pd.DataFrame:
     seen["over_copy"] = seen.seconds / seen.seconds_copy
     seen["torch_over_this"] = seen["lowest"] = seen.seconds_torch / seen.seconds
     kinds = dict(seconds="median", over_copy="median", torch_over_this="median", lowest="min", peak="first")
-    table = seen.groupby([*CELL, "norm", "way"], sort=False, as_index=False).agg(kinds)
+    groups = seen.assign(rounds=1).groupby([*CELL, "norm", "way"], sort=False, as_index=False)
+    table = groups.agg(dict(rounds="sum", **kinds))
     large = (table.way == "normgeom") & (table.rows * table.d > 10**6)
     goals = [GOALS.get(key, 0.0) for key in zip(table.norm, table.dtype, table.backward, strict=True)]
     return table.assign(goal=large * goals)
@@ -131,7 +134,7 @@ def machine(threads: int) -> dict[str, float]:
 
 
 @click.command()
-@click.option("--rounds", default=30, help="How often each way runs in a process.")
+@click.option("--rounds", default=30, help="Rounds in a process at the largest shape; more at some others.")
 @click.option("--processes", default=3, help="How many processes run one after the other: each lays out memory anew.")
 @click.option("--shape", "shapes", type=(int, int), multiple=True, default=SHAPES, help="Rows and features.")
 @click.option("--threads", type=int, multiple=True, default=(1, 2), help="Threads of torch.")
@@ -172,7 +175,8 @@ def main(rounds: int, processes: int, shapes, threads, compiler: bool | None, de
         "input. Forward without gradients, or forward and backward with gradients by input, gain and (LayerNorm) bias. "
         "A goal of 0 is none.",
         folder,
-        rounds=f"{rounds} in each of {processes} processes",
+        processes=processes,
+        results=f"the last {KEPT} stay where they are, so that no output is in a cache before it is written",
         memory="the C library told to keep what is freed, so that no round clears fresh pages",
         processor=torch.cuda.get_device_name() if device == "cuda" else "CPU",
         seed=0,

@@ -28,33 +28,35 @@ FAR = 8.0
 _layer_norm = torch.native_layer_norm
 _layer_norm_backward = torch.ops.aten.native_layer_norm_backward.default
 _ORDINARY = {Tensor, nn.Parameter}
+_OPTIONAL = {*_ORDINARY, type(None)}
+_WIDE = {torch.float32, torch.float64}
 
 
 def normalize(x: object, gain: object, bias: object, eps: object, centered: bool) -> Tensor | None:
     """A norm's output where all is right beyond doubt, on the CPU, and in plain eager mode; else None.
 
-    What a check of the arguments and a choice of the way would each look at is looked at once: after a large tensor has
-    been through the caches, every look costs a microsecond.  ``centered`` is True for LayerNorm.
+    After a large tensor has been through the caches, every look at an argument costs microseconds: as little is looked
+    at as will do.  ``centered`` is True for LayerNorm.
     """
-    if _transformed() or type(x) not in _ORDINARY or not x.is_cpu or not x.numel():
+    if _transformed() or type(x) not in _ORDINARY or type(gain) not in _OPTIONAL or type(bias) not in _OPTIONAL:
         return None
+    if not (x.is_cpu and isinstance(eps, (float, int)) and eps >= 0):
+        return None
+    if centered and x.dtype in _WIDE and (near := _if_near(x, gain, bias, eps)) is not None:
+        return near
     size, wide = x.shape[-1:], formula.wide_dtype(x)
-    if not (size and x.is_floating_point() and _fits(gain, size) and _fits(bias, size)):
-        return None
-    if not (isinstance(eps, (float, int)) and eps >= 0):
+    if not (x.numel() and size and x.is_floating_point() and _fits(gain, size) and _fits(bias, size)):
         return None
     gain = gain if gain is None or gain.dtype == wide else gain.to(wide)
     bias = bias if bias is None or bias.dtype == wide else bias.to(wide)
-    if centered and x.dtype == wide and (near := _if_near(x, size, gain, bias, eps)) is not None:
-        return near
     norm = _LayerNorm if centered else _RMSNorm
     if torch.is_grad_enabled():
         return norm.apply(x, gain, bias, eps)
     return norm.run(x, gain, bias, eps)[0]
 
 
-def _fits(vector: object, size: torch.Size) -> bool:
-    return vector is None or (type(vector) in _ORDINARY and vector.is_floating_point() and vector.shape == size)
+def _fits(vector: Tensor | None, size: torch.Size) -> bool:
+    return vector is None or (vector.is_floating_point() and vector.shape == size)
 
 
 def on_cuda(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centered: bool) -> Tensor | None:
@@ -63,7 +65,8 @@ def on_cuda(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, cen
     if _transformed() or not all(type(t) in _ORDINARY and t.is_cuda and t.dtype == x.dtype for t in given):
         return None
     if centered:
-        return _differentiable(F.layer_norm(x, x.shape[-1:], gain, bias, eps), eps)
+        y = F.layer_norm(x, x.shape[-1:], gain, bias, eps)
+        return _differentiable(y, eps) if y.requires_grad else y
     return F.rms_norm(x, x.shape[-1:], gain, eps) if bias is None else None
 
 
@@ -77,11 +80,16 @@ def _transformed() -> bool:
     return traced or forward_ad._current_level >= 0
 
 
-def _if_near(x: Tensor, size: torch.Size, gain: Tensor | None, bias: Tensor | None, eps: float) -> Tensor | None:
-    """What torch's LayerNorm makes of float32 or float64, or None if a row's mean is many times its spread."""
-    y, mean, rate = _layer_norm(x, size, gain, bias, eps)
-    ratio = mean * rate if y.requires_grad else mean.mul_(rate)  # torch's record keeps the mean
-    return _differentiable(y, eps) if ratio.abs_().max().item() <= FAR else None  # NaN is not
+def _if_near(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) -> Tensor | None:
+    """What torch's LayerNorm makes of float32 or float64, or None: it refuses, or a mean is many times the spread."""
+    try:
+        y, mean, rate = _layer_norm(x, x.shape[-1:], gain, bias, eps)
+        near = (mean * rate).abs_().max().item() <= FAR  # NaN is not
+    except RuntimeError:  # wrong shapes, no rows, dtypes of which ours is wider
+        return None
+    if not near:
+        return None
+    return _differentiable(y, eps) if y.requires_grad else y
 
 
 def _differentiable(y: Tensor, eps: float) -> Tensor:
@@ -89,8 +97,7 @@ def _differentiable(y: Tensor, eps: float) -> Tensor:
 
     A hook: torch's own record costs less than an autograd function written in Python.
     """
-    if y.requires_grad:
-        y.grad_fn.register_hook(partial(_differentiate_again, eps))
+    y.grad_fn.register_hook(partial(_differentiate_again, eps))
     return y
 
 

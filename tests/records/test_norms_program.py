@@ -40,6 +40,10 @@ def test_ratios_are_of_the_same_rounds(table):
     assert (rows.goal == 0).all(), "goals are of large inputs"
 
 
+def test_rounds_of_all_processes_count(table):
+    assert (table[0].rounds == 2 * 3).all()
+
+
 def test_memory_is_that_of_the_way(table):
     """A chain holds its intermediate results, a kernel its output and a number or two a row."""
     peak = table[0].query("not backward and dtype == 'float32'").set_index(["norm", "way"]).peak
