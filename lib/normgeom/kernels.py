@@ -8,12 +8,12 @@ computes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, bfloat16, float16, float32, float64, nn
 from torch._C import _are_functorch_transforms_active, _is_tracing
 from torch._C._functorch import is_legacy_batchedtensor as _is_batch
 from torch.autograd import forward_ad
@@ -29,7 +29,7 @@ _layer_norm = torch.native_layer_norm
 _layer_norm_backward = torch.ops.aten.native_layer_norm_backward.default
 _ORDINARY = {Tensor, nn.Parameter}
 _OPTIONAL = {*_ORDINARY, type(None)}
-_WIDE = {torch.float32, torch.float64}
+_WIDE = {float16: float32, bfloat16: float32, float32: float32, float64: float64}
 
 
 def normalize(x: object, gain: object, bias: object, eps: object, centered: bool) -> Tensor | None:
@@ -40,12 +40,13 @@ def normalize(x: object, gain: object, bias: object, eps: object, centered: bool
     """
     if _transformed() or type(x) not in _ORDINARY or type(gain) not in _OPTIONAL or type(bias) not in _OPTIONAL:
         return None
-    if not (x.is_cpu and isinstance(eps, (float, int)) and eps >= 0):
+    wide = _WIDE.get(dtype := x.dtype)
+    if not (wide and x.is_cpu and isinstance(eps, (float, int)) and eps >= 0):
         return None
-    if centered and x.dtype in _WIDE and (near := _if_near(x, gain, bias, eps)) is not None:
+    if centered and wide == dtype and (near := _if_near(x, gain, bias, eps)) is not None:
         return near
-    size, wide = x.shape[-1:], formula.wide_dtype(x)
-    if not (x.numel() and size and x.is_floating_point() and _fits(gain, size) and _fits(bias, size)):
+    size = x.shape[-1:]
+    if not (size and x.numel() and _fits(gain, size) and _fits(bias, size)):
         return None
     gain = gain if gain is None or gain.dtype == wide else gain.to(wide)
     bias = bias if bias is None or bias.dtype == wide else bias.to(wide)
@@ -84,12 +85,14 @@ def _if_near(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) ->
     """What torch's LayerNorm makes of float32 or float64, or None: it refuses, or a mean is many times the spread."""
     try:
         y, mean, rate = _layer_norm(x, x.shape[-1:], gain, bias, eps)
-        near = (mean * rate).abs_().max().item() <= FAR  # NaN is not
+        recorded = y.requires_grad  # and the mean with it
+        ratio = mean * rate if recorded else mean.mul_(rate)
+        near = ratio.abs_().max().item() <= FAR  # NaN is not
     except RuntimeError:  # wrong shapes, no rows, dtypes of which ours is wider
         return None
     if not near:
         return None
-    return _differentiable(y, eps) if y.requires_grad else y
+    return _differentiable(y, eps) if recorded else y
 
 
 def _differentiable(y: Tensor, eps: float) -> Tensor:
@@ -193,7 +196,7 @@ def _torchs_back(grad, x, gain, mean, rate, wanted):
     if x.dtype == wide or not any(wanted[1:]):
         return _layer_norm_backward(grad, x, (d,), mean, rate, given, given, mask)
     by_x, totals = torch.empty_like(x, memory_format=torch.contiguous_format), [None, None]
-    for gs, xs, out, m, scale, room in _blocks(*map(_rows, (grad, x, by_x, mean, rate)), rooms=2, others=1):
+    for gs, xs, out, m, scale, *room in _blocks(*map(_rows, (grad, x, by_x, mean, rate)), rooms=2, others=1):
         wide_gs, wide_xs = room[0].copy_(gs), room[1].copy_(xs)
         here, *more = _layer_norm_backward(wide_gs, wide_xs, (d,), m, scale, given, given, mask)
         out.copy_(here)
@@ -207,11 +210,11 @@ def _in_blocks(
     """``(y, rate)``: the output, in the shape and dtype of ``x``, and 1/s or 1/r, ``(rows, 1)``."""
     rows, wide, d = _rows(x), formula.wide_dtype(x), x.shape[-1]
     narrow = x.dtype != wide
-    y = torch.empty_like(rows, memory_format=torch.contiguous_format)
-    rate = rows.new_empty(len(rows), 1, dtype=wide)
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    rate = torch.empty(rows.shape[0], 1, dtype=wide)
     least = torch.scalar_tensor(eps, dtype=wide)
-    for xs, ys, scale, room in _blocks(rows, y, rate, rooms=int(centered or narrow)):
-        start = _start(xs, room, centered)
+    for xs, ys, scale, *room in _blocks(rows, _rows(y), rate, rooms=int(centered or narrow)):
+        start = _start(xs, room, centered) if room else xs
         torch.linalg.vector_norm(start, dim=-1, keepdim=True, out=scale)
         torch.addcmul(least, scale, scale, value=1 / d, out=scale).rsqrt_()
         result = torch.mul(start, scale, out=start if narrow else ys)
@@ -221,7 +224,7 @@ def _in_blocks(
             result.add_(bias)
         if narrow:
             ys.copy_(result)
-    return y.view(x.shape), rate
+    return y, rate
 
 
 def _back_in_blocks(grad, x, gain, rate, centered, wanted):
@@ -231,8 +234,8 @@ def _back_in_blocks(grad, x, gain, rate, centered, wanted):
     by_x = torch.empty_like(x, memory_format=torch.contiguous_format)
     by_bias, sums = torch.zeros(d, dtype=wide) if wanted[2] else None, None
     rooms = 1 + wanted[1] + (centered or narrow) + narrow
-    for gs, xs, out, scale, room in _blocks(grad, x, by_x, rate, rooms=rooms):
-        start = _start(xs, room, centered)
+    for gs, xs, out, scale, *room in _blocks(grad, x, by_x, rate, rooms=rooms):
+        start = _start(xs, room, centered) if centered or narrow else xs
         scaled, result = room[-1], room[1] if narrow else out
         gs = scaled.copy_(gs) if narrow else gs
         if by_bias is not None:
@@ -256,22 +259,21 @@ def _back_in_blocks(grad, x, gain, rate, centered, wanted):
     return by_x, None if sums is None else sums.sum(0), by_bias
 
 
-def _blocks(*matrices: Tensor, rooms: int, others: int = 0) -> Iterator[tuple[Tensor, ...]]:
+def _blocks(*matrices: Tensor, rooms: int, others: int = 0) -> Iterable[tuple[Tensor, ...]]:
     """As many rows of each matrix at a time as stay in a cache, and ``rooms`` wide scratch matrices of their size.
 
     ``others`` counts such matrices that the caller makes.
     """
     (rows, d), wide = matrices[0].shape, formula.wide_dtype(matrices[0])
-    width = (rooms + others) * d * wide.itemsize + sum(m.shape[1] * m.itemsize for m in matrices)
-    most = max(1, BLOCK // width)
-    number = max(1, -(-rows // most))
-    size = -(-rows // number)
-    scratch = torch.empty(rooms, size, d, dtype=wide)
+    touched = sum([m.nbytes for m in matrices]) + (rooms + others) * rows * d * wide.itemsize
+    size = -(-rows // min(rows, -(-touched // BLOCK)))
+    number, rest = -(-rows // size), rows % size
     # Cutting takes as long as a norm of a few rows.
-    cut = zip(*(m.chunk(number) for m in matrices), strict=True) if number > 1 else [matrices]
-    for parts in cut:
-        here = len(parts[0])
-        yield *parts, scratch if here == size else scratch[:, :here]
+    cut = [m.chunk(number) for m in matrices] if number > 1 else [(m,) for m in matrices]
+    for _ in range(rooms):
+        room = torch.empty(size, d, dtype=wide)
+        cut.append([room] * number if not rest else [*[room] * (number - 1), room[:rest]])
+    return zip(*cut, strict=True)
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -279,10 +281,8 @@ def _rows(x: Tensor) -> Tensor:
     return x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
 
 
-def _start(xs: Tensor, room: Tensor, centered: bool) -> Tensor:
-    """The rows whose root mean square is taken, in the wide dtype: themselves where they can be left as they are."""
-    if not centered and xs.dtype == formula.wide_dtype(xs):
-        return xs
+def _start(xs: Tensor, room: list[Tensor], centered: bool) -> Tensor:
+    """The rows whose root mean square is taken, in the wide dtype, in the first room."""
     start = room[0].copy_(xs)
     if centered:
         for _ in range(2):  # as in formula.center
@@ -292,4 +292,4 @@ def _start(xs: Tensor, room: Tensor, centered: bool) -> Tensor:
 
 def _means(rows: Tensor) -> Tensor:
     """``(rows, 1)``, each the same whatever the threads: torch shares out the sum of a single row among them."""
-    return rows.mean(-1, keepdim=True) if len(rows) != 1 else rows.expand(2, -1).mean(-1, keepdim=True)[:1]
+    return rows.mean(-1, keepdim=True) if rows.shape[0] != 1 else rows.expand(2, -1).mean(-1, keepdim=True)[:1]
