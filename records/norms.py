@@ -55,8 +55,8 @@ def norms(d: int, compiler: bool) -> dict[tuple[str, str], Norm]:
     }
     if compiler:
         for norm in ("layer", "rms"):
-            ways[norm, "compiled"] = torch.compile(ways[norm, "normgeom"])
-        ways["layer", "compiled torch"] = torch.compile(ways["layer", "torch"])  # which centres once
+            ways[norm, "compiled"] = torch.compile(ways[norm, "normgeom"], fullgraph=True)
+        ways["layer", "compiled torch"] = torch.compile(ways["layer", "torch"], fullgraph=True)  # which centres once
     return ways
 
 
@@ -75,6 +75,7 @@ def race(
     rows: int, d: int, dtype: torch.dtype, backward: bool, rounds: int, compiler: bool, device: str
 ) -> pd.DataFrame:
     """All ways in turns, and a copy of the input among them: one row a way and round."""
+    torch.compiler.reset()  # or graphs of other races count, and beyond a limit nothing is compiled any more
     generator = torch.Generator().manual_seed(0)
     draw = lambda *shape: torch.randn(shape, generator=generator).to(device, dtype).requires_grad_(backward)  # noqa: E731
     x, weight, bias, cotangent = draw(rows, d), draw(d), draw(d), draw(rows, d).detach()
