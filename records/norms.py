@@ -25,7 +25,7 @@ DTYPES = torch.float32, torch.bfloat16
 # For glibc: keep what is freed.  As it is set, it clears fresh pages for every large tensor, which takes longer than
 # the norms do, in some rounds and not in others.
 KEEP = dict(MALLOC_MMAP_THRESHOLD_=2**32, MALLOC_TRIM_THRESHOLD_=2**33, MALLOC_TOP_PAD_=2**28)
-# How many times as many rounds: they are shorter where tensors are smaller, and scatter more.
+# How many times as many rounds: among the large tensors, the smaller scatter more, and their rounds are shorter.
 MORE_ROUNDS = {(4096, 768): 5, (512, 16384): 2}
 # Results that stay where they are, more than a cache holds: as in a network, no output takes the last one's place.
 KEPT = 8
@@ -54,6 +54,7 @@ def norms(d: int, compiler: bool) -> dict[tuple[str, str], Norm]:
         ("rms", "transformers"): _transformers(d),
     }
     if compiler:
+        torch.compiler.reset()  # or graphs of other races count, and beyond a limit there is an error
         for norm in ("layer", "rms"):
             ways[norm, "compiled"] = torch.compile(ways[norm, "normgeom"], fullgraph=True)
         ways["layer", "compiled torch"] = torch.compile(ways["layer", "torch"], fullgraph=True)  # which centres once
@@ -75,7 +76,6 @@ def race(
     rows: int, d: int, dtype: torch.dtype, backward: bool, rounds: int, compiler: bool, device: str
 ) -> pd.DataFrame:
     """All ways in turns, and a copy of the input among them: one row a way and round."""
-    torch.compiler.reset()  # or graphs of other races count, and beyond a limit nothing is compiled any more
     generator = torch.Generator().manual_seed(0)
     draw = lambda *shape: torch.randn(shape, generator=generator).to(device, dtype).requires_grad_(backward)  # noqa: E731
     x, weight, bias, cotangent = draw(rows, d), draw(d), draw(d), draw(rows, d).detach()
@@ -119,8 +119,8 @@ def ratios(seen: pd.DataFrame) -> pd.DataFrame:
     seen["over_copy"] = seen.seconds / seen.seconds_copy
     seen["torch_over_this"] = seen["lowest"] = seen.seconds_torch / seen.seconds
     kinds = dict(seconds="median", over_copy="median", torch_over_this="median", lowest="min", peak="first")
-    groups = seen.assign(rounds=1).groupby([*CELL, "norm", "way"], sort=False, as_index=False)
-    table = groups.agg(dict(rounds="sum", **kinds))
+    table = seen.groupby([*CELL, "norm", "way"], sort=False, as_index=False).agg(dict(round="size", **kinds))
+    table = table.rename(columns={"round": "rounds"})
     large = (table.way == "normgeom") & (table.rows * table.d > 10**6)
     goals = [GOALS.get(key, 0.0) for key in zip(table.norm, table.dtype, table.backward, strict=True)]
     return table.assign(goal=large * goals)
@@ -135,7 +135,7 @@ def machine(threads: int) -> dict[str, float]:
 
 
 @click.command()
-@click.option("--rounds", default=30, help="Rounds in a process at the largest shape; more at some others.")
+@click.option("--rounds", default=30, help="Rounds in a process; at some shapes a multiple.")
 @click.option("--processes", default=3, help="How many processes run one after the other: each lays out memory anew.")
 @click.option("--shape", "shapes", type=(int, int), multiple=True, default=SHAPES, help="Rows and features.")
 @click.option("--threads", type=int, multiple=True, default=(1, 2), help="Threads of torch.")

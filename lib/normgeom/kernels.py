@@ -8,7 +8,7 @@ computes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -29,6 +29,7 @@ _layer_norm = torch.native_layer_norm
 _layer_norm_backward = torch.ops.aten.native_layer_norm_backward.default
 _ORDINARY = {Tensor, nn.Parameter}
 _OPTIONAL = {*_ORDINARY, type(None)}
+# The dtypes that run here, and those they are computed in; all others go to the formula.
 _WIDE = {float16: float32, bfloat16: float32, float32: float32, float64: float64}
 
 
@@ -43,13 +44,17 @@ def normalize(x: object, gain: object, bias: object, eps: object, centered: bool
     wide = _WIDE.get(dtype := x.dtype)
     if not (wide and x.is_cpu and isinstance(eps, (float, int)) and eps >= 0):
         return None
-    if centered and wide == dtype and (near := _if_near(x, gain, bias, eps)) is not None:
+    if centered and wide is dtype and (near := _if_near(x, gain, bias, eps)) is not None:
         return near
     size = x.shape[-1:]
     if not (size and x.numel() and _fits(gain, size) and _fits(bias, size)):
         return None
+    asked = gain, bias
     gain = gain if gain is None or gain.dtype == wide else gain.to(wide)
     bias = bias if bias is None or bias.dtype == wide else bias.to(wide)
+    refused = centered and wide is dtype and (gain is not asked[0] or bias is not asked[1])
+    if refused and (near := _if_near(x, gain, bias, eps)) is not None:
+        return near
     norm = _LayerNorm if centered else _RMSNorm
     if torch.is_grad_enabled():
         return norm.apply(x, gain, bias, eps)
@@ -87,16 +92,16 @@ def _if_near(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) ->
         y, mean, rate = _layer_norm(x, x.shape[-1:], gain, bias, eps)
         recorded = y.requires_grad  # and the mean with it
         ratio = mean * rate if recorded else mean.mul_(rate)
-        near = ratio.abs_().max().item() <= FAR  # NaN is not
-    except RuntimeError:  # wrong shapes, no rows, dtypes of which ours is wider
+        furthest = ratio.abs_().max()
+    except RuntimeError:  # a wrong shape, a gain or bias of another dtype, no rows; the next way meets all else too
         return None
-    if not near:
+    if not furthest.item() <= FAR:  # NaN is not
         return None
     return _differentiable(y, eps) if recorded else y
 
 
 def _differentiable(y: Tensor, eps: float) -> Tensor:
-    """``y`` of torch's LayerNorm, with derivatives that are right beyond the second (claim-third-derivative).
+    """``y`` of torch's LayerNorm, recorded, with derivatives right beyond the second (claim-third-derivative).
 
     A hook: torch's own record costs less than an autograd function written in Python.
     """
@@ -214,7 +219,7 @@ def _in_blocks(
     rate = torch.empty(rows.shape[0], 1, dtype=wide)
     least = torch.scalar_tensor(eps, dtype=wide)
     for xs, ys, scale, *room in _blocks(rows, _rows(y), rate, rooms=int(centered or narrow)):
-        start = _start(xs, room, centered) if room else xs
+        start = _start(xs, room[0], centered) if room else xs
         torch.linalg.vector_norm(start, dim=-1, keepdim=True, out=scale)
         torch.addcmul(least, scale, scale, value=1 / d, out=scale).rsqrt_()
         result = torch.mul(start, scale, out=start if narrow else ys)
@@ -235,7 +240,7 @@ def _back_in_blocks(grad, x, gain, rate, centered, wanted):
     by_bias, sums = torch.zeros(d, dtype=wide) if wanted[2] else None, None
     rooms = 1 + wanted[1] + (centered or narrow) + narrow
     for gs, xs, out, scale, *room in _blocks(grad, x, by_x, rate, rooms=rooms):
-        start = _start(xs, room, centered) if centered or narrow else xs
+        start = _start(xs, room[0], centered) if centered or narrow else xs
         scaled, result = room[-1], room[1] if narrow else out
         gs = scaled.copy_(gs) if narrow else gs
         if by_bias is not None:
@@ -259,14 +264,15 @@ def _back_in_blocks(grad, x, gain, rate, centered, wanted):
     return by_x, None if sums is None else sums.sum(0), by_bias
 
 
-def _blocks(*matrices: Tensor, rooms: int, others: int = 0) -> Iterable[tuple[Tensor, ...]]:
+def _blocks(*matrices: Tensor, rooms: int, others: int = 0) -> Iterator[tuple[Tensor, ...]]:
     """As many rows of each matrix at a time as stay in a cache, and ``rooms`` wide scratch matrices of their size.
 
     ``others`` counts such matrices that the caller makes.
     """
     (rows, d), wide = matrices[0].shape, formula.wide_dtype(matrices[0])
     touched = sum([m.nbytes for m in matrices]) + (rooms + others) * rows * d * wide.itemsize
-    size = -(-rows // min(rows, -(-touched // BLOCK)))
+    number = -(-rows // max(1, BLOCK * rows // touched))
+    size = -(-rows // number)
     number, rest = -(-rows // size), rows % size
     # Cutting takes as long as a norm of a few rows.
     cut = [m.chunk(number) for m in matrices] if number > 1 else [(m,) for m in matrices]
@@ -281,9 +287,9 @@ def _rows(x: Tensor) -> Tensor:
     return x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
 
 
-def _start(xs: Tensor, room: list[Tensor], centered: bool) -> Tensor:
-    """The rows whose root mean square is taken, in the wide dtype, in the first room."""
-    start = room[0].copy_(xs)
+def _start(xs: Tensor, room: Tensor, centered: bool) -> Tensor:
+    """The rows whose root mean square is taken, in ``room`` and its dtype."""
+    start = room.copy_(xs)
     if centered:
         for _ in range(2):  # as in formula.center
             start.sub_(_means(start))

@@ -409,6 +409,31 @@ def test_what_is_saved_is_the_input_and_two_numbers_a_row(norm, truth, dtype):
     assert sum(t.numel() for t in own) <= 2 * 64 + 512, "the output, or a wide copy of the input, is kept"
 
 
+@pytest.mark.parametrize("dtypes", [("float32", "bfloat16"), ("float32", "float64"), ("float64", "float32")])
+def test_a_gain_of_another_dtype_leaves_the_record_to_torch(dtypes):
+    x, gain = draw(3, 6, dtype=getattr(torch, dtypes[0])), draw(6, dtype=getattr(torch, dtypes[1]))
+    y = ng.layer_norm(x.requires_grad_(), gain)
+    assert y.grad_fn.name() == "NativeLayerNormBackward0", "the slower way, for want of a conversion"
+
+
+def test_an_error_of_a_hook_is_not_lost():
+    def refuse(tensor):
+        raise RuntimeError("no room")
+
+    x = draw(3, 6).requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(refuse, refuse), pytest.raises(RuntimeError, match="no room"):
+        ng.layer_norm(x)
+
+
+@BOTH
+def test_eight_bits_go_through_the_formula(norm, truth):
+    x = draw(4, 64).to(torch.float8_e4m3fn)
+    expected = truth(x.double())
+    error = (norm(x).double() - expected).abs()
+    assert norm(x).dtype == x.dtype
+    assert (error <= expected.abs() / 16 + 2**-10).all(), "more than the rounding of three digits after the first"
+
+
 def test_torch_still_needs_this():
     """Bound to torch 2.13: when one of these fails, a part of kernels.py is no longer needed."""
     if not torch.__version__.startswith("2.13."):
