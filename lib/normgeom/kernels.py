@@ -1,14 +1,12 @@
-"""How the norms run in plain eager mode: torch's own kernel where it is the best there is, blocks of rows elsewhere.
+"""How the norms run in plain eager mode: torch's own kernel where it is the best there is, elsewhere blocks of rows
+(:mod:`normgeom.blocks`).
 
-A pass over memory costs more than the arithmetic on what it brings, so RMSNorm works on as many rows at a time as
-fit in a cache, and keeps nothing but the output and a number a row.  The derivative is the closed form
-(eq-products), not the record of these operations; where it will be differentiated again, :mod:`normgeom.formula`
-computes it.
+The derivative is the closed form (eq-products), not the record of operations; where it will be differentiated again,
+:mod:`normgeom.formula` computes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -19,10 +17,9 @@ from torch._C._functorch import is_legacy_batchedtensor as _is_batch
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
-from normgeom import formula
+from normgeom import blocks, formula
+from normgeom.blocks import rows_of
 
-# Bytes that a block of rows touches: a call costs little beside them, a cache holds them.
-BLOCK = 8_500_000
 # From this |m|/s on, torch's LayerNorm loses more to the rounding of the mean than to all else.
 FAR = 8.0
 _layer_norm = torch.native_layer_norm
@@ -156,11 +153,11 @@ class _RMSNorm(_Norm):
 
     @staticmethod
     def run(x, gain, bias, eps):
-        return _in_blocks(x, gain, bias, eps, centered=False)
+        return blocks.forward(x, gain, bias, eps, centered=False)
 
     @staticmethod
     def back(grad, x, gain, rate, wanted):
-        by_x, *others = _back_in_blocks(_rows(grad), _rows(x), gain, rate, False, wanted)
+        by_x, *others = blocks.backward(rows_of(grad), rows_of(x), gain, rate, False, wanted)
         return by_x.view(x.shape), *others
 
 
@@ -180,16 +177,16 @@ class _LayerNorm(_Norm):
         # NaN is far: torch's variance is that where squares overflow.
         far = ((mean * rate).flatten().abs_() <= FAR).logical_not_().nonzero().flatten()
         if len(far):
-            _rows(y)[far], rate.view(-1, 1)[far] = _in_blocks(_rows(x)[far], gain, bias, eps, centered=True)
+            rows_of(y)[far], rate.view(-1, 1)[far] = blocks.forward(rows_of(x)[far], gain, bias, eps, centered=True)
         return y, rate, mean, far
 
     @staticmethod
     def back(grad, x, gain, rate, mean, far, wanted):
         if not len(far):
             return _torchs_back(grad, x, gain, mean, rate, wanted)
-        by_x, *others = _torchs_back(_rows(grad).index_fill(0, far, 0).view(x.shape), x, gain, mean, rate, wanted)
-        rows = (_rows(t)[far] for t in (grad, x))
-        _rows(by_x)[far], *more = _back_in_blocks(*rows, gain, rate.view(-1, 1)[far], True, wanted)
+        by_x, *others = _torchs_back(rows_of(grad).index_fill(0, far, 0).view(x.shape), x, gain, mean, rate, wanted)
+        rows = (rows_of(t)[far] for t in (grad, x))
+        rows_of(by_x)[far], *more = blocks.backward(*rows, gain, rate.view(-1, 1)[far], True, wanted)
         return by_x, *(None if a is None else a + b for a, b in zip(others, more, strict=True))
 
 
@@ -201,101 +198,9 @@ def _torchs_back(grad, x, gain, mean, rate, wanted):
     if x.dtype == wide or not any(wanted[1:]):
         return _layer_norm_backward(grad, x, (d,), mean, rate, given, given, mask)
     by_x, totals = torch.empty_like(x, memory_format=torch.contiguous_format), [None, None]
-    for gs, xs, out, m, scale, *room in _blocks(*map(_rows, (grad, x, by_x, mean, rate)), rooms=2, others=1):
+    for gs, xs, out, m, scale, *room in blocks.cut(*map(rows_of, (grad, x, by_x, mean, rate)), rooms=2, others=1):
         wide_gs, wide_xs = room[0].copy_(gs), room[1].copy_(xs)
         here, *more = _layer_norm_backward(wide_gs, wide_xs, (d,), m, scale, given, given, mask)
         out.copy_(here)
         totals = [b if a is None else a.add_(b) for a, b in zip(totals, more, strict=True)]
     return by_x, *totals
-
-
-def _in_blocks(
-    x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centered: bool
-) -> tuple[Tensor, Tensor]:
-    """``(y, rate)``: the output, in the shape and dtype of ``x``, and 1/s or 1/r, ``(rows, 1)``."""
-    rows, wide, d = _rows(x), formula.wide_dtype(x), x.shape[-1]
-    narrow = x.dtype != wide
-    y = torch.empty_like(x, memory_format=torch.contiguous_format)
-    rate = torch.empty(rows.shape[0], 1, dtype=wide)
-    least = torch.scalar_tensor(eps, dtype=wide)
-    for xs, ys, scale, *room in _blocks(rows, _rows(y), rate, rooms=int(centered or narrow)):
-        start = _start(xs, room[0], centered) if room else xs
-        torch.linalg.vector_norm(start, dim=-1, keepdim=True, out=scale)
-        torch.addcmul(least, scale, scale, value=1 / d, out=scale).rsqrt_()
-        result = torch.mul(start, scale, out=start if narrow else ys)
-        if gain is not None:
-            result.mul_(gain)
-        if bias is not None:
-            result.add_(bias)
-        if narrow:
-            ys.copy_(result)
-    return y, rate
-
-
-def _back_in_blocks(grad, x, gain, rate, centered, wanted):
-    """Gradients by the rows ``x`` and, in the wide dtype, by gain and bias; with the ``rate`` of :func:`_in_blocks`."""
-    d, wide = x.shape[-1], rate.dtype
-    narrow = x.dtype != wide
-    by_x = torch.empty_like(x, memory_format=torch.contiguous_format)
-    by_bias, sums = torch.zeros(d, dtype=wide) if wanted[2] else None, None
-    rooms = 1 + wanted[1] + (centered or narrow) + narrow
-    for gs, xs, out, scale, *room in _blocks(grad, x, by_x, rate, rooms=rooms):
-        start = _start(xs, room[0], centered) if centered or narrow else xs
-        scaled, result = room[-1], room[1] if narrow else out
-        gs = scaled.copy_(gs) if narrow else gs
-        if by_bias is not None:
-            by_bias += gs.sum(0)
-        torch.mul(gs, scale, out=scaled)
-        # Block on block: a sum over rows would hand half of them to another thread's cache, and the next pass back.
-        if sums is not None:
-            room[-2].addcmul_(scaled, start)
-        elif wanted[1]:
-            sums = torch.mul(scaled, start, out=room[-2])
-        if gain is None:
-            result.copy_(scaled)
-        else:
-            torch.mul(scaled, gain, out=result)
-        product = torch.mul(result, start, out=scaled)
-        result.addcmul_(start, _means(product).mul_(scale).mul_(scale), value=-1)
-        if centered:
-            result.sub_(_means(result))
-        if narrow:
-            out.copy_(result)
-    return by_x, None if sums is None else sums.sum(0), by_bias
-
-
-def _blocks(*matrices: Tensor, rooms: int, others: int = 0) -> Iterator[tuple[Tensor, ...]]:
-    """As many rows of each matrix at a time as stay in a cache, and ``rooms`` wide scratch matrices of their size.
-
-    ``others`` counts such matrices that the caller makes.
-    """
-    (rows, d), wide = matrices[0].shape, formula.wide_dtype(matrices[0])
-    touched = sum([m.nbytes for m in matrices]) + (rooms + others) * rows * d * wide.itemsize
-    number = -(-rows // max(1, BLOCK * rows // touched))
-    size = -(-rows // number)
-    number, rest = -(-rows // size), rows % size
-    # Cutting takes as long as a norm of a few rows.
-    cut = [m.chunk(number) for m in matrices] if number > 1 else [(m,) for m in matrices]
-    for _ in range(rooms):
-        room = torch.empty(size, d, dtype=wide)
-        cut.append([room] * number if not rest else [*[room] * (number - 1), room[:rest]])
-    return zip(*cut, strict=True)
-
-
-def _rows(x: Tensor) -> Tensor:
-    """``(rows, d)``, a view where there is one."""
-    return x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-
-
-def _start(xs: Tensor, room: Tensor, centered: bool) -> Tensor:
-    """The rows whose root mean square is taken, in ``room`` and its dtype."""
-    start = room.copy_(xs)
-    if centered:
-        for _ in range(2):  # as in formula.center
-            start.sub_(_means(start))
-    return start
-
-
-def _means(rows: Tensor) -> Tensor:
-    """``(rows, 1)``, each the same whatever the threads: torch shares out the sum of a single row among them."""
-    return rows.mean(-1, keepdim=True) if rows.shape[0] != 1 else rows.expand(2, -1).mean(-1, keepdim=True)[:1]

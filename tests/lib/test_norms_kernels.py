@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from norm_checks import close, draw, true_layer_norm, true_rms_norm
-from normgeom import kernels
+from normgeom import blocks, kernels
 from normgeom.measure.traffic import peak_bytes
 
 NORMS = {"layer_norm": (ng.layer_norm, true_layer_norm), "rms_norm": (ng.rms_norm, true_rms_norm)}
@@ -27,7 +27,7 @@ pytestmark = [
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of a few rows, so that small inputs have many and the last one is short."""
-    monkeypatch.setattr(kernels, "BLOCK", 1000)
+    monkeypatch.setattr(blocks, "BLOCK", 1000)
 
 
 @pytest.fixture(autouse=True)
@@ -385,12 +385,12 @@ def test_everything_but_plain_eager_mode_gets_the_formula(norm, truth, monkeypat
 @BOTH
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_memory_is_the_output_scratch_and_statistics(norm, truth, dtype, monkeypatch):
-    monkeypatch.setattr(kernels, "BLOCK", 1 << 17)
+    monkeypatch.setattr(blocks, "BLOCK", 1 << 17)
     rows, d = 2048, 512
     x, cotangent = draw(rows, d, dtype=dtype).requires_grad_(), draw(rows, d, seed=1, dtype=dtype)
     gain, statistics = torch.ones(d, dtype=dtype, requires_grad=True), 3 * 4 * rows
     output, small = x.numel() * x.element_size(), 20 * 4 * d
-    most = output + kernels.BLOCK + statistics + small
+    most = output + blocks.BLOCK + statistics + small
     forward = peak_bytes(lambda: norm(x, gain))
     assert output <= forward <= most, f"{forward} bytes forward, output {output}"
     y = norm(x, gain)
