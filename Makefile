@@ -16,7 +16,10 @@ export JUPYTER_PREFER_ENV_PATH := 1
 unexport JUPYTER_PATH
 export IPYTHONDIR := $(CURDIR)/_build/ipython
 export TQDM_DISABLE := 1
-export PYTHONPATH := lib
+export PYTHONPATH := $(CURDIR)/lib
+# The C library returns a large block to the system when it is freed, and each new one is filled with zeros: in training
+# small models that is a fifth of the time.  Kept blocks need none of it.  The programs of `make bench` set their own.
+KEEP := env MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=1073741824
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 PYTHON   ?= python3
@@ -31,8 +34,16 @@ EXECUTED := $(CHAPTERS:chapters/%.md=_build/run/%.ipynb)
 PRESS    := $(shell find lib/press -name '*.py')
 LIBRARY  := $(shell find lib/normgeom -name '*.py') $(wildcard figures/data/*)
 NBVAL    := $(patsubst %,nbval/%,$(wildcard notebooks/*.ipynb notebooks/appendix/*.ipynb))
+# Folders of tests, those that take longest first, and the library's numbers once more under the plainest rounding.
+SUITES   := suite/lib suite/reruns suite/book suite/press suite/records
+PLAIN    := suite/rounding
 
-.PHONY: book run notebooks colab figures bench record test lint unit serve clean help $(NBVAL)
+# $(call timed,NAME,COMMAND): run it, and keep its user, system and wall seconds for `press times`.
+timed = mkdir -p $(dir _build/times/$(1)) && TIMEFORMAT='%U %S %R' && exec 3>&2 && \
+  { time $(2) 2>&3; } 2> _build/times/$(1)
+
+.PHONY: book run notebooks colab figures bench record test test-all slow lint unit floors search margins serve clean \
+  help $(NBVAL) $(SUITES) $(PLAIN)
 
 book: $(BOOK)  ## run the chapters and build the pages: _build/html/index.html
 	@echo "The book is at $(BOOK)"
@@ -66,8 +77,27 @@ record: | $(VENV)  ## train placements and twins, measure a model again: MODEL=â
 	python -m records massive "$(MODEL)" "$(NAME)" "$(TEXT)" --corpus "$(CORPUS)"
 	python -m records angles "$(MODEL)" "$(NAME)" "$(TEXT)" --corpus "$(CORPUS)" --windows 1024 --length 128
 
-test: lint unit $(NBVAL)  ## everything that can fail: style, tests, notebooks, the book
+test: lint $(SUITES) $(PLAIN) $(NBVAL)  ## style, library, notebooks compared output by output, the pages
+	@python -m press times test
 	@echo "All tests passed: style, library, press, book and $(words $(NBVAL)) notebooks."
+
+test-all: test slow  ## the same and what is slow and rarely breaks, as CI does
+	@echo "All slow tests passed."
+
+slow: | $(BOOK)
+	@$(call timed,test/slow,$(KEEP) $(PYTEST) -m slow tests)
+
+floors: | $(VENV)  ## the library's tests with the oldest packages that pyproject.toml allows
+	uv venv --quiet --allow-existing _build/floors
+	uv pip install --quiet --python _build/floors --resolution lowest-direct -e ".[report,hub,test]"
+	_build/floors/bin/python -m pytest -p no:cacheprovider tests/lib
+
+search: | $(VENV)  ## draw new examples, and many, for what must hold of any; prints how to repeat a failure
+	DRAWN=search $(PYTEST) tests/lib/test_norms_properties.py tests/lib/test_norms_kernels.py tests/lib/test_secular.py \
+	  tests/lib/test_moments.py tests/lib/test_survey_vectors.py
+
+margins: | $(VENV)  ## how near the library's tests come to their bounds, under several roundings
+	python tests/margins.py
 
 serve: $(BOOK)  ## look at the book on http://127.0.0.1:8000
 	python -m http.server --bind 127.0.0.1 --directory _build/html 8000
@@ -76,7 +106,7 @@ clean:  ## remove what was built; .venv stays
 	rm -rf _build
 
 help:  ## list the targets
-	@sed -nE 's/^([a-z]+):.*  ## (.*)/\1\t\2/p' Makefile | expand -t 12
+	@sed -nE 's/^([a-z-]+):.*  ## (.*)/\1\t\2/p' Makefile | expand -t 12
 
 $(VENV): constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -96,25 +126,39 @@ _build/src/%.ipynb: chapters/%.md | $(VENV)
 _build/run/%.ipynb: _build/src/%.ipynb $(LIBRARY) | $(PROFILE)
 	@mkdir -p $(@D) $(dir _build/part/$*)
 	@echo "running $*"
-	@papermill --kernel python3 --no-progress-bar --log-level WARNING $< _build/part/$*.ipynb || \
+	@$(call timed,book/$*,$(KEEP) papermill --kernel python3 --no-progress-bar --no-request-save-on-cell-execute \
+	  --log-level WARNING $< _build/part/$*.ipynb) || \
 	  { echo "make: chapter $* failed; its cells up to the error are in _build/part/$*.ipynb" >&2; exit 1; }
 	@mv _build/part/$*.ipynb $@
 
 $(BOOK): $(EXECUTED) $(PAGES) $(PRESS) $(wildcard chapters/*.bib _static/*) _config.yml _toc.yml | $(VENV)
-	python -m press stage
-	python -m press site
+	@$(call timed,book/pages,{ python -m press stage && python -m press site; })
+	@python -m press times book
 
 lint: | $(VENV)
-	ruff check
-	ruff format --check
+	@$(call timed,test/style,{ ruff check && ruff format --check; })
 
-unit: $(BOOK)
-	pytest
+unit: $(SUITES) $(PLAIN)  ## the tests without the notebooks
 
-# Kernels talk to this machine alone; each would warn that they do so without encryption.
-$(PROFILE):
+PYTEST := pytest -p no:cacheprovider
+
+suite/book: $(BOOK)
+
+$(SUITES): suite/%: | $(VENV) $(PROFILE)
+	@$(call timed,test/$*,$(KEEP) $(PYTEST) tests/$*)
+
+# Other processors round in another order; the plainest that torch has is at hand everywhere.  Its compiler cannot: what
+# it generates for the processor names vector types that this setting leaves undeclared (torch 2.13).
+$(PLAIN): | $(VENV)
+	@$(call timed,test/rounding,$(KEEP) ATEN_CPU_CAPABILITY=default $(PYTEST) -m "numerical and not compiles and not slow" tests/lib)
+
+# Kernels talk to this machine alone, and each would warn that they do so without encryption; some complain of being
+# interrupted when they are told to end.  What they import makes a million objects that live on, and looking through them
+# for garbage as often as Python does takes a fifth of that time.
+$(PROFILE): Makefile
 	@mkdir -p $(@D)
-	@echo 'c.IPKernelApp.log_level = "ERROR"' > $@
+	@echo 'c.IPKernelApp.log_level = "CRITICAL"' > $@
+	@echo 'c.IPKernelApp.exec_lines = ["import gc; gc.set_threshold(100_000, 20, 100); del gc"]' >> $@
 
 $(NBVAL): nbval/%: | $(VENV) $(PROFILE)
-	pytest -p no:cacheprovider --nbval $*
+	@$(call timed,test/notebooks/$(notdir $*),$(KEEP) $(PYTEST) --nbval $*)

@@ -1,10 +1,56 @@
-"""What all tests share: the folder of the repository."""
+"""What all tests share: the folder of the repository, the built book, a browser."""
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
+
+CHROMIUM_FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--enable-unsafe-swiftshader",  # WebGL without a graphics card, for turning figures
+]
 
 
 @pytest.fixture(scope="session")
 def root() -> Path:
     return Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def html(root) -> Path:
+    """The folder of the built pages; without them tests fail, they do not skip."""
+    pages = root / "_build/html"
+    assert (pages / "index.html").exists(), "no built book: run `make book` first"
+    return pages
+
+
+@pytest.fixture(scope="session")
+def book(root, html):
+    """The book that the pages were built from."""
+    from press.book import Book
+
+    return Book(root)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """A headless Chromium; where there is none, a reader's tests skip and those of CI fail."""
+    from playwright.sync_api import sync_playwright
+
+    found = (shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
+    path = next(filter(None, found), None)
+    if path is None:
+        give_up = pytest.fail if os.environ.get("CI") else pytest.skip
+        give_up("no Chromium on PATH; .ci/run installs it")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=CHROMIUM_FLAGS)
+        yield browser
+        browser.close()

@@ -1,20 +1,29 @@
-"""normgeom: what LayerNorm and RMSNorm do to a vector, to a network, and to what we believe about networks."""
+"""normgeom: what LayerNorm and RMSNorm do to a vector, to a network, and to what we believe about networks.
 
-from normgeom import exercises
-from normgeom.checks import Interval, check_parameters, verify
-from normgeom.geometry import secular
-from normgeom.geometry.ellipsoid import Ellipsoid
-from normgeom.geometry.jacobian import NormJacobian
-from normgeom.geometry.uniform import angle, project_out, uniform_vector
-from normgeom.measure.records import recorded
-from normgeom.measure.survey import Survey
-from normgeom.measure.watch import watch
-from normgeom.models.ablation import drop_mean_subtraction
-from normgeom.models.converted import load_converted
-from normgeom.models.sites import NormSite, find_norms
-from normgeom.models.surgery import center_writers, fold_norms, to_rms_norm
-from normgeom.models.twins import twins
-from normgeom.norms import LayerNorm, RMSNorm, layer_norm, layer_norm_steps, rms_norm
+A name's module is loaded when the name is first asked for, so that ``import normgeom`` is cheap and a norm can be had
+without what surveys, surgery and pictures need.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # for editors and type checkers, which cannot follow __getattr__
+    from normgeom import exercises
+    from normgeom.checks import Interval, check_parameters, verify
+    from normgeom.geometry import secular
+    from normgeom.geometry.ellipsoid import Ellipsoid
+    from normgeom.geometry.jacobian import NormJacobian
+    from normgeom.geometry.uniform import angle, project_out, uniform_vector
+    from normgeom.measure.records import recorded
+    from normgeom.measure.survey import Survey
+    from normgeom.measure.watch import watch
+    from normgeom.models.ablation import drop_mean_subtraction
+    from normgeom.models.converted import load_converted
+    from normgeom.models.sites import NormSite, find_norms
+    from normgeom.models.surgery import center_writers, fold_norms, to_rms_norm
+    from normgeom.models.twins import twins
+    from normgeom.norms import LayerNorm, RMSNorm, layer_norm, layer_norm_steps, rms_norm
+    from normgeom.view.explore import explore
 
 __all__ = [
     "Ellipsoid",
@@ -46,11 +55,36 @@ __all__ = [
     "watch",
 ]
 
+_HOMES = {
+    "checks": ("Interval", "check_parameters", "verify"),
+    "geometry.ellipsoid": ("Ellipsoid",),
+    "geometry.jacobian": ("NormJacobian",),
+    "geometry.uniform": ("angle", "project_out", "uniform_vector"),
+    "measure.records": ("recorded",),
+    "measure.survey": ("Survey",),
+    "measure.watch": ("watch",),
+    "models.ablation": ("drop_mean_subtraction",),
+    "models.converted": ("load_converted",),
+    "models.sites": ("NormSite", "find_norms"),
+    "models.surgery": ("center_writers", "fold_norms", "to_rms_norm"),
+    "models.twins": ("twins",),
+    "norms": ("LayerNorm", "RMSNorm", "layer_norm", "layer_norm_steps", "rms_norm"),
+    "view.explore": ("explore",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_MODULES = {"exercises": "exercises", "secular": "geometry.secular"}
 
-def __getattr__(name: str):
-    """``explore`` brings matplotlib, plotly and ipywidgets with it, which measuring does not need."""
-    if name == "explore":
-        from normgeom.view import explore
 
-        return explore
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        value = import_module(f"normgeom.{_MODULES[name]}")
+    elif name in _HOME:
+        value = getattr(import_module(f"normgeom.{_HOME[name]}"), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import click
-import torch
 
 
 @contextmanager
@@ -18,9 +17,9 @@ def _plainly() -> Iterator[None]:
         warnings.showwarning = lambda message, *_, **__: click.echo(f"Warning: {message}", err=True)
         try:
             yield
-        except torch.OutOfMemoryError as error:
-            raise click.ClickException(f"{error} Less --batch-size, --at-once or --length can help.") from error
         except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
+            if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported to answer --help
+                raise click.ClickException(f"{error} Less --batch-size, --at-once or --length can help.") from error
             if not re.match(r"[a-z_]+: ", str(error)):
                 raise
             raise click.ClickException(" ".join(str(error).split())) from error

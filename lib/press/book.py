@@ -63,10 +63,19 @@ class Book:
     def notebooks(self) -> list[Page]:
         return [page for page in self.pages if page.is_notebook]
 
-    @cached_property
+    @property
     def project(self) -> dict:
         """The ``[project]`` table of pyproject.toml."""
-        return tomllib.loads((self.root / "pyproject.toml").read_text("utf-8"))["project"]
+        return self._pyproject["project"]
+
+    @property
+    def settings(self) -> dict:
+        """The ``[tool.press]`` table of pyproject.toml."""
+        return self._pyproject.get("tool", {}).get("press", {})
+
+    @cached_property
+    def _pyproject(self) -> dict:
+        return tomllib.loads((self.root / "pyproject.toml").read_text("utf-8"))
 
     def _page(self, name: str) -> Page:
         text = (self.root / CHAPTERS / f"{name}.md").read_text("utf-8")

@@ -80,3 +80,14 @@ def figures_command(book: Book) -> None:
     folder.mkdir(exist_ok=True)
     for name, svg in figures(book).items():
         (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
+
+
+@main.command("times")
+@click.argument("of", type=click.Choice(["book", "test"]))
+@click.pass_obj
+def times_command(book: Book, of: str) -> None:
+    """Say where the processor time of the last `make book` or `make test` went."""
+    from press.times import table
+
+    for line in table(book, of):
+        click.echo(line)

@@ -64,10 +64,15 @@ class Printed:
     turning: list[float]
 
 
-@pytest.fixture(scope="module")
-def printed(browser, book, html):
-    """Each page of the book by its name."""
-    return {name: print_out(browser, html / f"chapters/{name}.html") for name in book.names}
+# Between them they have sliders, turning figures, solutions, folds and the longest tables.
+FEW = ("02-uniform-vector", "11-precision-speed", "appendix/ledger")
+
+
+@pytest.fixture(scope="module", params=["a few", pytest.param("all", marks=pytest.mark.slow)])
+def printed(request, browser, book, html):
+    """Pages of the book by their names."""
+    names = FEW if request.param == "a few" else book.names
+    return {name: print_out(browser, html / f"chapters/{name}.html") for name in names}
 
 
 def print_out(browser, path) -> Printed:

@@ -1,11 +1,48 @@
 """Settings of the library's tests: fixed seeds, no clock, no files left behind."""
 
+import os
+
 import pytest
 import torch
 from hypothesis import settings
 
+# The same examples every time, so that a clone is not red on the day when one is drawn that nobody has seen; a longer
+# search, `make search`, draws anew and prints how to repeat what it finds.
 settings.register_profile("fixed", derandomize=True, deadline=None, database=None, max_examples=60)
-settings.load_profile("fixed")
+settings.register_profile("search", deadline=None, database=None, max_examples=2000, print_blob=True)
+settings.load_profile(os.environ.get("DRAWN", "fixed"))
+
+# Files whose tests compare numbers with bounds: what another processor's rounding could turn red.
+NUMERICAL = {
+    "test_courses",
+    "test_dropping",
+    "test_ellipsoid",
+    "test_exercises",
+    "test_fitting",
+    "test_jacobian",
+    "test_moments",
+    "test_mutants",
+    "test_norms",
+    "test_norms_kernels",
+    "test_norms_modules",
+    "test_norms_properties",
+    "test_norms_transforms",
+    "test_placement",
+    "test_residual",
+    "test_secular",
+    "test_stages",
+    "test_surgery",
+    "test_survey",
+    "test_survey_precision",
+    "test_survey_vectors",
+    "test_uniform",
+}
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.stem in NUMERICAL:
+            item.add_marker("numerical")
 
 
 @pytest.fixture(autouse=True)

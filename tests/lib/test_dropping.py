@@ -1,7 +1,9 @@
 """What dropping the subtraction costs: against losses written out by hand, on models of a few thousand weights."""
 
 import copy
+from types import SimpleNamespace
 
+import mpmath
 import normgeom as ng
 import pytest
 import torch
@@ -11,6 +13,7 @@ from tiny_models import token_ids
 from torch import nn
 
 IDS = token_ids(3, 13)
+BOUND = 1e-10  # of a logit in float64, as for every surgery
 BATCHES = [IDS[:2], IDS[2:]]  # of unequal sizes: a mean of means would be another number
 
 
@@ -56,6 +59,36 @@ def test_a_common_number_in_all_logits_is_no_difference(model):
     other.lm_head.weight.data = model.lm_head.weight.detach().clone()
     other.lm_head.bias.data.fill_(5.0)
     assert compare(model, {"moved": other}, BATCHES).loc["moved", "largest"] < 1e-12
+
+
+class Bigram(nn.Module):
+    """The next token's logits are a row of a table."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.table = nn.Parameter(table)
+
+    def forward(self, ids):
+        return SimpleNamespace(logits=self.table[ids])
+
+
+def test_a_divergence_of_second_order_is_not_lost_in_terms_of_first():
+    generator = torch.Generator().manual_seed(0)
+    table, noise = torch.randn(2, 8, 8, generator=generator, dtype=torch.float64)
+    found = compare(Bigram(table), {"near": Bigram(table + 1e-9 * noise)}, [torch.tensor([[3, 5]])])
+    with mpmath.workdps(50):
+        p, q = ([mpmath.exp(mpmath.mpf(x)) for x in row.tolist()] for row in (table[3], table[3] + 1e-9 * noise[3]))
+        p, q = ([x / sum(values) for x in values] for values in (p, q))
+        exact = float(sum(x * mpmath.log(x / y) for x, y in zip(p, q, strict=True)))
+    assert 1e-20 < exact < 1e-17
+    assert found.kl["near"] == pytest.approx(exact, rel=1e-5, abs=0), "terms of size 1e-9 summed, which should cancel"
+
+
+def test_a_divergence_of_what_the_other_rules_out_is_finite():
+    table = torch.zeros(2, 2, dtype=torch.float64)
+    table[0, 1] = 2000.0
+    found = compare(Bigram(table), {"opposite": Bigram(table.flip(-1))}, [torch.tensor([[0, 1]])])
+    assert found.kl["opposite"] == pytest.approx(2000.0), "an infinity times nothing"
 
 
 def test_a_model_is_in_evaluation_mode_while_it_is_measured():
@@ -133,8 +166,10 @@ def test_one_site_at_a_time_then_all(model):
 def test_shifts_start_from_the_free_gauge(model):
     with Untouched(model):
         table = by_shift(model, [0.0, 1.0, -1.0], BATCHES).set_index("c")
-    assert table.kl[0.0] < 1e-20 and table.drop_error[0.0] < 1e-12, "the writers were not centred"
-    assert (table.kept < 1e-20).all(), "the shift changed the function"
+    # logarithms of probabilities within a of each other: the divergence is at most about a²/2
+    assert table.largest[0.0] < BOUND and table.drop_error[0.0] < BOUND, "the writers were not centred"
+    assert table.kl[0.0] < BOUND**2, "a divergence of second order, summed from terms of first order"
+    assert (table.kept < BOUND**2).all(), "the shift changed the function"
     centred = ng.center_writers(copy.deepcopy(model))
     for c in (1.0, -1.0):
         other = shifted(centred, c)

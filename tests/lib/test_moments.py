@@ -131,6 +131,7 @@ def test_quantiles_against_numpy_to_the_bin(count, scale):
     q = torch.tensor([0.05, 0.25, 0.5, 0.95, 1.0], dtype=torch.float64)
     got = quantiles(counts, 0.0, 180.0, q)
     expected = np.quantile(values.numpy(), q.numpy(), axis=-1, method="inverted_cdf").T
+    # margin: the width of a bin, which is what is promised
     close(got, torch.as_tensor(expected), 0.25, "quantiles", "Off by a bin? Cumulated from the other end?")
 
 

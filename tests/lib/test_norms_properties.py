@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from norm_checks import close, draw, true_layer_norm, true_rms_norm, ulps
+from norm_checks import close, draw, rounding, true_layer_norm, true_rms_norm, ulps
 
 NORMS = {"layer_norm": (ng.layer_norm, true_layer_norm), "rms_norm": (ng.rms_norm, true_rms_norm)}
 BOTH = pytest.mark.parametrize(("norm", "truth"), NORMS.values(), ids=NORMS)
@@ -74,14 +74,17 @@ def test_a_huge_mean_costs_no_accuracy_in_float32(d, seed, mean, sign):
     x = draw(4, d, seed=seed, mean=sign * mean, dtype=torch.float32)
     expected = true_layer_norm(x.double())
     suspects = "E[x²]−E[x]² for the variance? The mean's own rounding left in (one mean only)?"
-    close(ng.layer_norm(x), expected, 2e-6, f"float32 at mean {mean:.1e}", suspects)
+    close(ng.layer_norm(x), expected, rounding(expected, torch.float32), f"float32 at mean {mean:.1e}", suspects)
 
 
 @BOTH
 @given(d=sizes, seed=seeds, exponent=st.integers(-12, 15), eps=st.sampled_from([0.0, 1e-30, 1e-12, 1e-5]))
 def test_tiny_spreads_and_huge_scales_in_float32(norm, truth, d, seed, exponent, eps):
     x = draw(3, d, seed=seed, scale=10.0**exponent, dtype=torch.float32)
-    close(norm(x, eps=eps), truth(x.double(), eps=eps), 4e-6, f"scale 1e{exponent}, ε = {eps}", "ε outside the root?")
+    expected = truth(x.double(), eps=eps)
+    bound = rounding(expected, torch.float32)
+    # margin: of rows of two or three entries the largest is most of the row, and all roundings are its own
+    close(norm(x, eps=eps), expected, bound, f"scale 1e{exponent}, ε = {eps}", "ε outside the root?")
 
 
 @given(shape=shapes, seed=seeds, eps=epsilons, shift=st.floats(-1e3, 1e3))

@@ -217,6 +217,7 @@ def test_matrices_start_xavier_normal(placement):
         matrices |= {f"MLP {i}": (w[f"mlp.branch.{i}.weight"], beta) for i in (0, 2)}
         for name, (matrix, gain) in matrices.items():
             ratio = float(matrix.std()) / math.sqrt(2 / sum(matrix.shape)) / gain
+            # margin: the spread of some thousand drawn weights, the same on every machine
             assert abs(ratio - 1) < 0.05, f"{name}: {ratio:.3f} of Xavier. QKV as one matrix? β missing, or on Q and K?"
             kurtosis = float((matrix / matrix.std()).pow(4).mean())
             assert abs(kurtosis - 3) < 0.3, f"{name}: fourth moment {kurtosis:.2f}, 3 expected. Uniform?"

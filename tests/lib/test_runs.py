@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -125,7 +126,7 @@ def test_what_was_asked_for_and_had_is_noted(folder, undisturbed):
         directions=list(DIRECTIONS), seed=0, dtype="auto", device="cpu", processes=1
     )
     assert set(asked["versions"]) == {"python", "torch", "transformers", "tokenizers", "normgeom"}
-    assert asked["versions"]["torch"] == torch.__version__
+    assert asked["versions"]["torch"] == metadata.version("torch")
     loaded = ng.Survey.load(out / "state-0-of-1.npz")
     assert (
         (had["tokens"], had["tokens_read"], had["batches"])

@@ -358,6 +358,7 @@ LEFT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", KILLED)
 def test_a_kill_leaves_no_trace(killed, case):
     """Curve, measurements and weights, bit for bit."""
@@ -389,6 +390,7 @@ def test_what_is_done_is_not_done_again(whole, tmp_path, first, updates):
 # a full disk
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("owner", "name", "at", "left"),
     [

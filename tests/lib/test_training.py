@@ -8,6 +8,7 @@ import sys
 import warnings
 from dataclasses import asdict
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 
 import normgeom as ng
@@ -110,7 +111,7 @@ def test_the_provenance(whole, texts):
         seed=3, held_out=HELD_OUT, survey_corpus=None, decay=0.1, precision="no", at_once=None
     )
     assert (asked["device"], asked["processes"]) == ("cpu", 1)
-    assert asked["versions"]["torch"] == torch.__version__
+    assert asked["versions"]["torch"] == metadata.version("torch")
     assert (had["tokens"], had["epochs"]) == (WINDOWS * 16, 1.0)
     last = {norm: float(tiny_training.tables(out / norm)["loss"].loss.iloc[-1]) for norm in ("layer", "rms")}
     assert had["loss"] == last
@@ -292,6 +293,7 @@ def test_an_interrupted_training_goes_on(whole, train, tmp_path):
         same_results(tmp_path / norm, whole[0] / norm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("owner", "name", "at"),
     [

@@ -59,7 +59,7 @@ def test_angles_show_each_direction_at_each_norm():
     bars = figure.axes[0].containers
     assert len(bars) == 3, "uniform and two random directions"
     uniform = frame.query("side == 'in' and positions == 'rest' and direction == 'uniform'")
-    assert np.allclose(bars[0].lines[0].get_ydata(), uniform.mean_deg)
+    assert np.allclose(np.asarray(bars[0].lines[0].get_ydata(), float), uniform.mean_deg)
     assert f"between {uniform.mean_deg.min():.1f} and {uniform.mean_deg.max():.1f} degrees" in alt
 
 

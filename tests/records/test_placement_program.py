@@ -10,6 +10,8 @@ from normgeom.measure.reading import byte_tokens, random_windows
 from normgeom.models.fitting import fit
 from normgeom.models.placement import LanguageModel, Stack
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def small(monkeypatch, tmp_path):

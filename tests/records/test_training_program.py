@@ -11,6 +11,8 @@ from normgeom.models.twins import Size, load_twin, variants
 
 TABLES = ("loss", "curve", "angles", "freedom", "ranks", "forms")
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def small(monkeypatch, tmp_path):

@@ -24,6 +24,7 @@ HUB = {
     ),
 }
 _KNOWN = f"'stdlib' (needs no network), {', '.join(map(repr, HUB))} or a text file"
+_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")  # of a statement, in the order of its fields
 _PIECE = 2**16  # characters of a text file that are read at once
 
 
@@ -96,9 +97,12 @@ def _stdlib_documents() -> tuple[str, ...]:
 
 
 def _docstrings(path: Path) -> list[str]:
+    """Those of a module, level by level.  Only statements hold definitions, so expressions are not entered."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented))
+    found, level = [], [ast.parse(path.read_text(encoding="utf-8"))]
+    while level:
+        found += [ast.get_docstring(node) for node in level if isinstance(node, documented)]
+        level = [child for node in level for name in _BLOCKS for child in getattr(node, name, ())]
     return [text for text in found if text]
 
 

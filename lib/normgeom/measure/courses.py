@@ -32,10 +32,11 @@ def beside_signs(survey: pd.DataFrame, null: str = "signs_") -> pd.DataFrame:
     if not drawn.any():
         raise ValueError(f"null: expected directions whose names begin with {null!r} in the survey, got none")
     groups = rows[drawn].groupby(_PLACE, sort=False).occupancy
-    band = pd.DataFrame({name: groups.quantile(q) for name, q in QUANTILES.items()} | {"null": groups.agg(np.array)})
+    band = pd.DataFrame({name: groups.quantile(q) for name, q in QUANTILES.items()} | {"null": groups.agg(list)})
     columns = [*_PLACE, "direction", "mean_deg", "std_deg", "occupancy", "mean_norm"]
     table = rows.loc[~drawn, columns].merge(band, left_on=_PLACE, right_index=True)
-    table["rank"] = [1 + int((of_null < mine).sum()) for of_null, mine in zip(table.null, table.occupancy, strict=True)]
+    pairs = zip(table.null, table.occupancy, strict=True)
+    table["rank"] = [1 + sum(other < mine for other in of_null) for of_null, mine in pairs]
     return table.drop(columns="null").reset_index(drop=True)
 
 

@@ -135,9 +135,16 @@ def _logits(model: nn.Module, ids: Tensor) -> list[Tensor]:
 
 
 def _differences(ours: Tensor, theirs: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:
-    """Sums over one window, which for a large vocabulary is enough at a time: nll, more, kl; and the largest."""
+    """Sums over one window, which for a large vocabulary is enough at a time: nll, more, kl; and the largest.
+
+    The divergence is taken as Σ p (a + e⁻ᵃ − 1) with a = ln p − ln q: the same, for q sums to 1 as p does, and no term
+    is negative, so a small divergence is not what rounding leaves of large terms.
+    """
     p, q = (logits.double().log_softmax(-1) for logits in (ours, theirs))
     apart = p - q
     place = tokens.to(p.device)[:, None]
-    sums = -q.gather(-1, place).sum(), apart.gather(-1, place).sum(), (p.exp() * apart).sum()
+    # where e⁻ᵃ could overflow nothing cancels
+    rest = torch.where(apart > -1, p.exp() * torch.expm1(-apart.clamp(min=-1)), q.exp() - p.exp())
+    kl = (p.exp() * apart + rest).sum()
+    sums = -q.gather(-1, place).sum(), apart.gather(-1, place).sum(), kl
     return tuple(value.cpu() for value in (*sums, apart.abs().max()))

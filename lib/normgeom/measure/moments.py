@@ -32,8 +32,8 @@ class Moments:
         values = torch.where(keep, values, 0).double()
         count = keep.sum(-1, dtype=torch.float64)
         mean = values.sum(-1) / count.clamp(min=1)
-        m2 = torch.where(keep, values - mean.unsqueeze(-1), 0).square().sum(-1)
-        return cls(count, mean, m2)
+        deviations = (values - mean.unsqueeze(-1)).mul_(keep)
+        return cls(count, mean, deviations.square_().sum(-1))
 
     def merged(self, other: Moments) -> Moments:
         """The summary of both streams together."""
@@ -50,7 +50,7 @@ class Moments:
 def histogram(values: Tensor, keep: Tensor, low: float, high: float, bins: int) -> Tensor:
     """How many kept values of ``(..., n)`` fall into each of ``bins`` equal bins: ``(..., bins)`` int64."""
     values, keep = torch.broadcast_tensors(values, keep)
-    index = ((values - low) * (bins / (high - low))).nan_to_num(0).long().clamp(0, bins - 1)
+    index = (values - low).mul_(bins / (high - low)).nan_to_num_(0).long().clamp_(0, bins - 1)
     counts = torch.zeros(*values.shape[:-1], bins, dtype=torch.int64, device=values.device)
     return counts.scatter_add_(-1, index, keep.long())
 

@@ -219,7 +219,8 @@ def test_the_page_opens_from_disk(browser, made, options):
 def test_a_model_that_cannot_be_fetched_is_an_error_of_one_message(workplace):
     out = workplace / "hub.html"
     out.write_text(OLD)
-    with pytest.raises(RuntimeError, match=r"^report: chapter 7 stopped in “.+”\. OSError: "):
+    said = r"^report: chapter 7 stopped in “.+”\. OSError: model: 'no-such-model' cannot be loaded, neither as a folder"
+    with pytest.raises(RuntimeError, match=said):
         written("no-such-model", out)
     assert out.read_text() == OLD
     assert not list(workplace.glob("*part*")) + list(workplace.glob(".*part*"))

@@ -1,5 +1,6 @@
 """The alarm rings: nbval fails where a notebook is wrong, and only there."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,11 +10,26 @@ import pytest
 from nbformat import v4
 
 CANARY = Path(__file__).with_name("canary.ipynb")
+ROOT = Path(__file__).parents[2]
 
 
 def nbval(notebook: Path) -> tuple[int, str]:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(notebook.parent), "--nbval"]
-    done = subprocess.run([*command, str(notebook)], capture_output=True, text=True, timeout=300)
+    # the conftest of the repository makes nbval wait for late output, and is not found from a folder elsewhere
+    options = [
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:randomly",
+        "-p",
+        "conftest",
+        "--rootdir",
+        str(notebook.parent),
+        "--nbval",
+    ]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "pytest", *options, str(notebook)]
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, cwd=notebook.parent)
     return done.returncode, done.stdout
 
 
@@ -36,10 +52,11 @@ def test_one_digit_decides(tmp_path, printed, status, said):
 
 def test_one_digit_of_a_chapter_decides(root, tmp_path):
     chapter = nbformat.read(root / "notebooks/appendix/errata.ipynb", as_version=4)
-    printed = [output for cell in chapter.cells for output in cell.get("outputs", []) if output.get("name") == "stdout"]
-    digit = next(i for i, char in enumerate(printed[-1].text) if char.isdigit())
-    text = printed[-1].text
-    printed[-1].text = f"{text[:digit]}{(int(text[digit]) + 1) % 10}{text[digit + 1 :]}"
+    first = next(i for i, cell in enumerate(chapter.cells) if "check" in cell.metadata.get("tags", []))
+    chapter.cells = chapter.cells[: first + 1]  # the rest would say the same, and takes longer
+    (printed,) = chapter.cells[first].outputs
+    digit, text = next(i for i, char in enumerate(printed.text) if char.isdigit()), printed.text
+    printed.text = f"{text[:digit]}{(int(text[digit]) + 1) % 10}{text[digit + 1 :]}"
     path = tmp_path / "errata.ipynb"
     nbformat.write(chapter, path)
     status, output = nbval(path)

@@ -15,6 +15,8 @@ import pytest
 from nbclient import NotebookClient
 from press.colab import colab
 
+pytestmark = pytest.mark.slow
+
 # What Colab has and `make book` does not, with what it needs and nothing of Colab's torch: several gigabytes.
 IPYWIDGETS, PLOTLY = "7.7.1", "5.24.1"
 VERSIONS = (

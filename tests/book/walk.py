@@ -1,0 +1,116 @@
+"""One walk over a page in a browser: it is opened once, from disk, and all that tests ask about is seen on the way."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+DESK, PHONE = {"width": 1280, "height": 720}, {"width": 390, "height": 844}
+SEEN = """() => ({
+    formulas: document.querySelectorAll('.math').length,
+    set: document.querySelectorAll('mjx-container').length,
+    errors: document.querySelectorAll('mjx-merror').length,
+    figures: document.querySelectorAll('.plotly-figure').length,
+    drawn: document.querySelectorAll('.js-plotly-plot').length,
+})"""
+OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+SHOWN = "() => [...document.querySelectorAll('.explore img')].filter(image => !image.hidden).map(image => image.alt)"
+CAMERA = "() => JSON.stringify(document.querySelector('.js-plotly-plot')._fullLayout.scene._scene.getCamera().eye)"
+# The contrast of WCAG 2 between text and the nearest opaque background, where it is below 4.5.
+FAINT = """(theme) => {
+    document.documentElement.dataset.theme = theme;
+    document.getAnimations().forEach(animation => animation.finish());
+    const numbers = color => color.match(/[\\d.]+/g).map(Number);
+    const channel = v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+    const luminance = ([r, g, b]) =>
+        0.2126 * channel(r / 255) + 0.7152 * channel(g / 255) + 0.0722 * channel(b / 255);
+    const behind = new Map();
+    const background = element => {
+        if (!element) return [255, 255, 255];
+        if (!behind.has(element)) {
+            const color = numbers(getComputedStyle(element).backgroundColor);
+            behind.set(element, color.length < 4 || color[3] > 0.5 ? color : background(element.parentElement));
+        }
+        return behind.get(element);
+    };
+    const faint = [];
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    const looked = new Set();
+    while (texts.nextNode()) {
+        const text = texts.currentNode.textContent.trim(), e = texts.currentNode.parentElement;
+        if (!text || looked.has(e) || !e.closest('.bd-main, .bd-sidebar')) continue;
+        looked.add(e);
+        if (!e.offsetParent || e.closest('svg, script, style, .plotly-figure, mjx-container')) continue;
+        const both = [luminance(numbers(getComputedStyle(e).color)), luminance(background(e))];
+        const [low, high] = both.sort((a, b) => a - b);
+        const ratio = (high + 0.05) / (low + 0.05);
+        if (ratio < 4.5) faint.push(`${text.slice(0, 30)} (${ratio.toFixed(1)})`);
+    }
+    return [faint, looked.size];
+}"""
+
+
+@dataclass
+class Walk:
+    """What was seen on a page.
+
+    Attributes:
+        seen: counts of formulas and turning figures, and of those that were drawn.
+        faint: by theme, text that hardly stands out; ``looked_at``: how many pieces of text were looked at.
+        overflow: pixels by which the page is wider than a phone.
+        sliders: one entry a slider: frames shown before, after a key, after a click.
+        cameras: of the first turning figure, before and after it was dragged; empty without one.
+        complaints: errors on the console; ``requests``: what was asked of other machines.
+    """
+
+    seen: dict
+    faint: dict[str, list[str]] = field(default_factory=dict)
+    looked_at: int = 0
+    overflow: int = 0
+    sliders: list[tuple[list, list, list]] = field(default_factory=list)
+    cameras: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+def walk(browser, path: Path) -> Walk:
+    page = browser.new_page(viewport=DESK)
+    complaints, requests = [], []
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(path.as_uri())
+    page.evaluate("() => window.MathJax?.startup?.promise")
+    found = Walk(page.evaluate(SEEN), complaints=complaints)
+    for theme in ("light", "dark"):
+        found.faint[theme], found.looked_at = page.evaluate(FAINT, theme)
+    for slider in page.locator(".explore input").all():
+        found.sliders.append(_moved(page, slider))
+    if found.seen["figures"]:
+        found.cameras = _turned(page)
+    page.set_viewport_size(PHONE)
+    found.overflow = page.evaluate(OVERFLOW)
+    page.close()
+    found.requests = [url for url in requests if not url.startswith(("file:", "data:", "blob:"))]
+    return found
+
+
+def _moved(page, slider) -> tuple[list, list, list]:
+    before = page.evaluate(SHOWN)
+    slider.focus()
+    page.keyboard.press("ArrowLeft")
+    by_keyboard = page.evaluate(SHOWN)
+    box = slider.bounding_box()
+    slider.click(position={"x": box["width"] - 2, "y": box["height"] / 2})
+    return before, by_keyboard, page.evaluate(SHOWN)
+
+
+def _turned(page) -> list[str]:
+    page.wait_for_function("() => document.querySelector('.js-plotly-plot')?._fullLayout?.scene?._scene")
+    figure = page.locator(".js-plotly-plot").first
+    figure.scroll_into_view_if_needed()
+    before, box = page.evaluate(CAMERA), figure.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2 + 120, box["y"] + box["height"] / 2 + 20, steps=8)
+    page.mouse.up()
+    page.wait_for_timeout(300)
+    return [before, page.evaluate(CAMERA)]
