@@ -93,8 +93,8 @@ floors: | $(VENV)  ## the library's tests with the oldest packages that pyprojec
 	_build/floors/bin/python -m pytest -p no:cacheprovider tests/lib
 
 search: | $(VENV)  ## draw new examples, and many, for what must hold of any; prints how to repeat a failure
-	DRAWN=search $(PYTEST) tests/lib/test_norms_properties.py tests/lib/test_norms_kernels.py tests/lib/test_secular.py \
-	  tests/lib/test_moments.py tests/lib/test_survey_vectors.py
+	DRAWN=search $(PYTEST) tests/lib/norms/test_norms_properties.py tests/lib/norms/test_norms_kernels.py \
+	  tests/lib/geometry/test_secular.py tests/lib/survey/test_moments.py tests/lib/survey/test_survey_vectors.py
 
 margins: | $(VENV)  ## how near the library's tests come to their bounds, under several roundings
 	python tests/margins.py

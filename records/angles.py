@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 import normgeom as ng
 import pandas as pd
-from normgeom.measure.directions import nulls
-from normgeom.measure.records import record
+from normgeom.records import record
+from normgeom.survey.directions import nulls
 from normgeom.view import NULLS, null_band
 
 from records.texts import model_and_windows, over_a_text

@@ -9,12 +9,12 @@ import click
 import normgeom as ng
 import pandas as pd
 import torch
-from normgeom.measure.corpora import load_corpus
-from normgeom.measure.dropping import by_shift, by_site, compare, without_norms, without_subtraction
-from normgeom.measure.reading import byte_tokens, windows
-from normgeom.measure.records import FOLDER, record
-from normgeom.measure.turns import in_turns
-from normgeom.models.twins import load_twin
+from normgeom.bench.turns import in_turns
+from normgeom.records import FOLDER, record
+from normgeom.surgery.dropping import by_shift, by_site, compare, without_norms, without_subtraction
+from normgeom.text.corpora import load_corpus
+from normgeom.text.tokens import byte_tokens, windows
+from normgeom.training.twins import load_twin
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import GPT2Config, GPT2LMHeadModel

@@ -3,7 +3,7 @@
 import click
 import normgeom as ng
 import pandas as pd
-from normgeom.measure.records import record
+from normgeom.records import record
 from transformers import AutoModel
 
 

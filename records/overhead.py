@@ -16,7 +16,7 @@ import click
 import normgeom as ng
 import pandas as pd
 import torch
-from normgeom.measure.records import FOLDER, record
+from normgeom.records import FOLDER, record
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import GPT2Config, GPT2LMHeadModel

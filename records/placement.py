@@ -10,11 +10,11 @@ from pathlib import Path
 import click
 import pandas as pd
 import torch
-from normgeom.measure.corpora import load_corpus
-from normgeom.measure.reading import byte_tokens, random_windows
-from normgeom.measure.records import FOLDER, record
-from normgeom.models.fitting import fit
 from normgeom.models.placement import LanguageModel, Stack
+from normgeom.records import FOLDER, record
+from normgeom.text.corpora import load_corpus
+from normgeom.text.tokens import byte_tokens, random_windows
+from normgeom.training.fitting import fit
 from tqdm.auto import tqdm
 
 WIDTH, HEADS, LENGTH, BATCH, LAST = 64, 4, 65, 8, 20

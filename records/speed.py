@@ -13,8 +13,8 @@ import click
 import normgeom as ng
 import pandas as pd
 import torch
-from normgeom.measure.records import record
-from normgeom.measure.turns import in_turns
+from normgeom.bench.turns import in_turns
+from normgeom.records import record
 from tqdm.auto import tqdm
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import click
 import pandas as pd
 import torch
-from normgeom.measure.corpora import load_corpus
-from normgeom.measure.courses import beside_signs, shapes
-from normgeom.measure.reading import byte_tokens, windows
-from normgeom.measure.records import FOLDER, record
-from normgeom.measure.trainer import DIRECTIONS, Run, fit_and_measure
-from normgeom.models.twins import NORMS, SIZES, variants
+from normgeom.records import FOLDER, record
+from normgeom.text.corpora import load_corpus
+from normgeom.text.tokens import byte_tokens, windows
+from normgeom.training.courses import beside_signs, shapes
+from normgeom.training.trainer import DIRECTIONS, Run, fit_and_measure
+from normgeom.training.twins import NORMS, SIZES, variants
 from torch import nn
 from tqdm.auto import tqdm
 
@@ -158,7 +158,7 @@ def _write(folder: Path, name: str, size: str, steps: int | None, table: pd.Data
         what,
         folder,
         model=f"GPT-2, {of.layers} blocks, d = {of.width}, {of.heads} heads, byte tokens, no dropout, head tied; "
-        "norms of normgeom.models.twins.NORMS",
+        "norms of normgeom.training.twins.NORMS",
         corpus="the standard library's documentation strings (corpus stdlib); its last "
         f"{HELD_OUT} bytes are held out and measured",
         training=f"{steps or of.steps} updates of {of.batch} windows of {of.length} bytes; AdamW, β = 0.9 and 0.95, "

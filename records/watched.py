@@ -9,11 +9,11 @@ from unittest.mock import patch
 import click
 import pandas as pd
 import torch
-from normgeom.measure import trainer
-from normgeom.measure.corpora import load_corpus
-from normgeom.measure.reading import byte_tokens, windows
-from normgeom.measure.records import FOLDER, record
-from normgeom.models.twins import SIZES, variants
+from normgeom.records import FOLDER, record
+from normgeom.text.corpora import load_corpus
+from normgeom.text.tokens import byte_tokens, windows
+from normgeom.training import trainer
+from normgeom.training.twins import SIZES, variants
 from tqdm.auto import tqdm
 
 SIZE = "1M"

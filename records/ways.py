@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import normgeom as ng
 import pandas as pd
 import torch
-from normgeom.measure.directions import Directions
-from normgeom.measure.moments import quantiles
+from normgeom.survey.directions import Directions
+from normgeom.survey.moments import quantiles
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 

@@ -6,7 +6,7 @@ import click
 import normgeom as ng
 import pandas as pd
 import torch
-from normgeom.measure.records import record
+from normgeom.records import record
 from torch import nn
 from tqdm.auto import tqdm
 

@@ -14,15 +14,15 @@ if TYPE_CHECKING:  # for editors and type checkers, which cannot follow __getatt
     from normgeom.geometry.ellipsoid import Ellipsoid
     from normgeom.geometry.jacobian import NormJacobian
     from normgeom.geometry.uniform import angle, project_out, uniform_vector
-    from normgeom.measure.records import recorded
-    from normgeom.measure.survey import Survey
-    from normgeom.measure.watch import watch
-    from normgeom.models.ablation import drop_mean_subtraction
-    from normgeom.models.converted import load_converted
     from normgeom.models.sites import NormSite, find_norms
-    from normgeom.models.surgery import center_writers, fold_norms, to_rms_norm
-    from normgeom.models.twins import twins
-    from normgeom.norms import LayerNorm, RMSNorm, layer_norm, layer_norm_steps, rms_norm
+    from normgeom.models.watch import watch
+    from normgeom.norms.functions import LayerNorm, RMSNorm, layer_norm, layer_norm_steps, rms_norm
+    from normgeom.records import recorded
+    from normgeom.surgery.ablation import drop_mean_subtraction
+    from normgeom.surgery.converted import load_converted
+    from normgeom.surgery.surgery import center_writers, fold_norms, to_rms_norm
+    from normgeom.survey.survey import Survey
+    from normgeom.training.twins import twins
     from normgeom.view.explore import explore
 
 __all__ = [
@@ -60,15 +60,15 @@ _HOMES = {
     "geometry.ellipsoid": ("Ellipsoid",),
     "geometry.jacobian": ("NormJacobian",),
     "geometry.uniform": ("angle", "project_out", "uniform_vector"),
-    "measure.records": ("recorded",),
-    "measure.survey": ("Survey",),
-    "measure.watch": ("watch",),
-    "models.ablation": ("drop_mean_subtraction",),
-    "models.converted": ("load_converted",),
     "models.sites": ("NormSite", "find_norms"),
-    "models.surgery": ("center_writers", "fold_norms", "to_rms_norm"),
-    "models.twins": ("twins",),
-    "norms": ("LayerNorm", "RMSNorm", "layer_norm", "layer_norm_steps", "rms_norm"),
+    "models.watch": ("watch",),
+    "norms.functions": ("LayerNorm", "RMSNorm", "layer_norm", "layer_norm_steps", "rms_norm"),
+    "records": ("recorded",),
+    "surgery.ablation": ("drop_mean_subtraction",),
+    "surgery.converted": ("load_converted",),
+    "surgery.surgery": ("center_writers", "fold_norms", "to_rms_norm"),
+    "survey.survey": ("Survey",),
+    "training.twins": ("twins",),
     "view.explore": ("explore",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -85,8 +85,8 @@ def survey(out: str, directions: list[str], nulls: int, **options: object) -> No
     torchrun --nproc-per-node 4 -m normgeom.cli survey …
     """
     with _plainly():
-        from normgeom.measure.directions import nulls as names
-        from normgeom.measure.runs import TABLE, survey_model
+        from normgeom.commands.survey import TABLE, survey_model
+        from normgeom.survey.directions import nulls as names
 
         provenance = survey_model(out=out, directions=[*directions, *names(nulls)], **options)
     if provenance is not None:
@@ -128,7 +128,7 @@ def train(out: str, **options: object) -> None:
     torchrun or accelerate launch, as in torchrun --nproc-per-node 4 -m normgeom.cli train …
     """
     with _plainly():
-        from normgeom.measure.training import train_twins
+        from normgeom.commands.train import train_twins
 
         provenance = train_twins(out=out, **options)
     if provenance is not None:
@@ -152,7 +152,7 @@ def convert(**options: object) -> None:
     AutoModelForCausalLM does not.
     """
     with _plainly():
-        from normgeom.measure.conversion import convert_model
+        from normgeom.commands.convert import convert_model
 
         found = convert_model(**options)
     click.echo(
@@ -174,7 +174,7 @@ def report(model: str, out: str, parameters: tuple[tuple[str, str], ...]) -> Non
     MODEL is a name on the hub or a folder that save_pretrained wrote.
     """
     with _plainly():
-        from normgeom.report import write_report
+        from normgeom.commands.report import write_report
 
         click.echo(write_report(model, out, dict(parameters)))
 

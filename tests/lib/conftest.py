@@ -28,7 +28,7 @@ NUMERICAL = {
     "test_norms_properties",
     "test_norms_transforms",
     "test_placement",
-    "test_residual",
+    "test_stream",
     "test_secular",
     "test_stages",
     "test_surgery",

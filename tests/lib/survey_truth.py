@@ -7,7 +7,7 @@ import copy
 import normgeom as ng
 import numpy as np
 import torch
-from normgeom.measure.directions import Directions
+from normgeom.survey.directions import Directions
 from torch import nn
 
 KEYS = ["site", "side", "direction", "positions"]

@@ -16,7 +16,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from normgeom.cli import main
-from normgeom.measure import runs
+from normgeom.commands import survey
 from tiny_models import tiny
 
 TOKENS, LENGTH, BATCH_SIZE, BATCHES = 2400, 16, 5, 30
@@ -24,7 +24,7 @@ COMMIT = "0123456789abcdef" * 2 + "01234567"
 # The command, with a line in a file for every batch that was measured and a moment's rest after it.
 LOGGED = """
 import sys, time
-from normgeom.measure.meter import Meter
+from normgeom.survey.meter import Meter
 measure = Meter.measure
 def logged(self, batch):
     result = measure(self, batch)
@@ -63,11 +63,11 @@ def undisturbed(arguments, tmp_path_factory):
 
 
 def table(out):
-    return pd.read_parquet(out / runs.TABLE)
+    return pd.read_parquet(out / survey.TABLE)
 
 
 def noted(out):
-    return json.loads((out / runs.PROVENANCE).read_text("utf-8"))
+    return json.loads((out / survey.PROVENANCE).read_text("utf-8"))
 
 
 def environment(**changes):
@@ -113,7 +113,8 @@ def test_nulls_are_added(arguments, tmp_path):
 def test_a_report_is_asked_for(monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(
-        "normgeom.report.write_report", lambda model, out, parameters: asked.append((model, out, parameters)) or out
+        "normgeom.commands.report.write_report",
+        lambda model, out, parameters: asked.append((model, out, parameters)) or out,
     )
     out = str(tmp_path / "a.html")
     result = CliRunner().invoke(main, ["report", "some/model", out, "-p", "tokens", "5000", "-p", "corpus", "my.txt"])
@@ -126,7 +127,7 @@ def test_a_report_that_fails_is_a_line(monkeypatch, tmp_path):
     def fail(*_):
         raise RuntimeError("report: a cell failed\nValueError: tokens: expected more")
 
-    monkeypatch.setattr("normgeom.report.write_report", fail)
+    monkeypatch.setattr("normgeom.commands.report.write_report", fail)
     result = CliRunner().invoke(main, ["report", "some/model", str(tmp_path / "a.html")])
     assert result.exit_code == 1
     assert result.stderr == "Error: report: a cell failed ValueError: tokens: expected more\n"
@@ -225,7 +226,7 @@ def test_two_processes_give_the_table_of_one(arguments, undisturbed, tmp_path):
     assert two.drop(columns=numbers).equals(one.drop(columns=numbers))
     off = np.nanmax(np.abs(two[numbers].to_numpy() - one[numbers].to_numpy()))
     assert off <= 1e-9, f"the table of two processes is off by {off:.1e}: not the same batches, or another pilot?"
-    states = [ng.Survey.load(tmp_path / runs.STATE.format(rank, 2)) for rank in (0, 1)]
+    states = [ng.Survey.load(tmp_path / survey.STATE.format(rank, 2)) for rank in (0, 1)]
     assert [state.batches for state in states] == [BATCHES // 2] * 2
     asked, had = noted(tmp_path)["asked"], noted(tmp_path)["had"]
     assert (asked["processes"], had["tokens"], had["tokens_read"], had["batches"]) == (2, TOKENS, TOKENS, BATCHES)
@@ -244,7 +245,7 @@ def test_a_killed_survey_goes_on(folder, arguments, undisturbed, tmp_path):
     log.touch()
     command = [sys.executable, "-c", LOGGED, str(log), *arguments, "--model", "org/tiny", "--out", str(out)]
     offline = environment(HF_HOME=str(tmp_path / "home"), HF_HUB_OFFLINE="1")
-    state = out / runs.STATE.format(0, 1)
+    state = out / survey.STATE.format(0, 1)
 
     def start():
         return subprocess.Popen(command, env=offline, stderr=subprocess.PIPE, text=True)
@@ -257,7 +258,7 @@ def test_a_killed_survey_goes_on(folder, arguments, undisturbed, tmp_path):
     first.send_signal(signal.SIGKILL)
     first.communicate()
     held = ng.Survey.load(state).batches
-    assert 0 < held < BATCHES and not (out / runs.TABLE).exists(), "killed too late to show anything"
+    assert 0 < held < BATCHES and not (out / survey.TABLE).exists(), "killed too late to show anything"
 
     second = start()
     _, errors = second.communicate(timeout=120)

@@ -6,7 +6,7 @@ from pathlib import Path
 import normgeom as ng
 import pandas as pd
 import pytest
-from normgeom.measure import records
+from normgeom import records
 
 TABLE = pd.DataFrame({"site": ["a", "b"], "value": [1.0, 1 / 3]})
 NEEDED = {"what", "device", "versions", "date", "command"}

@@ -18,9 +18,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from normgeom.measure import folders, trainer
-from normgeom.measure.trainer import Run, fit_and_measure
-from normgeom.models.twins import Size, variants
+from normgeom.jobs import folders
+from normgeom.training import trainer
+from normgeom.training.trainer import Run, fit_and_measure
+from normgeom.training.twins import Size, variants
 
 VOCABULARY = 64
 # Measured after 0, 4 and 8 updates, a checkpoint after every second.  An epoch of 15 windows ends within an update.

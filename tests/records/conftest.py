@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from normgeom.measure import records
+from normgeom import records
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace

@@ -6,8 +6,8 @@ import normgeom as ng
 import pytest
 import torch
 from click.testing import CliRunner
-from normgeom.measure.dropping import by_shift, by_site, compare, without_subtraction
-from normgeom.models.twins import save_twin
+from normgeom.surgery.dropping import by_shift, by_site, compare, without_subtraction
+from normgeom.training.twins import save_twin
 from transformers import GPT2Config
 
 SIZES = dict(n_layer=1, n_embd=16, n_head=2, vocab_size=256, n_positions=128)
@@ -57,7 +57,7 @@ def test_twins_come_back_with_their_norms_and_weights(trained, program):
 
 
 def test_held_out_text_is_the_end_of_the_corpus(program):
-    from normgeom.measure.corpora import load_corpus
+    from normgeom.text.corpora import load_corpus
 
     ids = torch.cat([batch.flatten() for batch in program.held_out()])
     assert bytes(ids.tolist()) == load_corpus("stdlib").text.encode()[-512:]
@@ -65,7 +65,7 @@ def test_held_out_text_is_the_end_of_the_corpus(program):
 
 def test_what_is_recorded_is_what_the_library_finds(trained, program, tmp_path, monkeypatch):
     folder, models = trained
-    monkeypatch.setattr("normgeom.measure.records.FOLDER", tmp_path)
+    monkeypatch.setattr("normgeom.records.FOLDER", tmp_path)
     done = run(program, "--part", "losses", "--models", folder, "--folder", tmp_path)
     assert done.exit_code == 0, done.output
     names = ("ways", "sites", "gauge", "llama")
@@ -122,7 +122,7 @@ def test_missing_twins_are_named_before_any_work(program, tmp_path):
 
 def test_versions_are_timed_against_the_original(program, tmp_path, monkeypatch):
     """On a clock that tells by their norms which version runs."""
-    monkeypatch.setattr("normgeom.measure.records.FOLDER", tmp_path)
+    monkeypatch.setattr("normgeom.records.FOLDER", tmp_path)
     small = (dict(n_layer=1, n_embd=16, n_head=2, vocab_size=64, n_positions=16), ((2, 8), (1, 1)))
     monkeypatch.setattr(program, "SPEED", {"tiny": small})
     clock, costs = [0.0], {"LayerNorm": 4.0, "RMSNorm": 3.0, "Identity": 1.0}
@@ -131,7 +131,7 @@ def test_versions_are_timed_against_the_original(program, tmp_path, monkeypatch)
         if type(module).__name__ in costs:
             clock[0] += costs[type(module).__name__]
 
-    monkeypatch.setattr("normgeom.measure.turns.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("normgeom.bench.turns.time.perf_counter", lambda: clock[0])
     monkeypatch.setattr(program, "FILL", 0.0)
     handle = torch.nn.modules.module.register_module_forward_hook(tick)
     try:

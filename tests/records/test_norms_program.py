@@ -19,7 +19,7 @@ def table(tmp_path_factory):
         for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_"):
             patch.setenv(name, "0")  # put back at the end
         done = CliRunner().invoke(main, ["norms", *options], catch_exceptions=False)
-        patch.setattr("normgeom.measure.records.FOLDER", folder)
+        patch.setattr("normgeom.records.FOLDER", folder)
         assert done.exit_code == 0, done.output
         yield ng.recorded("speed-norms").table, ng.recorded("speed-machine").table
 

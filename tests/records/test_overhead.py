@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from normgeom.measure.records import recorded
+from normgeom.records import recorded
 
 from records import overhead, ways
 from records.__main__ import main

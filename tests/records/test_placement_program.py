@@ -5,10 +5,10 @@ import json
 import normgeom as ng
 import pytest
 from click.testing import CliRunner
-from normgeom.measure.corpora import load_corpus
-from normgeom.measure.reading import byte_tokens, random_windows
-from normgeom.models.fitting import fit
 from normgeom.models.placement import LanguageModel, Stack
+from normgeom.text.corpora import load_corpus
+from normgeom.text.tokens import byte_tokens, random_windows
+from normgeom.training.fitting import fit
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +20,7 @@ def small(monkeypatch, tmp_path):
     grid = dict(placement=("pre", "post"), layers=(1,), rate=(1e-3,), warmup=(0, 5), seed=(3,))
     monkeypatch.setattr(placement, "SWEEP", grid)
     monkeypatch.setattr(placement, "DEEP", dict(grid, warmup=(0,)))
-    monkeypatch.setattr("normgeom.measure.records.FOLDER", tmp_path)
+    monkeypatch.setattr("normgeom.records.FOLDER", tmp_path)
     return placement, tmp_path
 
 

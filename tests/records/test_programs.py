@@ -70,7 +70,7 @@ def test_massive_coordinates(encoder, text, folder):
 
 
 def test_a_race_takes_ratios_within_rounds(monkeypatch):
-    from normgeom.measure import turns
+    from normgeom.bench import turns
 
     from records import speed
 

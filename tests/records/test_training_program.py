@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
-from normgeom.measure.corpora import load_corpus
-from normgeom.measure.reading import byte_tokens
-from normgeom.models.twins import Size, load_twin, variants
+from normgeom.text.corpora import load_corpus
+from normgeom.text.tokens import byte_tokens
+from normgeom.training.twins import Size, load_twin, variants
 
 TABLES = ("loss", "curve", "angles", "freedom", "ranks", "forms")
 
@@ -36,7 +36,7 @@ def small(monkeypatch, tmp_path):
         return {part: {key: training.run(part, key, steps, kept) for key in keys} for part, keys in grid.items()}
 
     monkeypatch.setattr(training, "train_all", in_this_process)
-    monkeypatch.setattr("normgeom.measure.records.FOLDER", tmp_path)
+    monkeypatch.setattr("normgeom.records.FOLDER", tmp_path)
     return training, watched, tmp_path
 
 

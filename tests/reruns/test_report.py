@@ -16,7 +16,7 @@ import papermill
 import pytest
 import torch
 from nbformat import v4
-from normgeom import report
+from normgeom.commands import report
 from transformers import GPT2Config, GPT2LMHeadModel
 
 SEEN = """async () => {
@@ -390,7 +390,7 @@ def test_a_missing_package_is_named_with_its_remedy(missing, monkeypatch):
 
     monkeypatch.setattr(metadata, "distribution", distribution)
     monkeypatch.setitem(sys.modules, missing, None)
-    for module in ("normgeom.report", "normgeom.view.page"):
+    for module in ("normgeom.commands.report", "normgeom.view.page"):
         monkeypatch.delitem(sys.modules, module)
     with pytest.raises(ModuleNotFoundError, match=rf"^report: {missing} is missing: run `pip install '\.\[report\]'`"):
-        importlib.import_module("normgeom.report")
+        importlib.import_module("normgeom.commands.report")

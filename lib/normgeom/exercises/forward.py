@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from normgeom import norms
 from normgeom.exercises.judge import Exercise, Function, draw
+from normgeom.norms import functions
 
 _X, _SMALL = draw(4, 5, 6, seed=0) + 0.7, 0.01 * draw(4, 5, 6, seed=1) - 0.02
 _WEIGHT, _BIAS, _EPS = draw(6, seed=2), draw(6, seed=3), 1e-5
@@ -44,32 +44,32 @@ def _by(scale: Function, center: bool = True) -> Function:
 
 
 LAYER_NORM = Exercise(
-    norms.layer_norm,
+    functions.layer_norm,
     ((_X, _WEIGHT, _BIAS, _EPS), (_SMALL, _WEIGHT, _BIAS, _EPS)),
     {
         **{mistake: _by(scale) for mistake, scale in _wrong_scales("d").items()},
-        "the gain γ is forgotten": lambda x, w, b, eps: norms.layer_norm(x, None, b, eps),
-        "the bias β is forgotten": lambda x, w, b, eps: norms.layer_norm(x, w, None, eps),
-        "the bias is added before the gain": lambda x, w, b, eps: w * (norms.layer_norm(x, eps=eps) + b),
-        "the mean is not subtracted: this is RMSNorm": lambda x, w, b, eps: norms.rms_norm(x, w, b, eps),
+        "the gain γ is forgotten": lambda x, w, b, eps: functions.layer_norm(x, None, b, eps),
+        "the bias β is forgotten": lambda x, w, b, eps: functions.layer_norm(x, w, None, eps),
+        "the bias is added before the gain": lambda x, w, b, eps: w * (functions.layer_norm(x, eps=eps) + b),
+        "the mean is not subtracted: this is RMSNorm": lambda x, w, b, eps: functions.rms_norm(x, w, b, eps),
         "the statistics run over the wrong axis; use the last": lambda x, w, b, eps: (
-            w * norms.layer_norm(x.movedim(0, -1), eps=eps).movedim(-1, 0) + b
+            w * functions.layer_norm(x.movedim(0, -1), eps=eps).movedim(-1, 0) + b
         ),
         "the statistics are those of the whole tensor; take them vector by vector": lambda x, w, b, eps: (
-            w * norms.layer_norm(x.flatten(), eps=eps).reshape(x.shape) + b
+            w * functions.layer_norm(x.flatten(), eps=eps).reshape(x.shape) + b
         ),
     },
 )
 RMS_NORM = Exercise(
-    lambda x, w, eps: norms.rms_norm(x, w, eps=eps),
+    lambda x, w, eps: functions.rms_norm(x, w, eps=eps),
     ((_X, _WEIGHT, _EPS), (_SMALL, _WEIGHT, _EPS)),
     {
         **{mistake: _by(scale, center=False) for mistake, scale in _wrong_scales("d").items()},
-        "the gain γ is forgotten": lambda x, w, eps: norms.rms_norm(x, eps=eps),
-        "the mean is subtracted: this is LayerNorm": lambda x, w, eps: norms.layer_norm(x, w, eps=eps),
-        "the gain is 1 + weight; use the weight": lambda x, w, eps: norms.rms_norm(x, w, eps=eps, unit_offset=True),
+        "the gain γ is forgotten": lambda x, w, eps: functions.rms_norm(x, eps=eps),
+        "the mean is subtracted: this is LayerNorm": lambda x, w, eps: functions.layer_norm(x, w, eps=eps),
+        "the gain is 1 + weight; use the weight": lambda x, w, eps: functions.rms_norm(x, w, eps=eps, unit_offset=True),
         "the statistics run over the wrong axis; use the last": lambda x, w, eps: (
-            w * norms.rms_norm(x.movedim(0, -1), eps=eps).movedim(-1, 0)
+            w * functions.rms_norm(x.movedim(0, -1), eps=eps).movedim(-1, 0)
         ),
     },
 )
@@ -103,7 +103,7 @@ def _over(*axes: int) -> Function:
 
 def _plain(x: Tensor, eps: float) -> Tensor:
     """Batch norm without gain and bias."""
-    return _rows(lambda rows, w, b, eps: norms.layer_norm(rows, eps=eps))(x, _WEIGHT, _BIAS, eps)
+    return _rows(lambda rows, w, b, eps: functions.layer_norm(rows, eps=eps))(x, _WEIGHT, _BIAS, eps)
 
 
 # As many positions as features, so that a gain along the wrong axis is a wrong number and no error.

@@ -7,11 +7,11 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from normgeom import norms
 from normgeom.geometry import secular
-from normgeom.norms import check_floating
+from normgeom.norms import functions
+from normgeom.norms.functions import check_floating
 
-KINDS = {nn.LayerNorm: True, norms.LayerNorm: True, nn.RMSNorm: False, norms.RMSNorm: False}
+KINDS = {nn.LayerNorm: True, functions.LayerNorm: True, nn.RMSNorm: False, functions.RMSNorm: False}
 
 
 class Ellipsoid:
@@ -153,7 +153,7 @@ class Ellipsoid:
             raise ValueError(f"n: expected at least 0, got {n}")
         x = torch.randn(n, len(self.weight), generator=generator, dtype=torch.float64)
         x = x.to(self.weight.device)
-        norm = norms.layer_norm if self.centered else norms.rms_norm
+        norm = functions.layer_norm if self.centered else functions.rms_norm
         return norm(x, self.weight, self.center, eps=torch.finfo(torch.float64).tiny)
 
     @property

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from normgeom.formula import center, rate, widen
 from normgeom.geometry import secular
-from normgeom.norms import check_arguments, check_floating
+from normgeom.norms.formula import center, rate, widen
+from normgeom.norms.functions import check_arguments, check_floating
 
 if TYPE_CHECKING:
     from jaxtyping import Float

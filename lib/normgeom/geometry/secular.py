@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from normgeom.geometry.poles import blocks, roots
-from normgeom.norms import check_floating
+from normgeom.norms.functions import check_floating
 
 __all__ = ["eigh", "eigvalsh"]
 

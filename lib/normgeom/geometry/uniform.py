@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from normgeom.formula import widen
-from normgeom.norms import check_floating
+from normgeom.norms.formula import widen
+from normgeom.norms.functions import check_floating
 
 
 def uniform_vector(d: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:

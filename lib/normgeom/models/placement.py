@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from normgeom.norms import LayerNorm, RMSNorm, check_floating
+from normgeom.norms.functions import LayerNorm, RMSNorm, check_floating
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from normgeom.norms import layer_norm, rms_norm
+from normgeom.norms.functions import layer_norm, rms_norm
 
 _BATCH, _TOKENS = 2, 11  # of the default example: sizes that no model uses for heads or groups
 _LARGE = 1e4  # of rows beside which no usual ε counts

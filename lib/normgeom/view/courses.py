@@ -40,7 +40,7 @@ def angles_over_steps(tables: Mapping[str, pd.DataFrame], sites: Sequence[str], 
     """Mean angle ± one standard deviation to three directions against updates, a row of panels a norm.
 
     Args:
-        tables: for each model's name, what :func:`normgeom.measure.courses.beside_signs` gave.
+        tables: for each model's name, what :func:`normgeom.training.courses.beside_signs` gave.
         sites: the norms that are shown.
         side: ``"in"`` or ``"out"`` of them.
     """

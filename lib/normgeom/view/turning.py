@@ -8,7 +8,7 @@ from torch import Tensor
 
 from normgeom.geometry.ellipsoid import Ellipsoid
 from normgeom.geometry.uniform import angle, project_out, uniform_vector
-from normgeom.norms import layer_norm, layer_norm_steps, rms_norm
+from normgeom.norms.functions import layer_norm, layer_norm_steps, rms_norm
 from normgeom.view.style import COLORS
 
 _GREY = "#808080"

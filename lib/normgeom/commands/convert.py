@@ -1,0 +1,127 @@
+"""From a model's name to a folder with the RMSNorm model that computes the same, checked on text before that."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+from normgeom.commands.loading import reading
+from normgeom.commands.survey import DTYPES, read_config
+from normgeom.jobs.folders import versions
+from normgeom.jobs.processes import check_choice
+from normgeom.models.sites import evaluating, forward
+from normgeom.surgery.converted import check_free, save_converted
+from normgeom.surgery.double import double_throughout
+from normgeom.surgery.surgery import to_rms_norm
+from normgeom.text.corpora import load_corpus
+from normgeom.text.tokens import TokenBatches
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far logits are from those of the unconverted model, computed in float64 throughout: the largest difference.
+
+    Attributes:
+        exact: of the model converted in float64: what the conversion costs.
+        converted: of what is written, in its dtype.
+        unconverted: of the model as it was, in that same dtype: what its own rounding costs.
+        largest: the largest logit, for comparison.
+        tokens: how many were read.
+        dtype: in which the model is written.
+    """
+
+    exact: float
+    converted: float
+    unconverted: float
+    largest: float
+    tokens: int
+    dtype: str
+
+
+def convert_model(
+    model: str,
+    out: str | os.PathLike,
+    bound: float = 1e-10,
+    tokens: int = 1024,
+    length: int | None = None,
+    corpus: str = "stdlib",
+    dtype: str = "auto",
+    revision: str | None = None,
+) -> Agreement:
+    """Convert a pre-norm LayerNorm model to RMSNorm, see that it computes the same, and write it to a folder.
+
+    :func:`normgeom.to_rms_norm` is applied twice, on the CPU: in float64, where the logits on the first ``tokens`` of
+    ``corpus`` must be what they were, and in ``dtype``, which is written.  :func:`normgeom.load_converted` loads it,
+    transformers alone refuses to.
+
+    Args:
+        model: a name on the hub or a folder.
+        out: a folder that does not exist or is empty.  It takes weights, configuration and tokenizer, all or nothing.
+        bound: of the largest difference between two logits in float64.
+        tokens, length, corpus: what is read; windows of at most 512 tokens by default.
+        dtype: one of ``normgeom.commands.survey.DTYPES``; ``"auto"`` is that of the saved weights.
+        revision: a branch, tag or commit of a model on the hub.
+
+    Raises:
+        ValueError: an argument that cannot be; a model that cannot be converted; a difference above ``bound``.
+            Nothing has been written then.
+        OSError: model or corpus are out of reach, or the folder cannot be written.
+    """
+    out = Path(out)
+    check_free(out)
+    check_choice("dtype", dtype, DTYPES)
+    if not bound >= 0:
+        raise ValueError(f"bound: expected a number >= 0, got {bound}")
+    if tokens < 1:
+        raise ValueError(f"tokens: expected at least 1, got {tokens}")
+    commit, encoder, window = read_config(model, revision, length)
+    read = load_corpus(corpus)
+    with reading(model):
+        network = AutoModelForCausalLM.from_pretrained(model, revision=commit, dtype=dtype).eval()
+    to_rms_norm(network, dry_run=True)
+    if length is None:
+        window = min(window, tokens)
+    batches = list(TokenBatches(read, encoder, tokens, window, 1))
+    if not batches:
+        raise ValueError(f"corpus: expected {corpus} to hold a window of {window} tokens, it has fewer")
+    agreement = _convert(network, batches)
+    if not agreement.exact <= bound:  # NaN, too
+        raise ValueError(f"bound: expected logits to differ by at most {bound:g}, got {agreement.exact:.1e}")
+    about = dict(
+        model=dict(name=model if commit else Path(model).resolve().name, revision=revision, commit=commit),
+        corpus=read.provenance,
+        agreement=asdict(agreement),
+        versions=versions(),
+    )
+    save_converted(network, out, about, encoder.save)
+    return agreement
+
+
+def _convert(network: nn.Module, batches: list[Tensor]) -> Agreement:
+    """Convert a model in place, and compare it on the way with what it computes in float64."""
+    exact = copy.deepcopy(network).double()
+    with double_throughout():
+        before = _logits(exact, batches)
+        exact = _difference(before, _logits(to_rms_norm(exact), batches))
+    unconverted = _difference(before, _logits(network, batches))
+    converted = _difference(before, _logits(to_rms_norm(network), batches))
+    largest = max(float(logits.abs().max()) for logits in before)
+    count = sum(batch.numel() for batch in batches)
+    return Agreement(exact, converted, unconverted, largest, count, str(network.dtype).removeprefix("torch."))
+
+
+def _logits(model: nn.Module, batches: Iterable[Tensor]) -> list[Tensor]:
+    with evaluating(model):
+        return [forward(model, batch).logits.double() for batch in batches]
+
+
+def _difference(a: list[Tensor], b: list[Tensor]) -> float:
+    # torch's maximum, unlike Python's, keeps a NaN
+    return float(torch.stack([(x - y).abs().max() for x, y in zip(a, b, strict=True)]).max())

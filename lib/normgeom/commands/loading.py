@@ -1,0 +1,74 @@
+"""Models by name or from a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, PreTrainedConfig
+
+from normgeom.surgery import converted
+from normgeom.training import twins
+
+# Folders that this package writes and transformers refuses: what loads them, and where they hold the configuration.
+_OWN: dict[str, tuple[Callable[[str], nn.Module], str]] = {
+    twins.MODEL_TYPE: (twins.load_twin, "config"),
+    converted.MODEL_TYPE: (converted.load_converted, "converted"),
+}
+
+
+@contextmanager
+def reading(model: str) -> Iterator[None]:
+    """Whatever transformers and the hub raise in the block, as one OSError that says what can be loaded."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise OSError(
+            f"model: {model!r} cannot be loaded, neither as a folder that save_pretrained wrote, which needs no "
+            f"network, nor by name from the hub ({error})"
+        ) from error
+
+
+def load_config(name_or_path: str, **options) -> PreTrainedConfig:
+    """The configuration of what :func:`load_model` loads."""
+    with reading(name_or_path):
+        about = _own(name_or_path)
+        if about is None:
+            return AutoConfig.from_pretrained(name_or_path, **options)
+        settings = about[_OWN[about["model_type"]][1]]
+        return CONFIG_MAPPING[settings["model_type"]].from_dict(settings)
+
+
+def load_model(name_or_path: str, dtype: str = "auto", device_map: str | dict | None = None, **options) -> nn.Module:
+    """A transformers model in evaluation mode, without its head, as ``AutoModel.from_pretrained`` loads it.
+
+    What ``normgeom train`` and ``normgeom convert`` wrote is loaded too; it fits on one device.
+
+    Args:
+        dtype, device_map, options: as there.
+
+    Raises:
+        OSError: it cannot be loaded; the message says what can.
+        ValueError: a ``device_map`` that spreads one of our own folders.
+    """
+    with reading(name_or_path):
+        about = _own(name_or_path)
+        if about is None:
+            return AutoModel.from_pretrained(name_or_path, dtype=dtype, device_map=device_map, **options).eval()
+    if isinstance(device_map, str):
+        raise ValueError(f"device_map: expected none for what normgeom wrote, got {device_map!r}")
+    with reading(name_or_path):
+        model = _OWN[about["model_type"]][0](name_or_path).base_model
+    model = model if dtype == "auto" else model.to(getattr(torch, dtype))
+    return model.to((device_map or {"": "cpu"})[""])
+
+
+def _own(name_or_path: str) -> dict | None:
+    """What the ``config.json`` of one of our own folders says."""
+    path = Path(name_or_path) / "config.json"
+    about = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return about if about.get("model_type") in _OWN else None

@@ -1,0 +1,159 @@
+"""A survey from names alone: a model and a corpus go in, a folder with a table and its provenance comes out."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+
+import torch
+from huggingface_hub import hf_hub_download
+from torch import nn
+
+from normgeom.commands.loading import load_config, load_model, reading
+from normgeom.jobs.folders import PROVENANCE, claim, note, now, versions, whole, writing
+from normgeom.jobs.processes import check_choice, launched
+from normgeom.survey.directions import Directions
+from normgeom.survey.survey import Survey
+from normgeom.text.corpora import load_corpus
+from normgeom.text.tokens import Encoder, TokenBatches, load_encoder
+
+TABLE, STATE = "table.parquet", "state-{}-of-{}.npz"
+DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
+DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
+_LENGTH = 512
+
+
+def survey_model(
+    model: str,
+    out: str | os.PathLike,
+    tokens: int = 1_000_000,
+    corpus: str = "wikipedia",
+    length: int | None = None,
+    batch_size: int = 8,
+    directions: Sequence[str] = ("uniform", "random_a", "random_b"),
+    seed: int = 0,
+    device: str | None = None,
+    dtype: str = "auto",
+    device_map: str | None = None,
+    revision: str | None = None,
+) -> dict | None:
+    """Survey a transformers model, by its name on the hub or its folder, and write what was found to a folder.
+
+    ``table.parquet`` is the table of :class:`normgeom.Survey`.  ``provenance.json`` says what was asked for, from
+    before the first batch on, and in the end what was had.  ``state-<rank>-of-<n>.npz``, one a process, is saved after
+    every batch: the same call goes on where an earlier one stopped.  Under ``torchrun`` or ``accelerate launch`` each
+    process takes its share of the batches, and the first writes the result; they share the folder.
+
+    Args:
+        tokens: at most so many are read, in whole windows; fewer where the corpus ends, with a warning.
+        corpus: as in :func:`normgeom.text.corpora.load_corpus`.
+        length: of the windows; by default 512, or the most that the model takes if that is less.
+        directions, seed: as in :class:`normgeom.Survey`; the pilot of matched directions is the corpus's first batch.
+        device: by default an accelerator where there is one.
+        dtype: one of :data:`DTYPES`; ``"auto"`` is that of the saved weights.
+        device_map: one of :data:`DEVICE_MAPS`: transformers spreads the model over the devices of one process.
+        revision: a branch, tag or commit of a model on the hub.
+
+    Returns:
+        what ``provenance.json`` holds; None in a process that is not the first.
+
+    Raises:
+        ValueError: an argument that cannot be, a corpus of less than a window, a folder that holds another survey.
+        OSError: model, corpus or folder are out of reach, or the disk is full; what was saved stays.
+        ImportError: the corpus needs a package that is not installed.
+    """
+    out = Path(out)
+    check_choice("dtype", dtype, DTYPES)
+    check_choice("device_map", device_map, (None, *DEVICE_MAPS))
+    matched = Directions(directions, seed).matched
+    with launched(device, device_map) as (processes, device):
+        commit, encoder, length = read_config(model, revision, length)
+        share = processes.process_index, processes.num_processes
+        batches = TokenBatches(load_corpus(corpus), encoder, tokens, length, batch_size, *share)
+        pilot = next(iter(replace(batches, rank=0, of=1)), None)
+        if pilot is None:
+            raise ValueError(f"corpus: expected {corpus} to hold a window of {length} tokens, it has fewer")
+        asked = dict(
+            model=dict(name=model if commit else Path(model).resolve().name, revision=revision, commit=commit),
+            corpus=batches.corpus.provenance,
+            windows=batches.provenance,
+            directions=list(directions),
+            seed=seed,
+            dtype=dtype,
+            device=device_map or device.type,
+            processes=processes.num_processes,
+            versions=versions(),
+        )
+        with writing(out):
+            if processes.is_main_process:
+                claim(out, asked, (STATE.format("*", "*"), TABLE), "survey")
+            processes.wait_for_everyone()
+            network = load_model(model, revision=commit, dtype=dtype, device_map=device_map or {"": device})
+            survey = Survey(network, directions, seed, pilot=pilot if matched else None)
+            state = out / STATE.format(*share)
+            survey.run(batches, progress=processes.is_main_process, checkpoint=state)
+            survey.save(state)  # a share without a batch has one too
+            processes.wait_for_everyone()
+            return _finish(out, network, batches) if processes.is_main_process else None
+
+
+def read_config(model: str, revision: str | None, length: int | None) -> tuple[str | None, Encoder, int]:
+    """The commit of a model on the hub (of a folder None), its tokenizer, and the length of windows."""
+    commit = None
+    if Path(model).is_dir():
+        if revision:
+            raise ValueError(f"revision: expected none for a model in a folder, got {revision!r}")
+    else:
+        with reading(model):
+            commit = Path(hf_hub_download(model, "config.json", revision=revision)).parent.name
+    config = load_config(model, revision=commit)
+    text = config.get_text_config()
+    vocabulary = getattr(text, "vocab_size", None)
+    if vocabulary is None or config.is_encoder_decoder:
+        raise ValueError(f"model: expected one that reads one text, got a {type(config).__name__}")
+    most = getattr(text, "max_position_embeddings", None) or 0
+    most = most if most > 0 else math.inf
+    length = min(_LENGTH, most) if length is None else length
+    if length > most:
+        raise ValueError(f"length: expected at most {most}, which the model takes, got {length}")
+    return commit, load_encoder(model, vocabulary, commit), length
+
+
+def _finish(out: Path, network: nn.Module, batches: TokenBatches) -> dict:
+    """Merge the states of all processes, and write the table and what was had."""
+    merged = reduce(Survey.merge, (Survey.load(out / STATE.format(rank, batches.of)) for rank in range(batches.of)))
+    with whole(out / TABLE) as part:
+        merged.table().to_parquet(part, index=False)
+    excluded = merged.excluded()
+    placed = getattr(network, "hf_device_map", None) or {"": network.device}
+    had = dict(
+        tokens=merged.tokens,
+        tokens_read=batches.had,
+        batches=merged.batches,
+        digest=merged.digest,
+        fingerprint=merged.fingerprint,
+        network=type(network).__name__,
+        dtype=str(network.dtype).removeprefix("torch."),
+        devices=sorted({_device_name(device) for device in placed.values()}),
+        excluded=excluded[excluded[["nonfinite", "zero"]].any(axis=1)].to_dict("records"),
+        finished=now(),
+    )
+    provenance = dict(json.loads((out / PROVENANCE).read_text("utf-8")), had=had)
+    note(out / PROVENANCE, provenance)
+    asked = batches.tokens // batches.length * batches.length
+    if batches.had < asked:
+        warnings.warn(f"the corpus ended: {batches.had} tokens of the {asked} asked for were read", stacklevel=2)
+    return provenance
+
+
+def _device_name(device: int | str | torch.device) -> str:
+    if device == "disk":
+        return "disk"
+    device = torch.device(device)
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

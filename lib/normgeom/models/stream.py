@@ -1,0 +1,198 @@
+"""The final residual stream as a sum of what was written to it, and what its norm makes of each part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from normgeom.models.layouts import layout_of
+from normgeom.models.sites import evaluating, find_norms, forward
+from normgeom.norms.formula import center, rate, widen
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+    Ids = Int[Tensor, "batch length"]
+    Stream = Float[Tensor, "*batch d"]
+    Numbers = Float[Tensor, "*batch"]
+
+
+def writers(model: nn.Module) -> dict[str, nn.Module]:
+    """The modules that write to the stream, in the order of the sum (eq-residual-sum).
+
+    Returns:
+        embeddings by the last part of their name (``"wte"``, ``"wpe"``, …), then ``"a1"``, ``"m1"``, ``"a2"``, …: the
+        last linear maps of attention and MLP, blocks counted from 1 as in the equation.
+
+    Raises:
+        ValueError: no layout of the model is known (:func:`normgeom.models.layouts.layout_of`).
+    """
+    layout = layout_of(model)
+    first = len(layout.embeddings)
+    named = layout.writers_of(model)
+    embeddings = {name.rpartition(".")[2]: module for name, module in named[:first]}
+    return embeddings | {f"{'am'[i % 2]}{i // 2 + 1}": module for i, (_, module) in enumerate(named[first:])}
+
+
+def components(model: nn.Module, ids: Ids) -> dict[str, Stream]:
+    """What each writer adds to the stream, in one run; together the input of the final norm (eq-residual-sum).
+
+    Args:
+        model: that :func:`normgeom.models.layouts.layout_of` knows; runs in evaluation mode, without gradients.
+        ids: ``(batch, length)``.
+
+    Returns:
+        ``(batch, length, d)`` for each name of :func:`writers`, in that order, in the model's dtype and on its device.
+        The sum of the first parts up to ``a_l`` or ``m_l`` is the stream there, also where blocks are parallel.
+
+    Raises:
+        ValueError: no layout is known, or the parts do not add up: something else writes to the stream.
+    """
+    named, final = writers(model), model.get_submodule(layout_of(model).final)
+    written = {}
+
+    def enter(norm, args):
+        written[norm] = args[0]
+
+    def leave(module, args, output):
+        written[module] = output
+
+    handles = [final.register_forward_pre_hook(enter)]
+    handles += [module.register_forward_hook(leave) for module in named.values()]
+    try:
+        with evaluating(model):
+            forward(model, ids)
+    finally:
+        for handle in handles:
+            handle.remove()
+    end = written[final]
+    parts = {name: written[module].reshape(-1, *end.shape[1:]).expand_as(end) for name, module in named.items()}
+    missing = float((sum(parts.values()) - end).abs().max())
+    largest = float(sum(part.abs() for part in parts.values()).max())
+    if not missing <= len(parts) * torch.finfo(end.dtype).eps * largest:  # half for the model's sum, half for this one
+        raise ValueError(
+            f"model: the parts of this {type(model).__name__}'s stream miss its final norm's input by {missing:.2g}: "
+            "something else writes to the stream"
+        )
+    return parts
+
+
+@contextmanager
+def silenced(model: nn.Module, name: str) -> Iterator[None]:
+    """While the block runs, the writer ``name`` of :func:`writers` adds zero, and all that comes later reacts to it.
+
+    Raises:
+        ValueError: no layout is known, or ``name`` is none of its writers.
+    """
+    named = writers(model)
+    if name not in named:
+        raise ValueError(f"name: expected one of {', '.join(named)}, got {name!r}")
+    handle = named[name].register_forward_hook(lambda module, args, output: torch.zeros_like(output))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@dataclass(frozen=True)
+class Readout:
+    r"""The final norm and the head, :math:`z=W_U(\gamma\odot n+\beta)+b_U`.
+
+    Attributes:
+        gain: γ as it acts, ``(d,)``; 1 + weight for Gemma.
+        bias: β, ``(d,)``, zeros where there is none.
+        eps: ε, inside the root.
+        centered: True for LayerNorm, False for RMSNorm.
+        unembedding: :math:`W_U`, ``(vocabulary, d)``.
+        head_bias: :math:`b_U`, ``(vocabulary,)``, zeros where there is none.
+    """
+
+    gain: Tensor
+    bias: Tensor
+    eps: float
+    centered: bool
+    unembedding: Tensor
+    head_bias: Tensor
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Readout:
+        """The readout of a model that :func:`normgeom.models.layouts.layout_of` knows; kind and ε by behaviour.
+
+        Raises:
+            ValueError: no layout of the model is known.
+        """
+        layout = layout_of(model)
+        norm, head = model.get_submodule(layout.final), model.get_submodule(layout.head)
+        site = next(site for site in find_norms(model) if site.module is norm)
+        gain, unembedding = widen(norm.weight.detach()) + layout.offset, widen(head.weight.detach())
+        biases = [
+            unembedding.new_zeros(size) if bias is None else widen(bias.detach())
+            for bias, size in zip((getattr(norm, "bias", None), head.bias), reversed(unembedding.shape), strict=True)
+        ]
+        return cls(gain, biases[0], site.eps, site.kind == "layer", unembedding, biases[1])
+
+    @property
+    def constant(self) -> Tensor:
+        r"""What no part of the stream has written: :math:`W_U\beta+b_U`, ``(vocabulary,)``."""
+        return self.unembedding @ self.bias + self.head_bias
+
+    def scale(self, x: Stream) -> Tensor:
+        """s, for RMSNorm r, of the streams ``x``: ``(..., 1)``."""
+        return 1 / rate(self.projected(x), self.eps)
+
+    def projected(self, x: Stream) -> Stream:
+        """Πx; for RMSNorm x itself."""
+        return center(widen(x)) if self.centered else widen(x)
+
+    def logits(self, x: Stream, scale: Tensor | None = None) -> Tensor:
+        """The logits of the stream ``x``, ``(..., vocabulary)``, divided by its own scale or by a given one."""
+        scale = self.scale(x) if scale is None else scale
+        return (self.gain * self.projected(x) / scale + self.bias) @ self.unembedding.T + self.head_bias
+
+    def direction(self, tokens: Tensor) -> Stream:
+        r""":math:`GW_U^\top(e_t-\mathbf 1/\lvert V\rvert)`, ``(..., d)``: along which n raises the logit of each token
+        ``(...)`` above the mean logit (prop-logit-gauge)."""
+        return self.gain * (self.unembedding[tokens] - self.unembedding.mean(0))
+
+
+class Effects(NamedTuple):
+    r"""Four answers to what a part c of x does to :math:`w^\top n(x)`; each ``(...)``.
+
+    Attributes:
+        frozen: :math:`w^\top\Pi c/s`, with the scale held at that of x (eq-attribution).
+        removed: :math:`w^\top n(x)-w^\top n(x-c)`, exactly (eq-removal).
+        slope: the derivative along c (prop-slopes).
+        share: :math:`\kappa=\langle n,c\rangle/(ds)`, the part's share of the scale (prop-shares).
+        ratio: :math:`s(x-c)/s(x)` (eq-scale-ratio).
+    """
+
+    frozen: Numbers
+    removed: Numbers
+    slope: Numbers
+    share: Numbers
+    ratio: Numbers
+
+
+def effects(c: Stream, x: Stream, w: Stream, eps: float, centered: bool = True) -> Effects:
+    """What the part ``c`` of the stream ``x`` does to the number that ``w`` reads from the normalised vector.
+
+    Args:
+        c, x, w: ``(..., d)``, floating point, that broadcast; for logits ``w`` contains the gain
+            (:meth:`Readout.direction`).
+        eps: ε ≥ 0, inside the root.
+        centered: True for LayerNorm, False for RMSNorm.
+    """
+    d = x.shape[-1]
+    c, x, w = torch.broadcast_tensors(widen(c), widen(x), widen(w))
+    if centered:
+        c, x = center(c), center(x)
+    per_unit = rate(x, eps)
+    n, read = x * per_unit, torch.linalg.vecdot(w, c * per_unit)
+    whole, share = torch.linalg.vecdot(w, n), torch.linalg.vecdot(n, c * per_unit) / d
+    ratio = (per_unit / rate(x - c, eps)).squeeze(-1)
+    return Effects(read, whole - (whole - read) / ratio, read - share * whole, share, ratio)

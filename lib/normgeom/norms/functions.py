@@ -1,0 +1,214 @@
+"""LayerNorm and RMSNorm, written so that the code is the formula.
+
+Every function takes ``(..., d)`` and normalises the last axis.  Statistics and the affine part are computed
+in at least float32 (float64 stays float64) and the result is rounded once, to the input's dtype; gradients by gain
+and bias are summed in at least float32 too.  In plain eager mode :mod:`normgeom.norms.kernels` does the work; while
+compiling, inside ``torch.func`` and in forward mode the formula itself runs, in plain torch operations, so that
+``vmap``, ``jvp`` in ``jvp``, double backward and ``torch.compile(fullgraph=True)`` work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from normgeom.norms import kernels
+from normgeom.norms.formula import center, rate, widen
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+    Rows = Float[Tensor, "*batch d"]
+    Vector = Float[Tensor, "d"]
+
+
+class LayerNormSteps(NamedTuple):
+    """What each of the four sub-steps of LayerNorm leaves, all of shape ``(..., d)``."""
+
+    centered: Rows
+    normalized: Rows
+    scaled: Rows
+    output: Rows
+
+
+def layer_norm(x: Rows, weight: Vector | None = None, bias: Vector | None = None, eps: float = 1e-5) -> Rows:
+    r"""Layer normalization, :math:`\gamma\odot\Pi x/\sqrt{\sigma^2+\varepsilon}+\beta` (eq-layer-norm).
+
+    Args:
+        x: ``(..., d)``, floating point.
+        weight: the gain γ, ``(d,)``; ones if None.
+        bias: the bias β, ``(d,)``; zeros if None.
+        eps: ε ≥ 0, added to the variance inside the root; in squared units of ``x``.
+
+    Returns:
+        ``(..., d)`` in the dtype of ``x``.  A row whose entries are all equal gives β, or NaN when ``eps`` is 0.
+
+    Raises:
+        TypeError: ``x``, ``weight`` or ``bias`` is not a floating-point tensor.
+        ValueError: a wrong last dimension, or ``eps`` negative or NaN.
+
+    Squares leave the range of float32 (as in torch) for entries beyond about 1e19, where rows come out as β, and for
+    ``eps=0`` below about 1e-19.  A row's result depends neither on its batch nor on the number of threads.  The mean
+    is subtracted twice where it is large, so that its rounding is not left in the result; but on a GPU eager mode
+    uses torch's kernel, which subtracts once, and loses digits as the mean grows beyond the spread (claim-large-means).
+    Derivatives of every order are right, torch's own only up to the second (claim-third-derivative); on a GPU this is
+    not tried yet.
+
+    Source: Ba, Kiros and Hinton (2016).
+    """
+    if (fast := kernels.normalize(x, weight, bias, eps, centered=True)) is not None:
+        return fast
+    check_arguments(x, weight, bias, eps)
+    fast = kernels.on_cuda(x, weight, bias, eps, centered=True)
+    return layer_norm_steps(x, weight, bias, eps).output if fast is None else fast
+
+
+def layer_norm_steps(
+    x: Rows, weight: Vector | None = None, bias: Vector | None = None, eps: float = 1e-5
+) -> LayerNormSteps:
+    r"""The four sub-steps of :func:`layer_norm`: centre, normalise, scale, shift.
+
+    ``centered`` is :math:`\Pi x`, ``normalized`` :math:`n=\Pi x/\sqrt{\sigma^2+\varepsilon}`, ``scaled``
+    :math:`\gamma\odot n` and ``output`` :math:`\gamma\odot n+\beta`, each ``(..., d)`` in the dtype of ``x``.
+    Arguments and errors are those of :func:`layer_norm`.
+
+    Source: Riechers (2024), who counts the same four sub-steps.
+    """
+    check_arguments(x, weight, bias, eps)
+    wide = widen(x)
+    centered = center(wide)
+    normalized = centered * rate(centered, eps)
+    scaled = normalized if weight is None else normalized * weight.to(wide.dtype)
+    output = scaled if bias is None else scaled + bias.to(wide.dtype)
+    return LayerNormSteps(*(step.to(x.dtype) for step in (centered, normalized, scaled, output)))
+
+
+def rms_norm(
+    x: Rows,
+    weight: Vector | None = None,
+    bias: Vector | None = None,
+    eps: float = 1e-6,
+    unit_offset: bool = False,
+) -> Rows:
+    r"""Root-mean-square normalization, :math:`\gamma\odot x/\sqrt{\overline{x^2}+\varepsilon}+\beta` (eq-rms-norm).
+
+    Args:
+        x: ``(..., d)``, floating point.
+        weight: the gain γ, ``(d,)``; ones if None.
+        bias: the bias β, ``(d,)``; zeros if None, which is what models use.
+        eps: ε ≥ 0, added to the mean square inside the root; in squared units of ``x``.
+        unit_offset: the gain is ``1 + weight``, as in Gemma.
+
+    Returns:
+        ``(..., d)`` in the dtype of ``x``.  A zero row gives β, or NaN when ``eps`` is 0.
+
+    Raises:
+        TypeError: ``x``, ``weight`` or ``bias`` is not a floating-point tensor.
+        ValueError: a wrong last dimension, ``eps`` negative or NaN, or ``unit_offset`` without a ``weight``.
+
+    Source: Zhang and Sennrich (2019).
+    """
+    if not unit_offset and (fast := kernels.normalize(x, weight, bias, eps, centered=False)) is not None:
+        return fast
+    check_arguments(x, weight, bias, eps)
+    if unit_offset:
+        if weight is None:
+            raise ValueError("unit_offset=True adds 1 to the weight, but weight is None")
+        return rms_norm(x, widen(weight) + 1, bias, eps)
+    if (fast := kernels.on_cuda(x, weight, bias, eps, centered=False)) is not None:
+        return fast
+    wide = widen(x)
+    output = wide * rate(wide, eps)
+    if weight is not None:
+        output = output * weight.to(wide.dtype)
+    if bias is not None:
+        output = output + bias.to(wide.dtype)
+    return output.to(x.dtype)
+
+
+def check_arguments(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> None:
+    """Raise an error that names the argument unless a norm can take these."""
+    check_floating("x", x)
+    size = x.shape[-1:]
+    if not any(size):
+        raise ValueError(f"x: expected shape (..., d) with d >= 1, got {tuple(x.shape)}")
+    for name, value in (("weight", weight), ("bias", bias)):
+        if value is not None:
+            check_floating(name, value)
+            if value.shape != size:
+                expected, got = tuple(size), tuple(value.shape)
+                raise ValueError(f"{name}: expected shape {expected}, the last dimension of x, got {got}")
+    _check_eps(eps)
+
+
+def check_floating(name: str, value: object) -> None:
+    """Raise a TypeError that names the argument unless ``value`` is a floating-point tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name}: expected a floating-point tensor, got {type(value).__name__}")
+    if not value.is_floating_point():
+        raise TypeError(f"{name}: expected a floating-point dtype, got {value.dtype}")
+
+
+def _check_eps(eps: float) -> None:
+    if not isinstance(eps, (int, float)):
+        raise TypeError(f"eps: expected a number, got {type(eps).__name__}")
+    if not eps >= 0:
+        raise ValueError(f"eps: expected a number >= 0, got {eps}")
+
+
+class _Norm(nn.Module):
+    """What both modules share: parameters named, shaped and initialised as torch's, and the checks."""
+
+    def __init__(self, d, eps, elementwise_affine, bias, device, dtype):
+        super().__init__()
+        sizes = tuple(d) if isinstance(d, Sequence) else (d,)
+        if len(sizes) != 1 or not isinstance(sizes[0], Integral) or sizes[0] < 1:
+            raise ValueError(f"d: expected one positive size, got {d!r}")
+        _check_eps(eps)
+        self.normalized_shape, self.eps, self.elementwise_affine = sizes, eps, elementwise_affine
+        for name, present in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
+            empty = torch.empty(sizes, device=device, dtype=dtype) if present else None
+            self.register_parameter(name, None if empty is None else nn.Parameter(empty))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Gain 1, bias 0."""
+        if self.weight is not None:
+            nn.init.ones_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape[0]}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class LayerNorm(_Norm):
+    """:func:`layer_norm` as a module; constructor and ``state_dict`` as ``torch.nn.LayerNorm`` over one axis.
+
+    Raises:
+        ValueError: ``d`` is not one positive size, or ``eps`` is negative or NaN.
+    """
+
+    def __init__(self, d, eps=1e-5, elementwise_affine=True, bias=True, device=None, dtype=None):
+        super().__init__(d, eps, elementwise_affine, bias, device, dtype)
+
+    def forward(self, x: Rows) -> Rows:
+        return layer_norm(x, self.weight, self.bias, self.eps)
+
+
+class RMSNorm(_Norm):
+    """:func:`rms_norm` as a module; ``state_dict`` as ``torch.nn.RMSNorm`` over one axis.
+
+    Raises:
+        ValueError: ``d`` is not one positive size, or ``eps`` is negative or NaN.
+    """
+
+    def __init__(self, d, eps=1e-6, elementwise_affine=True, device=None, dtype=None):
+        super().__init__(d, eps, elementwise_affine, False, device, dtype)
+
+    def forward(self, x: Rows) -> Rows:
+        return rms_norm(x, self.weight, None, self.eps)

@@ -1,0 +1,177 @@
+"""What a survey takes of one batch: at every norm, sums over its vectors, without keeping or copying them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from normgeom.models.sites import NormSite, forward
+from normgeom.models.watch import watch
+from normgeom.survey.directions import Directions, seeded, signs
+from normgeom.survey.tally import SIDES, Tally, rows
+from normgeom.survey.vectors import drop_error, project
+
+STREAMS = ("", "decoder_")  # what the names of a batch's entries begin with
+Look = Callable[[NormSite, tuple[Tensor, Tensor], Tensor, Tensor], None]
+
+
+class Meter:
+    """The norms ``sites`` of a model beside fixed directions; a pilot batch is run for the matched ones."""
+
+    def __init__(self, model: nn.Module, sites: list[NormSite], directions: Directions, pilot: Tensor | Mapping | None):
+        self.model, self.sites, self.directions = model, sites, directions
+        self._index = {site.name: i for i, site in enumerate(sites)}
+        self._cached: dict[tuple, object] = {}
+        self._matched = self._match(pilot) if directions.matched else {}
+
+    def measure(self, batch: Tensor | Mapping) -> tuple[int, dict[int, Tally]]:
+        """How many tokens the batch has, and for each norm that ran, by its number, a tally.
+
+        Raises:
+            ValueError: token ids outside of the model's vocabulary, or padding in an input that does not show it.
+            TypeError: token ids that are no tensor or of a non-integer dtype.
+        """
+        seen: dict[int, Tally] = {}
+        counted = []
+
+        def tally(site: NormSite, parts: tuple[Tensor, Tensor], x_in: Tensor, x_out: Tensor) -> None:
+            counted.append(sum(map(len, parts)))
+            i = self._index[site.name]
+            of_batch = Tally.of(self._sides(i, x_in, x_out), parts)
+            seen[i] = seen[i].merged(of_batch) if i in seen else of_batch
+
+        self._forward("batches", batch, tally)
+        ids, mask = token_ids(batch), _mask(batch, "")
+        if ids is None or mask is None:
+            return (counted or [0])[0], seen
+        return int(mask.sum()), seen  # the rows of the first norm may be heads
+
+    def _forward(self, argument: str, batch: Tensor | Mapping, look: Look) -> None:
+        """Run the model; at each norm call ``look(site, rows first and rest, x_in, x_out)``."""
+        self._check(argument, batch)
+        ids = token_ids(batch)
+        if ids is not None and ids.numel() == 0:
+            return
+        masks = {stream: _mask(batch, stream) for stream in STREAMS}
+        two_streams = getattr(getattr(self.model, "config", None), "is_encoder_decoder", False)
+        known: dict[tuple, tuple[Tensor, Tensor]] = {}
+
+        def call(site: NormSite, x_in: Tensor, x_out: Tensor) -> None:
+            stream = "decoder_" if two_streams and "decoder" in site.name.split(".") else ""
+            key = (x_in.shape[:-1], site.token_axis, stream, _of_sums(x_in.device))
+            if key not in known:
+                try:
+                    known[key] = tuple(part.to(key[-1]) for part in rows(*key[:2], masks[stream]))
+                except ValueError as error:
+                    raise ValueError(f"{argument}: {site.name}: {error}") from None
+            look(site, known[key], x_in, x_out)
+
+        with watch(self.model, self.sites, call):
+            forward(self.model, batch)
+
+    def _check(self, argument: str, batch: Tensor | Mapping) -> None:
+        """Before a model gets them: on a GPU, a token id that it does not know ends the process."""
+        config = getattr(self.model, "config", None)
+        for stream in STREAMS:
+            mask = batch.get(f"{stream}attention_mask") if isinstance(batch, Mapping) else None
+            if mask is not None and len(shape := tuple(getattr(mask, "shape", ()))) != 2:
+                raise ValueError(f"{argument}: expected {stream}attention_mask (batch, length), got shape {shape}")
+            ids = token_ids(batch, stream)
+            if ids is not None and not isinstance(ids, Tensor):
+                raise TypeError(f"{argument}: expected token ids as a tensor, got {type(ids).__name__}")
+            vocabulary = getattr(config, f"{stream}vocab_size", None) or getattr(config, "vocab_size", None)
+            if ids is None or vocabulary is None or ids.numel() == 0:
+                continue
+            if ids.is_floating_point():
+                raise TypeError(f"{argument}: expected integer token ids, got {ids.dtype}")
+            if ids.dim() < 2:
+                raise ValueError(f"{argument}: expected token ids (batch, length), got shape {tuple(ids.shape)}")
+            low, high = int(ids.min()), int(ids.max())
+            if low < 0 or high >= vocabulary:
+                raise ValueError(f"{argument}: expected token ids from 0 to {vocabulary - 1}, got {low} to {high}")
+
+    def _sides(self, i: int, x_in: Tensor, x_out: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """For each side of a norm, cosines ``(k, n)`` and the statistics ``OF_VECTOR`` of its vectors ``(3, n)``."""
+        device = _of_sums(x_in.device)
+        mean_column, gain_columns, gain = self._gain(i, device)
+        products_in, length_in, largest_in = project(x_in, torch.cat([self._units(i, "in", device), mean_column]))
+        products_out, length_out, largest_out = project(x_out, torch.cat([self._units(i, "out", device), gain_columns]))
+        error = drop_error(products_in[-1], length_in, (*products_out[-2:], length_out), gain)
+        return [
+            (products / length, torch.stack([length, (largest / length).square(), error]))
+            for products, length, largest in (
+                (products_in[:-1], length_in, largest_in),
+                (products_out[:-2], length_out, largest_out),
+            )
+        ]
+
+    def _units(self, i: int, side: str, device: torch.device) -> Tensor:
+        """The directions, of length 1, at one side of a norm, ``(k, d)``."""
+        d = self.sites[i].dim
+        own = self._matched.get((i, side), {})
+        key = ("units", d, device, (i, side) if own else None)
+        if key not in self._cached:
+            units = [own[name] if name in own else self.directions.unit(name, d) for name in self.directions.named(d)]
+            self._cached[key] = torch.stack(units).to(device)
+        return self._cached[key]
+
+    def _gain(self, i: int, device: torch.device) -> tuple[Tensor, Tensor, tuple]:
+        """What :func:`drop_error` needs of a norm: NaN where no mean is subtracted, or each head has its own gain."""
+        key = ("gain", i, device)
+        if key not in self._cached:
+            site = self.sites[i]
+            known = site.kind == "layer" and site.weight.dim() == 1
+            both = torch.stack([site.weight, site.bias]) if known else torch.full((2, site.dim), torch.nan)
+            both = both.double()
+            (gain_square, gain_bias), (_, bias_square) = (both @ both.T).tolist()
+            mean = torch.full((1, site.dim), 1 / site.dim, dtype=torch.float64, device=device)
+            self._cached[key] = mean, both.to(device), (site.dim, site.eps, gain_square, gain_bias, bias_square)
+        return self._cached[key]
+
+    def _match(self, pilot: Tensor | Mapping) -> dict[tuple[int, str], dict[str, Tensor]]:
+        """At each side of each norm, for each matched name the pilot's vectors of length 1 summed with random signs.
+
+        NaN at a norm that the pilot did not reach, and where the sum is zero.
+        """
+        names = self.directions.matched
+        places = {(i, side): site.dim for i, site in enumerate(self.sites) for side in SIDES}
+        drawn = {place: [seeded(self.directions.seed, name, *place) for name in names] for place in places}
+        sums = {place: torch.zeros(len(names), d, dtype=torch.float64) for place, d in places.items()}
+
+        def add(site: NormSite, parts: tuple[Tensor, Tensor], *both: Tensor) -> None:
+            for side, x in zip(SIDES, both, strict=True):
+                place = self._index[site.name], side
+                vectors = x.reshape(-1, site.dim).to(parts[0].device)[torch.cat(parts)].cpu().double()
+                vectors = vectors[torch.isfinite(vectors).all(-1)]
+                random = torch.stack([signs(len(vectors), generator) for generator in drawn[place]])
+                sums[place] += random @ nn.functional.normalize(vectors, dim=-1)
+
+        self._forward("pilot", pilot, add)
+        if not any(total.any() for total in sums.values()):
+            raise ValueError("pilot: expected tokens that a norm sees, got none")
+        lengths = {place: torch.linalg.vector_norm(total, dim=-1, keepdim=True) for place, total in sums.items()}
+        return {place: dict(zip(names, total / lengths[place], strict=True)) for place, total in sums.items()}
+
+
+def token_ids(batch: Tensor | Mapping, stream: str = "") -> Tensor | None:
+    """Those of a batch; ``stream`` is one of :data:`STREAMS`, the second that of a decoder beside an encoder."""
+    if isinstance(batch, Mapping):
+        return batch.get(f"{stream}input_ids")
+    return None if stream else batch
+
+
+def _mask(batch: Tensor | Mapping, stream: str) -> Tensor | None:
+    """Which tokens are not padding, on the CPU."""
+    given = batch.get(f"{stream}attention_mask") if isinstance(batch, Mapping) else None
+    ids = token_ids(batch, stream)
+    if given is not None:
+        return given.bool().cpu()
+    counts = ids is not None and ids.dim() == 2 and not ids.is_floating_point()
+    return torch.ones(ids.shape, dtype=torch.bool) if counts else None
+
+
+def _of_sums(device: torch.device) -> torch.device:
+    """Where the sums are taken: there is no float64 on Apple's GPUs."""
+    return torch.device("cpu") if device.type == "mps" else device

@@ -1,0 +1,82 @@
+"""What a training's tables say over its course: angles beside an exact null, and the shape of each norm."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import torch
+
+from normgeom.geometry.ellipsoid import Ellipsoid
+
+QUANTILES = {"low": 0.05, "median": 0.5, "high": 0.95}
+_PLACE = ["step", "site", "side"]
+
+
+def beside_signs(survey: pd.DataFrame, null: str = "signs_") -> pd.DataFrame:
+    """Angles to each direction that is no null, beside the occupancies of the null's directions at the same place.
+
+    Args:
+        survey: rows of :meth:`normgeom.Survey.table` with a column ``step``, of one model, with several directions
+            whose names begin with ``null``.
+
+    Returns:
+        one row a (step, site, side, direction), first positions left out: ``mean_deg``, ``std_deg``, ``occupancy``,
+        ``mean_norm``; the null's quantiles ``low`` (5 %), ``median`` and ``high`` (95 %) of the occupancy; and
+        ``rank``, 1 where no direction of the null has a smaller occupancy (cor-sign-null).
+
+    Raises:
+        ValueError: the survey has no direction of the null.
+    """
+    rows = survey[survey.positions == "rest"]
+    drawn = rows.direction.str.startswith(null)
+    if not drawn.any():
+        raise ValueError(f"null: expected directions whose names begin with {null!r} in the survey, got none")
+    groups = rows[drawn].groupby(_PLACE, sort=False).occupancy
+    band = pd.DataFrame({name: groups.quantile(q) for name, q in QUANTILES.items()} | {"null": groups.agg(list)})
+    columns = [*_PLACE, "direction", "mean_deg", "std_deg", "occupancy", "mean_norm"]
+    table = rows.loc[~drawn, columns].merge(band, left_on=_PLACE, right_index=True)
+    pairs = zip(table.null, table.occupancy, strict=True)
+    table["rank"] = [1 + sum(other < mine for other in of_null) for of_null, mine in pairs]
+    return table.drop(columns="null").reset_index(drop=True)
+
+
+def shapes(gains: pd.DataFrame, centered: bool, top: int = 8) -> pd.DataFrame:
+    """The ellipsoid of each norm over the course of training, and how far its longest axes are those of the end.
+
+    Args:
+        gains: ``step``, ``site``, ``coordinate``, ``weight`` as :func:`normgeom.training.stages.measure_stage` gives
+            them.
+        centered: True for LayerNorm.
+        top: how many of the longest axes are compared.
+
+    Returns:
+        one row a (step, site), steps at which all gains are equal left out, for their axes are any: the gain's
+        ``smallest``, ``mean``, ``largest`` and ``spread`` (standard deviation); ``axis_ratio``, the longest semi-axis
+        over the shortest; ``correlation`` of the gain with that of the last step; ``overlap``, ‖VᵀW‖²/top for the
+        longest axes V at the step and W at the end, 1 if they span the same space and top/d by chance; ``pointing``,
+        the mean over these axes of the largest squared entry, 1 for an axis along a coordinate.
+    """
+    last = gains[gains.step == gains.step.max()].set_index("site")
+    rows = []
+    for (step, site), group in gains.groupby(["step", "site"], sort=False):
+        weight = torch.tensor(group.weight.to_numpy(np.float64))
+        if weight.min() == weight.max():
+            continue
+        end = torch.tensor(last.loc[[site], "weight"].to_numpy(np.float64))
+        image = Ellipsoid(weight, centered=centered)
+        axes = image.axes(top)
+        rows.append(
+            dict(
+                step=step,
+                site=site,
+                smallest=float(weight.min()),
+                mean=float(weight.mean()),
+                largest=float(weight.max()),
+                spread=float(weight.std(unbiased=False)),
+                axis_ratio=float(image.semi_axes[0] / image.semi_axes[-1]),
+                correlation=float(torch.corrcoef(torch.stack([weight, end]))[0, 1]),
+                overlap=float((axes.T @ Ellipsoid(end, centered=centered).axes(top)).square().sum() / top),
+                pointing=float(axes.square().amax(0).mean()),
+            )
+        )
+    return pd.DataFrame(rows)

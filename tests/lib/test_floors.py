@@ -1,0 +1,57 @@
+"""The library's rooms stand on floors, and imports run down: a room may use what lies below it and nothing else."""
+
+import ast
+from pathlib import Path
+
+import normgeom as ng
+import pytest
+
+FLOORS = (
+    {"norms", "text", "jobs", "bench", "records", "checks"},
+    {"geometry", "models"},
+    {"survey", "view", "exercises"},
+    {"training", "surgery"},
+    {"commands"},
+    {"cli"},
+)
+FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+LIBRARY = Path(ng.__file__).parent
+FILES = {
+    ".".join(path.relative_to(LIBRARY).with_suffix("").parts): path
+    for path in sorted(LIBRARY.rglob("*.py"))
+    if path != LIBRARY / "__init__.py"
+}
+
+
+def imported(path):
+    """The library's modules that a file imports, wherever in it, without ``normgeom``."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] == "normgeom":
+            inside = node.module.removeprefix("normgeom").removeprefix(".")
+            for alias in node.names:
+                name = f"{inside}.{alias.name}".removeprefix(".")
+                yield name if name in FILES or f"{name}.__init__" in FILES else inside
+        elif isinstance(node, ast.Import):
+            names = (alias.name for alias in node.names)
+            yield from (name.removeprefix("normgeom.") for name in names if name.startswith("normgeom."))
+
+
+def test_every_room_has_a_floor():
+    assert {name.partition(".")[0] for name in FILES} == set(FLOOR)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_imports_run_down(name):
+    room = name.partition(".")[0]
+    for other in imported(FILES[name]):
+        assert other, f"{name} imports the package itself: a circle"
+        below = other.partition(".")[0]
+        assert below == room or FLOOR[below] < FLOOR[room], f"{name} imports {other}, which is not below it"
+
+
+def test_no_circle_in_a_room():
+    ends = {name: {other for other in imported(path) if other in FILES} for name, path in FILES.items()}
+    while leaves := [name for name, others in ends.items() if not others & ends.keys()]:
+        for name in leaves:
+            del ends[name]
+    assert not ends, f"these import each other: {sorted(ends)}"

@@ -1,0 +1,134 @@
+"""The course of a training: ranks beside signs, shapes of norms, and their pictures, against values set by hand."""
+
+import matplotlib.pyplot as plt
+import normgeom as ng
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from normgeom.training.courses import beside_signs, shapes
+from normgeom.view import angles_over_steps, losses_over_steps, occupancy_over_steps
+
+NULL = [f"signs_{i}" for i in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def _close():
+    yield
+    plt.close("all")
+
+
+def survey(steps=(0, 5), sites=("a", "b"), occupancies=(2.5, 0.7, 0.9, 1, 2, 3, 4)):
+    """Occupancies of 1, two random directions and four sign vectors; ten times that at first positions."""
+    directions = ["uniform", "random_a", "random_b", *NULL]
+    rows = [
+        dict(
+            step=step,
+            site=site,
+            side=side,
+            direction=direction,
+            positions=positions,
+            mean_deg=90 + step,
+            std_deg=3.0,
+            occupancy=occupancy * (1 if positions == "rest" else 10) + (100 if side == "out" else 0),
+            mean_norm=7.0,
+        )
+        for step in steps
+        for site in sites
+        for side in ("in", "out")
+        for positions in ("first", "rest", "all")
+        for direction, occupancy in zip(directions, occupancies, strict=True)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_rank_and_band_are_of_the_signs_at_the_same_place():
+    found = beside_signs(survey())
+    assert len(found) == 2 * 2 * 2 * 3, "one row a step, site, side and direction that is no null"
+    uniform = found[(found.direction == "uniform") & (found.side == "in")]
+    assert set(uniform["rank"]) == {3}, "two of four sign vectors lie below 2.5"
+    assert set(found[(found.direction == "random_a")]["rank"]) == {1}
+    assert set(uniform["median"]) == {2.5} and set(uniform.low) == {np.quantile([1, 2, 3, 4], 0.05)}
+    assert set(uniform.high) == {np.quantile([1, 2, 3, 4], 0.95)}
+    assert set(found[found.side == "out"]["median"]) == {102.5}, "a null of the other side of the norm"
+    assert set(uniform.occupancy) == {2.5}, "first positions are among it"
+
+
+def test_a_direction_equal_to_the_smallest_of_the_null_is_first():
+    found = beside_signs(survey(occupancies=(1, 5, 5, 1, 2, 3, 4)))
+    assert set(found[found.direction == "uniform"]["rank"]) == {1}
+    assert set(found[found.direction == "random_a"]["rank"]) == {5}, "above all four it is fifth of five"
+
+
+def test_a_survey_without_signs_is_refused():
+    table = survey()
+    with pytest.raises(ValueError, match=r"^null: expected directions whose names begin with 'signs_' in the survey"):
+        beside_signs(table[~table.direction.isin(NULL)])
+
+
+def gains_table(**by_step):
+    return pd.concat(
+        [
+            pd.DataFrame(dict(step=int(step[1:]), site=site, coordinate=range(len(weight)), weight=weight, bias=0.0))
+            for step, weight in by_step.items()
+            for site in ("a", "b")
+        ],
+        ignore_index=True,
+    )
+
+
+@pytest.mark.parametrize("centered", [True, False], ids=["layer norm", "rms norm"])
+def test_shapes_are_those_of_the_dense_matrix(centered):
+    d, top = 12, 3
+    draws = torch.Generator().manual_seed(0)
+    early, end = (1 + 0.4 * torch.randn(d, generator=draws, dtype=torch.float64) for _ in range(2))
+    found = shapes(gains_table(s0=np.ones(d), s3=early.numpy(), s9=end.numpy()), centered, top)
+    assert found[["step", "site"]].values.tolist() == [[3, "a"], [3, "b"], [9, "a"], [9, "b"]], "step 0 has no axes"
+
+    remove = (torch.eye(d, dtype=torch.float64) - 1 / d) if centered else torch.eye(d, dtype=torch.float64)
+    (u, sizes, _), (v, *_) = (torch.linalg.svd(weight[:, None] * remove) for weight in (early, end))
+    rank = d - centered
+    row = found.iloc[0]
+    assert row.axis_ratio == pytest.approx(float(sizes[0] / sizes[rank - 1]), rel=1e-10)
+    assert row.overlap == pytest.approx(float((u[:, :top].T @ v[:, :top]).square().sum() / top), rel=1e-9)
+    assert row.pointing == pytest.approx(float(u[:, :top].square().amax(0).mean()), rel=1e-9)
+    assert row.correlation == pytest.approx(np.corrcoef(early, end)[0, 1], rel=1e-9)
+    assert (row.smallest, row.largest) == (float(early.min()), float(early.max()))
+    assert row["mean"] == pytest.approx(float(early.mean())) and row.spread == pytest.approx(
+        float(early.std(correction=0))
+    )
+    last = found.iloc[-1]
+    assert last.overlap == pytest.approx(1) and last.correlation == pytest.approx(1)
+
+
+def test_rms_norms_axes_are_coordinates_and_layer_norms_are_not():
+    d = 16
+    gains = gains_table(s4=np.linspace(0.9, 1.1, d))
+    assert shapes(gains, centered=False).pointing.eq(1).all()
+    assert (shapes(gains, centered=True).pointing < 0.999).all()
+
+
+def test_pictures_of_a_course_show_its_numbers():
+    table = pd.concat([beside_signs(survey(steps=(0, 4, 40))).assign(seed=seed) for seed in (0, 1)], ignore_index=True)
+    figure, words = occupancy_over_steps({"LN": table, "RMS": table}, ["a", "b"])
+    assert len(figure.axes) == 4
+    line = figure.axes[0].lines[-1]
+    assert line.get_xdata().tolist() == [0, 4, 40] and line.get_ydata().tolist() == [2.5] * 3
+    assert "LN, a: from 2.5 to 2.5" in words and "band 1.1 to 3.8" in words
+
+    figure, words = angles_over_steps({"LN": table[table.seed == 0]}, ["b"], side="out")
+    assert "output" in words and "LN, b: 130.0 ± 3.0 at the end" in words
+    heights = [container.lines[0].get_ydata().tolist() for container in figure.axes[0].containers]
+    assert heights == [[90, 94, 130]] * 3, "three directions, the means of the table"
+
+    curves = pd.DataFrame(dict(step=[1, 2, 1, 2], seed=[0, 0, 1, 1], loss=[5.0, 4.0, 7.0, 2.0]))
+    figure, words = losses_over_steps({"LN": curves})
+    assert figure.axes[0].lines[0].get_ydata().tolist() == [6.0, 3.0], "the mean over seeds"
+    assert "LN from 6.00 to 3.00 nats a token" in words
+
+
+def test_the_semi_axes_are_those_of_an_ellipsoid():
+    weight = torch.linspace(0.5, 1.5, 9, dtype=torch.float64)
+    image = ng.Ellipsoid(weight)
+    row = shapes(gains_table(s1=weight.numpy()), centered=True, top=2).iloc[0]
+    assert row.axis_ratio == float(image.semi_axes[0] / image.semi_axes[-1])
