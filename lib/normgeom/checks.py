@@ -1,37 +1,47 @@
-"""The book's two guards: a statement beside a near miss, and the parameters of a chapter."""
+"""The book's guards: a statement beside a near miss, the parameters of a chapter, and what checks are written in.
+
+A check draws its cases (:class:`Draws`), measures how far two computations lie apart (:func:`error`,
+:func:`relative`, :func:`excess`) and hands all deviations to :func:`verify`, which judges the worst.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Iterable, Mapping
+
+import torch
+from torch import Tensor
 
 
 def verify(
     label: str,
-    holds: float,
-    breaks: float,
+    holds: float | Iterable[float],
+    breaks: float | Iterable[float] | Mapping[str, float],
     tol: float = 1e-12,
-    wrong: str = "a near miss",
+    wrong: str | None = None,
     asserts: bool = True,
 ) -> None:
     """Assert that a statement holds and that the check could have told if it did not.
 
     Args:
         label: the statement's label in the book, ``eq-…``, ``thm-…``, ``claim-…``.
-        holds: the deviation of the statement, at most ``tol``.
-        breaks: the deviation of a near miss, a plausible wrong version, above ``tol``.
+        holds: the deviation of the statement, at most ``tol``; of several the largest counts.
+        breaks: the deviation of a near miss, a plausible wrong version, above ``tol``; of several the smallest counts.
+            A mapping gives each near miss its name.
         tol: the line between the two, in the same units.
-        wrong: what was changed in the wrong version; printed.
+        wrong: what was changed in the wrong version; printed.  By default the names in ``breaks``.
         asserts: for measured claims, whether the chapter runs at its default parameters.  Where it does not, a
             ``claim-`` is reported and nothing is raised; any other label asserts always.
 
     Prints one line, rounded so that it does not change with the machine.
 
     Raises:
-        ValueError: ``tol`` is not positive and finite.
+        ValueError: ``tol`` is not positive and finite, or there is no deviation at all.
         AssertionError: ``holds`` is above ``tol`` (or NaN), or ``breaks`` is not.
     """
-    holds, breaks = float(holds), float(breaks)
+    if wrong is None:
+        wrong = _listed(list(breaks)) if isinstance(breaks, Mapping) else "a near miss"
+    holds, breaks = _extreme("holds", holds, max), _extreme("breaks", breaks, min)
     if not 0 < tol < math.inf:
         raise ValueError(f"tol: expected a positive number, got {tol}")
     if label.startswith("claim-") and not asserts:
@@ -52,6 +62,89 @@ def verify(
     measured = label.startswith("claim-")
     shown = f"> {tol:g}" if measured else f"{breaks:.1g}"
     print(f"{label}: {'value' if measured else 'error'} ≤ {tol:g}; with {wrong} {shown}")
+
+
+def _extreme(name: str, deviations: float | Iterable[float] | Mapping[str, float], of) -> float:
+    if isinstance(deviations, Mapping):
+        deviations = deviations.values()
+    if isinstance(deviations, Tensor):
+        deviations = deviations.flatten().tolist()
+    values = [float(v) for v in deviations] if isinstance(deviations, Iterable) else [float(deviations)]
+    if not values:
+        raise ValueError(f"{name}: expected a deviation, got none: nothing was compared")
+    return next((v for v in values if math.isnan(v)), of(values))
+
+
+def _listed(names: list[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)}, or {last}" if most else last
+
+
+def error(a: Tensor | float, b: Tensor | float) -> float:
+    """The largest entry of |a − b|, in float64; shapes broadcast.  NaN where there is one."""
+    return _largest(_float64(a) - _float64(b))
+
+
+def relative(a: Tensor | float, b: Tensor | float) -> float:
+    """:func:`error` in units of the largest entry of |b|."""
+    return error(a, b) / _largest(_float64(b))
+
+
+def excess(a: Tensor | float, b: Tensor | float) -> float:
+    """By how much an entry of ``a`` is above that of ``b`` at most; 0 where none is.  Shapes broadcast."""
+    return _largest((_float64(a) - _float64(b)).clamp_min(0))
+
+
+def _float64(a: Tensor | float) -> Tensor:
+    return torch.as_tensor(a).detach().to("cpu", torch.float64)
+
+
+def _largest(a: Tensor) -> float:
+    if a.numel() == 0:
+        raise ValueError(f"expected entries to compare, got a tensor of shape {tuple(a.shape)}")
+    return float(a.abs().max())
+
+
+class Draws:
+    """Random cases for checks, all from one seed; float64 on the CPU.
+
+    ``draw = Draws(seed)``, then ``draw(3, 5)`` is a ``(3, 5)`` tensor of standard normal entries.
+    """
+
+    def __init__(self, seed: int):
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.generator, dtype=torch.float64)
+
+    def uniform(self, low: float, high: float) -> float:
+        """A number between ``low`` and ``high``."""
+        return low + (high - low) * float(torch.rand((), generator=self.generator, dtype=torch.float64))
+
+    def eps(self, low: float = 1e-8, high: float = 1e-1) -> float:
+        """A constant ε whose logarithm is uniform between those of ``low`` and ``high``."""
+        return math.exp(self.uniform(math.log(low), math.log(high)))
+
+    def gain(self, d: int, zeros: int = 0, repeats: int = 0) -> Tensor:
+        """A gain ``(d,)`` of both signs: that many zeros, that many entries of size 2, others between 1/2 and 2.
+
+        Their order is drawn.
+
+        Raises:
+            ValueError: ``zeros + repeats`` is more than ``d``.
+        """
+        if zeros + repeats > d:
+            raise ValueError(f"zeros + repeats: expected at most d = {d}, got {zeros} + {repeats}")
+        sizes = 0.5 + 1.5 * torch.rand(d, generator=self.generator, dtype=torch.float64)
+        sizes[:repeats] = 2
+        sizes[d - zeros :] = 0
+        signs = torch.randint(2, (d,), generator=self.generator) * 2 - 1
+        return (signs * sizes)[torch.randperm(d, generator=self.generator)]
+
+    def rows(self, rows: int, d: int, low: float = 1e-4, high: float = 1e2) -> Tensor:
+        """Vectors ``(rows, d)`` whose spreads run from ``low`` to ``high`` in equal ratios, with means of that size."""
+        sizes = torch.logspace(math.log10(low), math.log10(high), rows, dtype=torch.float64)[:, None]
+        return sizes * (self(rows, d) + self(rows, 1))
 
 
 def check_parameters(**parameters: tuple[object, object, Container | type]) -> bool:

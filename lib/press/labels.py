@@ -103,8 +103,9 @@ def page_statements(page: Page) -> list[Statement]:
     cited: set[str] = set()
     for number, cell in enumerate(page.cells, 1):
         if cell.cell_type == "code":
-            if name := cell.metadata.get("mystnb", {}).get("figure", {}).get("name"):
-                found.append(Statement(name, page.name, number))
+            for captioned in (cell.metadata.get("mystnb", {}).get("figure", {}), cell.metadata.get("table", {})):
+                if "name" in captioned:
+                    found.append(Statement(captioned["name"], page.name, number))
             continue
         for block, inside in walk(cell.source):
             if block.label:

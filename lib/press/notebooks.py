@@ -14,6 +14,7 @@ from press.stage import dumps
 NOTEBOOKS = "notebooks"
 SETUP_TAG = "setup"
 UNCOMPARED = "nbval-ignore-output"
+TEXT = {"text/plain", "text/markdown"}
 METADATA = {
     "accelerator": "GPU",
     "colab": {"gpuType": "T4", "provenance": []},
@@ -80,21 +81,21 @@ def _cells(cell: NotebookNode, plain: Plain) -> list[NotebookNode]:
         tags.append(UNCOMPARED)
     kept = [] if UNCOMPARED in tags else outputs
     code = v4.new_code_cell(cell.source, metadata={"tags": tags} if tags else {}, outputs=kept)
-    figure = cell.metadata.get("mystnb", {}).get("figure", {})
-    if "caption" not in figure:
+    captioned = cell.metadata.get("table") or cell.metadata.get("mystnb", {}).get("figure", {})
+    if "caption" not in captioned:
         return [code]
-    head = f"*{plain.number(figure['name'])}.* " if "name" in figure else ""
-    return [code, v4.new_markdown_cell(head + plain.render(figure["caption"]))]
+    head = f"*{plain.number(captioned['name'])}.* " if "name" in captioned else ""
+    return [code, v4.new_markdown_cell(head + plain.render(captioned["caption"]))]
 
 
 def text_outputs(outputs: list[NotebookNode]) -> list[NotebookNode] | None:
-    """What was printed, as one stream, and the results' text; None where something is more than text."""
+    """What was printed, as one stream, and what else is text, tables too; None where something is more than text."""
     printed = "".join(out.text for out in outputs if out.get("name") == "stdout")
     kept = [v4.new_output("stream", name="stdout", text=printed)] if printed else []
     for output in outputs:
         if output.output_type == "stream":
             continue
-        if set(output.get("data", {"": ""})) != {"text/plain"}:
+        if not set(output.get("data", {"": ""})) <= TEXT:
             return None
         kept.append(v4.new_output(output.output_type, data=output.data))
     return kept

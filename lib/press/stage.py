@@ -14,6 +14,12 @@ from press.ledger import ledger
 from press.reference import reference
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
+MARKDOWN = "text/markdown"
+TABLE = """::::{{table}} {caption}
+:name: {name}
+
+{rows}
+::::"""
 
 
 def stage(book: Book) -> dict[str, bytes]:
@@ -29,7 +35,7 @@ def stage(book: Book) -> dict[str, bytes]:
     for page in book.pages:
         if page.is_notebook:
             checks = [check for check in claims.checks if check.page == page.name]
-            files[f"{CHAPTERS}/{page.name}.ipynb"] = dumps(anchored(still(page.notebook), checks)).encode()
+            files[f"{CHAPTERS}/{page.name}.ipynb"] = dumps(tabled(anchored(still(page.notebook), checks))).encode()
         else:
             files[f"{CHAPTERS}/{page.name}.md"] = page.cells[0].source.encode()
     files |= {f"figures/{name}.svg": svg.encode() for name, svg in figures(book).items()}
@@ -78,6 +84,25 @@ def anchored(notebook: nbformat.NotebookNode, checks: list[Check]) -> nbformat.N
         target = nbformat.v4.new_markdown_cell(f"({check.anchor})=", id=check.anchor)
         notebook.cells.insert(check.cell - 1, target)
     return notebook
+
+
+def tabled(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """The notebook with each table that has a caption as Sphinx's own, which gives it a number."""
+    cells = []
+    for cell in notebook.cells:
+        cells.append(cell)
+        if caption := cell.metadata.pop("table", None):
+            for output in [output for output in cell.outputs if is_table(output)]:
+                cell.outputs.remove(output)
+                text = TABLE.format(**caption, rows=output.data[MARKDOWN])
+                cells.append(nbformat.v4.new_markdown_cell(text, id=f"{cell.id}-table"))
+    notebook.cells = cells
+    return notebook
+
+
+def is_table(output: nbformat.NotebookNode) -> bool:
+    """Whether an output is what ``normgeom.view.table`` displays."""
+    return output.get("data", {}).get(MARKDOWN, "").startswith("|")
 
 
 def dumps(notebook: nbformat.NotebookNode) -> str:

@@ -6,6 +6,7 @@ import re
 import normgeom as ng
 import pytest
 import torch
+from normgeom.checks import Draws, error, excess, relative
 
 
 def test_a_statement_that_holds_prints_one_line(capsys):
@@ -116,3 +117,71 @@ def test_an_interval_holds_both_ends():
     assert -1e-9 not in unit and 1 + 1e-9 not in unit
     assert math.inf not in unit and None not in unit
     assert repr(ng.Interval(1e-8, 0.1)) == "[1e-08, 0.1]"
+
+
+def test_of_several_deviations_the_worst_count(capsys):
+    ng.verify("eq-x", [1e-16, 2e-13], {"no gain": 0.4, "no ε": 0.03})
+    assert capsys.readouterr().out == "eq-x: error ≤ 1e-12; with no gain, or no ε 0.03\n"
+    ng.verify("eq-x", torch.tensor([0.0, 1e-16]), iter([2.0, 3.0]))
+    assert capsys.readouterr().out == "eq-x: error ≤ 1e-12; with a near miss 2\n"
+    with pytest.raises(AssertionError, match="the statement does not hold"):
+        ng.verify("eq-x", [0.0, 1e-3], 1.0)
+    with pytest.raises(AssertionError, match=r"with no gain, or no ε the deviation is 1e-14"):
+        ng.verify("eq-x", [0.0], {"no gain": 0.4, "no ε": 1e-14})
+
+
+@pytest.mark.parametrize(("holds", "breaks"), [([0.0, math.nan], 1.0), ([math.nan, 0.0], 1.0), (0.0, [1.0, math.nan])])
+def test_nan_among_several_never_passes(holds, breaks):
+    with pytest.raises(AssertionError):
+        ng.verify("eq-x", holds, breaks)
+
+
+@pytest.mark.parametrize(("holds", "breaks", "name"), [([], 1.0, "holds"), (0.0, {}, "breaks"), (0.0, [], "breaks")])
+def test_nothing_compared_is_refused(holds, breaks, name):
+    with pytest.raises(ValueError, match=rf"^{name}: expected a deviation, got none"):
+        ng.verify("eq-x", holds, breaks, wrong="nothing")
+
+
+def test_deviations():
+    a, b = torch.tensor([1.0, -4.0]), torch.tensor([[1.0, 2.0], [3.0, -5.0]])
+    assert error(a, b) == 6 and error(b, a) == 6 and error(2, 5.0) == 3
+    assert relative(a, b) == 6 / 5, "in units of b, not of a"
+    assert excess(a, b) == 1 and excess(b, a) == 6 and excess(a, a + 1) == 0
+    assert error(torch.tensor([1 + 2**-9], dtype=torch.float16), 1.0) == 2**-9, "float64 before the difference"
+    assert error(torch.ones(2, requires_grad=True), 0.0) == 1
+    for measure in (error, excess):
+        assert math.isnan(measure(torch.tensor([0.0, math.nan]), 0.0))
+        with pytest.raises(ValueError, match=r"^expected entries to compare"):
+            measure(torch.ones(0), 1.0)
+
+
+def test_draws_are_of_their_seed():
+    first, second, other = Draws(3), Draws(3), Draws(4)
+    assert first(2, 3).dtype == torch.float64 and first(2, 3).shape == (2, 3)
+    second(2, 3), second(2, 3)
+    assert torch.equal(first(4), second(4)) and not torch.equal(first(4), other(4))
+    state = torch.random.get_rng_state()
+    first.gain(5), first.rows(3, 4), first.eps()
+    assert torch.equal(state, torch.random.get_rng_state()), "torch's own generator moved"
+
+
+def test_a_drawn_gain():
+    draw = Draws(0)
+    gains = torch.stack([draw.gain(9, zeros=2, repeats=3) for _ in range(200)])
+    sizes = gains.abs().sort(dim=-1).values
+    assert bool((sizes[:, :2] == 0).all()) and bool((sizes[:, 2] >= 0.5).all())
+    assert bool((sizes[:, 6:] == 2).all()) and bool((sizes[:, 5] < 2).all())
+    assert bool(((gains > 0).any(0) & (gains < 0).any(0) & (gains == 0).any(0)).all()), "every place takes each kind"
+    with pytest.raises(ValueError, match=r"^zeros \+ repeats: expected at most d = 4, got 2 \+ 3"):
+        draw.gain(4, zeros=2, repeats=3)
+
+
+def test_drawn_constants_and_rows():
+    draw = Draws(0)
+    logs = torch.tensor([draw.eps(1e-6, 1e-2) for _ in range(2000)]).log10()
+    assert logs.min() >= -6 and logs.max() <= -2
+    assert abs(float(logs.mean()) + 4) < 0.15, "not uniform in the logarithm"
+    rows = draw.rows(5, 4000, 1e-4, 1.0)
+    spread = rows.std(-1)
+    assert torch.allclose(spread.log10(), torch.tensor([-4.0, -3, -2, -1, 0], dtype=torch.float64), atol=0.05)
+    assert bool((rows.mean(-1).abs() > 0.03 * spread).all()), "centred already: a forgotten mean would not show"

@@ -45,6 +45,15 @@ def test_a_figure_is_run_but_not_compared_and_keeps_its_caption(mean):
     assert mean.cells[figure + 1].source == "*Fig. 2.1.* A dot, see (2.1)."
 
 
+def test_a_table_is_compared_and_keeps_its_caption(mean):
+    at = next(n for n, cell in enumerate(mean.cells) if "before the table" in cell.source)
+    assert "nbval-ignore-output" not in mean.cells[at].metadata.get("tags", [])
+    printed, table = mean.cells[at].outputs
+    assert printed.text == "before the table\n"
+    assert set(table.data) == {"text/plain", "text/markdown"} and table.data["text/plain"].endswith("3       9")
+    assert mean.cells[at + 1].source == "*Table 2.1.* Squares, see (2.1)."
+
+
 def test_printed_text_is_one_stream_without_stderr():
     streams = [("stdout", "a"), ("stderr", "no"), ("stdout", "b\n")]
     kept = text_outputs([v4.new_output("stream", name=name, text=text) for name, text in streams])

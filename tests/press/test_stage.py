@@ -1,5 +1,6 @@
 """What Jupyter Book is given, and what it does not have to read again."""
 
+import nbformat
 from nbformat import v4
 from press.book import Book, chapter_number
 from press.stage import put, stage, still
@@ -50,6 +51,17 @@ def test_traces_of_the_run_are_left_out():
     assert left.cells[0].metadata == {"tags": ["check"]}
     assert [output.data for output in left.cells[0].outputs] == [{"text/html": "frames"}]
     assert "papermill" in cell.metadata
+
+
+def test_a_table_with_a_caption_becomes_one_with_a_number(book, made):
+    staged = nbformat.reads(stage(book)["chapters/02-mean.ipynb"].decode(), as_version=4)
+    at = next(n for n, cell in enumerate(staged.cells) if "before the table" in cell.source)
+    assert [output.get("name") for output in staged.cells[at].outputs] == ["stdout"]
+    assert staged.cells[at + 1].source == (
+        "::::{table} Squares, see {eq}`eq-mean`.\n:name: tab-squares\n\n| n | square |\n| --: | --: |\n| 3 | 9 |\n::::"
+    )
+    page = (made / "_build/html/chapters/02-mean.html").read_text("utf-8")
+    assert "Table 2.1" in page and 'id="tab-squares"' in page
 
 
 def test_the_file_name_is_the_chapter_number():

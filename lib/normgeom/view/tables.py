@@ -1,0 +1,96 @@
+"""Tables: rounded to what is meant, with words for names; and how a recorded measurement came to be, in one line."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping
+from numbers import Integral, Real
+
+import pandas as pd
+from IPython.display import display
+
+from normgeom.records import Record
+
+Digits = int | str | Mapping[str, int | str]
+
+
+def table(rows: pd.DataFrame | Mapping[str, Mapping[str, object]], digits: Digits = 2, first: str = "") -> None:
+    """Display a table: real in a page or a notebook, aligned text where there is only text.
+
+    Its caption and its label ``tab-…`` stand in the metadata of the chapter's cell, as a figure's do.
+
+    Args:
+        rows: a frame, or for each row's name its entries by column.  Every level of a frame's index is a column of
+            names; levels of its columns are joined by commas.  Units belong in the columns' names.
+        digits: decimals of numbers that are not whole; or a format such as ``".1e"`` or ``".0%"``; or one of both for
+            each column by name, 2 for the others.
+        first: what the names of the rows are; several levels of an index bring their own names.
+
+    Whole numbers keep all their digits, missing ones are a dash, truth is yes or no.  Numbers are aligned to the right,
+    words to the left.
+
+    Raises:
+        ValueError: there is no row, or ``digits`` names a column that the table has not.
+    """
+    frame = rows.copy() if isinstance(rows, pd.DataFrame) else pd.DataFrame.from_dict(rows, orient="index")
+    if frame.empty:
+        raise ValueError(f"rows: expected at least one, got a table of shape {frame.shape}")
+    frame.columns = [", ".join(map(str, c)) if isinstance(c, tuple) else str(c) for c in frame.columns]
+    named = digits if isinstance(digits, Mapping) else {}
+    if unknown := set(named) - set(frame.columns):
+        raise ValueError(f"digits: expected columns of {list(frame.columns)}, got {sorted(unknown)}")
+    default = 2 if isinstance(digits, Mapping) else digits
+    heads = [first if frame.index.nlevels == 1 else str(name or "") for name in frame.index.names]
+    names = [list(map(str, key)) if isinstance(key, tuple) else [str(key)] for key in frame.index]
+    columns = [(head, False, list(values)) for head, values in zip(heads, zip(*names, strict=True), strict=True)]
+    for at, name in enumerate(frame.columns):
+        values = list(frame.iloc[:, at])
+        numbers = all(isinstance(v, Real) and not _is_truth(v) for v in values)
+        columns.append((name, numbers, [_entry(v, named.get(name, default)) for v in values]))
+    display({"text/plain": _plain(columns), "text/markdown": _markdown(columns)}, raw=True)
+
+
+def how_recorded(record: Record) -> None:
+    """Display what was measured, on what, with which seeds, versions and command, folded under one line."""
+    summary = f"How recorded: {record.provenance['what']}"
+    notes = "".join(
+        f"<li>{html.escape(key)}: {html.escape(value)}</li>"
+        for key, value in record.provenance.items()
+        if key != "what"
+    )
+    folded = f"<details><summary>{html.escape(summary)}</summary><ul>{notes}</ul></details>"
+    display({"text/plain": str(record), "text/markdown": folded}, raw=True)
+
+
+def _is_truth(value: object) -> bool:
+    return str(value) in ("True", "False")
+
+
+def _entry(value: object, digits: int | str) -> str:
+    if _is_truth(value):
+        return "yes" if value else "no"
+    if not isinstance(value, Real):
+        return "–" if value is None else str(value)
+    if math.isnan(value):
+        return "–"
+    if isinstance(value, Integral) and isinstance(digits, int):
+        return str(value)
+    text = format(float(value), digits if isinstance(digits, str) else f".{digits}f")
+    # no minus before a number that is rounded to nothing
+    return (text if text.strip("-0.%") else text.lstrip("-")).replace("-", "−")
+
+
+def _plain(columns: list[tuple[str, bool, list[str]]]) -> str:
+    filled = []
+    for head, numbers, entries in columns:
+        width = max(map(len, [head, *entries]))
+        filled.append([f"{text:>{width}}" if numbers else f"{text:<{width}}" for text in (head, *entries)])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*filled, strict=True))
+
+
+def _markdown(columns: list[tuple[str, bool, list[str]]]) -> str:
+    heads, numbers, entries = zip(*columns, strict=True)
+    lines = [heads, ["--:" if right else ":--" for right in numbers], *zip(*entries, strict=True)]
+    escaped = ([cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
