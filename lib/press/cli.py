@@ -91,3 +91,28 @@ def times_command(book: Book, of: str) -> None:
 
     for line in table(book, of):
         click.echo(line)
+
+
+@main.command("where")
+@click.argument("what", nargs=-1, required=True)
+@click.pass_obj
+def where_command(book: Book, what: tuple[str, ...]) -> None:
+    """Say in which files and lines WHAT stands: claim-…, "Fig. 6.2", "normgeom survey", a function."""
+    from press.where import where
+
+    if not (lines := where(book, " ".join(what))):
+        raise click.ClickException(f"nothing is called {' '.join(what)}; numbers such as Fig. 6.2 need a built book")
+    for line in lines:
+        click.echo(line)
+
+
+@main.command("lines")
+@click.pass_obj
+def lines_command(book: Book) -> None:
+    """Count the lines of code in the chapters; exit 1 if a limit of pyproject.toml is passed."""
+    from press.lines import table, too_long
+
+    for line in table(book):
+        click.echo(line)
+    if found := list(too_long(book)):
+        raise click.ClickException("\n".join(found))

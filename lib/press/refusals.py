@@ -9,6 +9,7 @@ from press.book import Book
 from press.labels import CHECKED, NAMED, NOT_ASSERTED, PREFIXES, Check, Claims
 from press.library import Library
 from press.myst import walk
+from press.stage import is_table
 
 PLOTLY = "application/vnd.plotly.v1+json"
 
@@ -86,6 +87,19 @@ def figure_without_alt(book: Book, claims: Claims) -> Iterator[str]:
                     yield f"{page.name}, cell {number}: a figure without alt text"
 
 
+def table_without_caption(book: Book, claims: Claims) -> Iterator[str]:
+    """A frame as pandas shows it, or a table that nobody numbered."""
+    for page in book.notebooks:
+        for number, cell in enumerate(page.cells, 1):
+            for output in cell.get("outputs", []):
+                if 'class="dataframe"' in output.get("data", {}).get("text/html", ""):
+                    yield f"{page.name}, cell {number}: a frame as pandas shows it; use view.table"
+                if is_table(output) and not {"name", "caption"} <= set(cell.metadata.get("table", {})):
+                    yield f"{page.name}, cell {number}: a table without a name and a caption (table: {{name: tab-…}})"
+            if cell.metadata.get("table") and sum(map(is_table, cell.get("outputs", []))) != 1:
+                yield f"{page.name}, cell {number}: a caption of a table, but not one table"
+
+
 def glued_mathematics(book: Book, claims: Claims) -> Iterator[str]:
     """MyST reads ``$$`` in the middle of a paragraph as two empty formulas, and the page shows raw LaTeX."""
     for page in book.pages:
@@ -128,6 +142,7 @@ RULES = [
     claim_not_asserted,
     measured_on_what,
     figure_without_alt,
+    table_without_caption,
     glued_mathematics,
     glossary_with_colons,
     docstring_of_nothing,

@@ -43,6 +43,14 @@ def no_alt(notebook):
                 output.metadata.alt = " "
 
 
+def a_frame(notebook):
+    notebook.cells[3].outputs[0].data["text/html"] = '<table border="1" class="dataframe">'
+
+
+def no_table(notebook):
+    notebook.cells[4].outputs = notebook.cells[4].outputs[:1]
+
+
 MEASURED = {"measured-on": None}
 ALL = ["eq-mean", "eq-short", "eq-shorter", "thm-mean"]
 REPORTED = "claim-right: reported, not asserted (parameters differ from the defaults): 1; with all vectors alike"
@@ -68,6 +76,10 @@ CASES = {
     ),
     "measured on nothing": ("07-angle", metadata(3, **MEASURED), "claim-right does not say what it was measured on"),
     "image without alt": ("02-mean", no_alt, "02-mean, cell 4: a figure without alt text"),
+    "a frame": ("02-mean", a_frame, "02-mean, cell 4: a frame as pandas shows it"),
+    "table without caption": ("02-mean", metadata(5, table=None), "02-mean, cell 5: a table without a name and a"),
+    "table without name": ("02-mean", metadata(5, table={"caption": "x"}), "02-mean, cell 5: a table without a name"),
+    "caption without table": ("02-mean", no_table, "02-mean, cell 5: a caption of a table, but not one table"),
     "glued mathematics": (
         "07-angle",
         text("Angles are right.", "Angles\n$$\nx\n$$\nare right."),
