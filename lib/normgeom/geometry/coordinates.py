@@ -84,7 +84,7 @@ def shapes(gains: Mapping[str, Tensor]) -> pd.DataFrame:
         one row a norm: ``smallest``, ``median``, ``largest`` |γ|; ``elongation``, the longest semi-axis over the
         median one; ``angle``, of the outputs' normal G⁻¹1 to 1 in degrees (cor-normal; of the first silent coordinate
         where there is one); ``one`` and ``two``, the medians over axes of :func:`coordinate_shares`; ``off_rank``,
-        ``off_next`` and ``off_second``, :func:`off_rank` with shift 0, 1 and 2; and ``between``,
+        ``off_next`` and ``off_second``, :func:`off_rank` with shift 0, 1 and 2; and ``enclosed``,
         :func:`between_gains`.
 
     Raises:
@@ -112,7 +112,7 @@ def _shape(body: Ellipsoid) -> dict[str, float]:
         off_rank=off_rank(body),
         off_next=off_rank(body, 1),
         off_second=off_rank(body, 2),
-        between=between_gains(body, axes),
+        enclosed=between_gains(body, axes),
     )
 
 
