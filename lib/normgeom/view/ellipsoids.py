@@ -34,7 +34,7 @@ def critical_points(gain: Tensor) -> tuple[Figure, str]:
     margin = 0.05 * float(roots[-1])
     t = torch.linspace(float(roots[0]) - margin, float(roots[-1]) + margin, 500, dtype=roots.dtype)
     curve, heights = ((v[:, None] - roots).prod(-1) for v in (t, turns))
-    reach = 1.5 * float(heights.abs().max())
+    reach = float(heights.abs().max())
     with style():
         figure, (top, line) = plt.subplots(2, 1, figsize=(WIDTH, 3.6), sharex=True, height_ratios=(4, 1))
         top.plot(t, curve, color=COLORS["ink"], lw=1.3)
@@ -43,7 +43,7 @@ def critical_points(gain: Tensor) -> tuple[Figure, str]:
         top.plot(turns, heights, "s", color=COLORS["uniform"], label="critical points: a²/d, LayerNorm")
         for turn in turns.tolist():
             top.axvline(turn, color=COLORS["uniform"], lw=0.5, ls=":")
-        top.set(ylabel="p(t)", ylim=(-reach, reach))
+        top.set(ylabel="p(t)", ylim=(-1.6 * reach, 2.2 * reach))  # above, room for the legend
         top.legend(loc="upper center")
         line.plot(roots, 0 * roots, "o", color=COLORS["random_a"])
         line.plot(turns, 0 * turns, "s", color=COLORS["uniform"])
