@@ -7,13 +7,13 @@ import normgeom as ng
 import pandas as pd
 import torch
 from normgeom.records import record
+from normgeom.surgery.silencing import ORDERS, silenced, silencing_order
 from torch import nn
 from tqdm.auto import tqdm
 
 from records.texts import model_and_windows, over_a_text
 
 COUNTS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
-ORDERS = ("smallest", "random", "largest")
 
 
 @click.command()
@@ -24,22 +24,14 @@ def main(model: str, name: str, text: Path, corpus: str, windows: int, length: i
     network, ids, words = model_and_windows(model, text, windows, length)
     sites = ng.find_norms(network)
     before = _embed(network, ids)
-    generator = torch.Generator().manual_seed(seed)
-    shuffled = {site.name: torch.randperm(site.dim, generator=generator) for site in sites}
+    ranked = {order: silencing_order(sites, order, seed) for order in ORDERS}
     rows = []
     cases = [(where, order, k) for where in ("last", "all") for order in ORDERS for k in COUNTS]
     for where, order, k in tqdm(cases):
         chosen = sites[-1:] if where == "last" else sites
-        kept = [site.module.weight.detach().clone() for site in chosen]
-        for site in chosen:
-            rising = site.weight.abs().argsort()
-            index = {"smallest": rising, "largest": rising.flip(0), "random": shuffled[site.name]}[order][:k]
-            with torch.no_grad():
-                site.module.weight[index] = 0
-        cosine = nn.functional.cosine_similarity(before, _embed(network, ids), dim=-1)
+        with silenced(chosen, {name: index[:k] for name, index in ranked[order].items()}):
+            cosine = nn.functional.cosine_similarity(before, _embed(network, ids), dim=-1)
         rows.append((where, order, k, float(cosine.mean()), float(cosine.quantile(0.05))))
-        for site, weight in zip(chosen, kept, strict=True):
-            site.module.weight.data.copy_(weight)
     path = record(
         f"zeroed-{name}",
         pd.DataFrame(rows, columns=["norms", "coordinates", "k", "mean_cosine", "q05_cosine"]),

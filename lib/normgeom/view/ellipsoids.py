@@ -1,0 +1,200 @@
+"""Pictures of LayerNorm's ellipsoid and of the gains that make it.  Each returns a figure and its alt text."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from normgeom.geometry import secular
+from normgeom.geometry.ellipsoid import Ellipsoid
+from normgeom.norms.functions import layer_norm
+from normgeom.view.style import COLORS, MARKERS, WIDTH, style
+
+# Which gains are silenced: colour and marker.
+_ORDERS = {"smallest": ("uniform", "o"), "random": ("null", "^"), "largest": ("random_a", "s")}
+
+
+def critical_points(gain: Tensor) -> tuple[Figure, str]:
+    """The polynomial ∏(t − γ²), its roots and its critical points, on a curve and on a line (thm-critical-points).
+
+    Args:
+        gain: ``(d,)``, few enough to draw, no two of one size.
+
+    Raises:
+        ValueError: fewer than two gains, or two of one size.
+    """
+    roots = _distinct_squares(gain)
+    turns = (Ellipsoid(gain).semi_axes ** 2 / len(gain)).flip(0)
+    margin = 0.05 * float(roots[-1])
+    t = torch.linspace(float(roots[0]) - margin, float(roots[-1]) + margin, 500, dtype=roots.dtype)
+    curve, heights = ((v[:, None] - roots).prod(-1) for v in (t, turns))
+    reach = float(heights.abs().max())
+    with style():
+        figure, (top, line) = plt.subplots(2, 1, figsize=(WIDTH, 3.6), sharex=True, height_ratios=(4, 1))
+        top.plot(t, curve, color=COLORS["ink"], lw=1.3)
+        top.axhline(0, color=COLORS["null"], lw=0.8)
+        top.plot(roots, 0 * roots, "o", color=COLORS["random_a"], label="roots: γ², RMSNorm")
+        top.plot(turns, heights, "s", color=COLORS["uniform"], label="critical points: a²/d, LayerNorm")
+        for turn in turns.tolist():
+            top.axvline(turn, color=COLORS["uniform"], lw=0.5, ls=":")
+        top.set(ylabel="p(t)", ylim=(-1.6 * reach, 2.2 * reach))  # above, room for the legend
+        top.legend(loc="upper center")
+        line.plot(roots, 0 * roots, "o", color=COLORS["random_a"])
+        line.plot(turns, 0 * turns, "s", color=COLORS["uniform"])
+        line.set(yticks=[], xlabel="t, in units of γ²")
+        line.grid(False)
+    return figure, (
+        f"A curve that crosses zero at the squared gains {_listed(roots)} and turns between them, at {_listed(turns)}. "
+        "Below, circles and squares alternate on a line, beginning and ending with a circle."
+    )
+
+
+def secular_equation(gain: Tensor, deficit: float) -> tuple[Figure, str]:
+    """The left side of the secular equation (eq-secular) along 1/√d, its poles and roots, without and with a deficit.
+
+    Args:
+        gain: ``(d,)``, few enough to draw, none zero, no two of one size.
+        deficit: δ, above 0 and below 1.
+
+    Raises:
+        ValueError: fewer than two gains, two of one size, or one of zero; ``deficit`` out of range.
+    """
+    poles = _distinct_squares(gain)
+    if poles[0] == 0:
+        raise ValueError("gain: expected none of zero, for a pole at zero is the deficit's")
+    if not 0 < deficit < 1:
+        raise ValueError(f"deficit: expected a number between 0 and 1, got {deficit}")
+    inside = torch.linspace(0.002, 0.998, 300, dtype=poles.dtype)
+    with style():
+        figure, axis = plt.subplots(figsize=(WIDTH, 2.8))
+        for delta, key, dash in ((0.0, "uniform", "-"), (deficit, "random_a", "--")):
+            for low, high in pairwise([0.0, *poles.tolist()] if delta else poles.tolist()):
+                t = low + (high - low) * inside
+                left_side = -delta / t + (1 - delta) * (1 / (poles - t[:, None])).mean(-1)
+                axis.plot(t, left_side, dash, color=COLORS[key], lw=1.3)
+            # without a deficit the smallest eigenvalue is zero, which is no root
+            roots = secular.eigvalsh(gain, deficit=delta)[0 if delta else 1 :]
+            axis.plot(roots, 0 * roots, "s", color=COLORS[key], label=f"roots, δ = {delta:g}")
+        for pole in poles.tolist():
+            axis.axvline(pole, color=COLORS["null"], lw=0.8, ls=":")
+        axis.axhline(0, color=COLORS["null"], lw=0.8)
+        axis.set(ylim=(-9, 9), xlabel="λ, in units of γ²", ylabel="left side")
+        axis.legend(loc="lower right", ncols=2)
+    return figure, (
+        f"Branches that rise from minus to plus infinity between the poles {_listed(poles)}. Without a deficit there "
+        f"are {len(poles) - 1} with one root each; with a deficit of {deficit:g} one more appears between zero and the "
+        f"first pole, with its root at {float(roots[0]):.3f}, and the other roots move a little to the right."
+    )
+
+
+def shares_near_surface(found: pd.DataFrame, theory: pd.DataFrame, edge: float) -> tuple[Figure, str]:
+    """The share of Gaussian inputs whose outputs lie near the surface, over their spread (prop-gaussian-skin).
+
+    Args:
+        found, theory: a row a standard deviation in units of √ε, rising, the index; a column a dimension, three at
+            most.  The shares of ``theory`` rise beyond 0.9.
+        edge: the standard deviation from which an output lies that near (cor-skin).
+
+    Raises:
+        ValueError: more than three dimensions, or others in one table than in the other.
+    """
+    if list(found.columns) != list(theory.columns) or len(found.columns) > len(MARKERS):
+        expected = f"the columns of found, {len(MARKERS)} at most"
+        raise ValueError(f"theory: expected {expected}, got {list(theory.columns)} beside {list(found.columns)}")
+    words, off = [], []
+    with style():
+        figure, axis = plt.subplots(figsize=(WIDTH, 2.8))
+        for d, key in zip(found.columns, reversed(MARKERS), strict=False):
+            axis.plot(theory.index, theory[d], color=COLORS[key], lw=1.3)
+            axis.plot(found.index, found[d], MARKERS[key], color=COLORS[key], label=f"d = {d}")
+            low, high = (float(np.interp(share, theory[d], theory.index)) for share in (0.1, 0.9))
+            words.append(f"for {d} features it climbs from 0.1 at {low:.1f} to 0.9 at {high:.1f}")
+            off.append(float(np.abs(found[d] - np.interp(found.index, theory.index, theory[d])).max()))
+        axis.axvline(edge, color=COLORS["null"], ls=":", lw=1)
+        axis.set(xscale="log", xlabel="standard deviation of the inputs / √ε", ylabel="share within 5 %")
+        axis.legend()
+    return figure, (
+        "Rising curves of a share, the steeper the more features. Over the standard deviation in units of root ε, "
+        f"{'; '.join(words)}. A dotted line marks {edge:.2f}. Samples lie within {max(off):.2f} of the curves."
+    )
+
+
+def outputs_in_plane(weight: Tensor, x: Tensor, eps: float) -> tuple[Figure, str]:
+    """LayerNorm's outputs in ℝ³, seen straight from above the plane in which they lie, inside their ellipse.
+
+    Args:
+        weight: γ ``(3,)``, at most one zero.
+        x: inputs ``(n, 3)``.
+        eps: ε of the norm.
+
+    Raises:
+        ValueError: ``weight`` has another shape or more than one zero; as :func:`normgeom.layer_norm`.
+    """
+    body = Ellipsoid(weight)
+    if weight.shape != (3,) or body.dim != 2:
+        raise ValueError(f"weight: expected three gains, at most one of them zero, got {weight.tolist()}")
+    y, turn = layer_norm(x, weight, eps=eps).double(), torch.linspace(0, 2 * torch.pi, 200, dtype=torch.float64)
+    rim = body.semi_axes[:, None] * torch.stack([turn.cos(), turn.sin()])
+    with style():
+        figure, axis = plt.subplots(figsize=(5.2, 3.0))
+        axis.plot(*rim, color=COLORS["uniform"])
+        axis.plot(*(y @ body.axes()).T, ".", ms=3, color=COLORS["random_a"])
+        axis.set(xlim=(-2.3, 2.3), ylim=(-1.9, 1.9), aspect="equal", xlabel="first axis", ylabel="second axis")
+    near = 100 * float((body.radius(y) >= 0.95).double().mean())
+    long, short = body.semi_axes.tolist()
+    return figure, (
+        f"An ellipse with semi-axes {long:.2f} and {short:.2f} and {len(x)} outputs in it; with ε = {eps:g}, "
+        f"{near:.0f} percent of them lie within 5 percent of the rim."
+    )
+
+
+def silenced_gains(cosines: pd.DataFrame, losses: pd.DataFrame) -> tuple[Figure, str]:
+    """What a recorded encoder and a language model lose when gains of their norms are set to zero.
+
+    Args:
+        cosines: a row a case: ``norms`` (``"last"`` or ``"all"``), ``coordinates`` (which), ``k`` (how many) and
+            ``mean_cosine``.
+        losses: as :func:`normgeom.surgery.silencing.loss_without_gains` gives them, its first row that of no gain.
+    """
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.0))
+        for order, (key, marker) in _ORDERS.items():
+            for norms, dash in (("last", "--"), ("all", "-")):
+                part = cosines[(cosines.norms == norms) & (cosines.coordinates == order)]
+                left.plot(part.k, part.mean_cosine, dash, marker=marker, color=COLORS[key])
+            right.plot(losses.index, losses[order], marker=marker, color=COLORS[key], label=order)
+        left.set_title("encoder: cosine to before")
+        right.set_title("small model: loss, nats a byte")
+        for axis in (left, right):
+            axis.set_xscale("symlog", base=2, linthresh=1)
+            axis.set_xlabel("gains set to zero")
+        right.legend(title="the k …")
+    found = cosines.set_index(["norms", "coordinates", "k"]).mean_cosine
+    most, middle, end = cosines.k.max(), losses.index[len(losses) // 2], losses.index[-1]
+    return figure, (
+        f"Left: in the last norm alone, all three curves fall slowly; with {most} coordinates silenced the cosine is "
+        f"{_of_orders(found['last'], most)}. In every norm at once they fall fast: with 2 coordinates it is "
+        f"{_of_orders(found['all'], 2)}. Right: the loss rises from {losses.iloc[0, 0]:.2f} nats; with {middle} gains "
+        f"of each norm silenced it is {_of_orders(losses.T, middle)}, with {end} it is {_of_orders(losses.T, end)}."
+    )
+
+
+def _distinct_squares(gain: Tensor) -> Tensor:
+    squares = secular.double_vector("gain", gain).square().sort().values
+    if len(squares) < 2 or (squares.diff() == 0).any():
+        raise ValueError(f"gain: expected two or more of different size, got {gain.tolist()}")
+    return squares
+
+
+def _listed(values: Tensor) -> str:
+    return ", ".join(f"{value:.2f}" for value in values.tolist())
+
+
+def _of_orders(values: pd.Series | pd.DataFrame, k: int) -> str:
+    return ", ".join(f"{values.loc[order][k]:.2f} for the {order}" for order in _ORDERS)
