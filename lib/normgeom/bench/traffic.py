@@ -1,4 +1,4 @@
-"""What computations cost in memory: the bytes that each operation touches, and the most that is held at once."""
+"""What computations cost in memory: bytes that operations touch, are held at once, or wait for a backward pass."""
 
 from __future__ import annotations
 
@@ -36,6 +36,23 @@ def peak_bytes(work: Callable[[], object]) -> int:
         highest = max(highest, held)
     del kept
     return highest
+
+
+def saved_bytes(work: Callable[[], object]) -> int:
+    """The bytes that autograd keeps for a backward pass through what ``work`` computes, each memory counted once.
+
+    Leaves that stay alive anyway, an input or a gain, count where a backward pass needs them.
+    """
+    seen: dict[int, Tensor] = {}
+
+    def note(t: Tensor) -> Tensor:
+        seen[t.untyped_storage().data_ptr()] = t
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+        kept = work()
+    del kept
+    return sum(t.untyped_storage().nbytes() for t in seen.values())
 
 
 class _Traffic(TorchDispatchMode):

@@ -3,10 +3,12 @@
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import pandas as pd
 import torch
+from torch import Tensor
 
 
 def in_turns(calls: dict[str, Callable[[], object]], rounds: int, fill: float = 0.0, kept: int = 0) -> pd.DataFrame:
@@ -25,6 +27,19 @@ def in_turns(calls: dict[str, Callable[[], object]], rounds: int, fill: float = 
     for _ in range(rounds):
         seen.append({name: _seconds(calls[name], number, results) for name in lots.sample(names, len(names))})
     return pd.DataFrame(seen, columns=names)
+
+
+def time_over_copy(norms: Mapping[str, Callable[[Tensor], object]], x: Tensor, rounds: int) -> pd.Series:
+    """Time of each norm of ``x`` over that of a copy of ``x``: medians of rounds in which all run in turns.
+
+    Raises:
+        ValueError: a norm is called "copy".
+    """
+    if "copy" in norms:
+        raise ValueError(f"norms: expected names other than 'copy', got {list(norms)}")
+    calls = {name: partial(norm, x) for name, norm in norms.items()}
+    seconds = in_turns({"copy": lambda: torch.empty_like(x).copy_(x), **calls}, rounds, fill=0.01)
+    return seconds[list(norms)].div(seconds["copy"], axis=0).median()
 
 
 def _seconds(call: Callable[[], object], number: int, results: deque) -> float:

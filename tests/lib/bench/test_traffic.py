@@ -4,7 +4,7 @@ import normgeom as ng
 import pytest
 import torch
 import torch.nn.functional as F
-from normgeom.bench.traffic import peak_bytes, traffic
+from normgeom.bench.traffic import peak_bytes, saved_bytes, traffic
 
 
 def rows(work):
@@ -59,3 +59,21 @@ def test_norms_touch_no_more_than_they_must():
 
 def of_torch(x, gain):
     return traffic(lambda: F.rms_norm(x, x.shape[-1:], gain)).written.sum()
+
+
+def test_what_waits_for_the_backward_pass():
+    x, y = torch.ones(100, 10, requires_grad=True), torch.ones(100, 10, requires_grad=True)
+    assert saved_bytes(lambda: x + y) == 0, "a sum needs neither"
+    assert saved_bytes(lambda: x * y) == 8000
+    assert saved_bytes(lambda: x * x) == 4000, "one memory counted twice"
+    assert saved_bytes(lambda: x.exp()) == 4000, "its result"
+    assert saved_bytes(lambda: x.exp().exp()) == 8000, "two results that live at different times in different memory"
+    assert saved_bytes(lambda: x[:2] * 2.0 * y[:2]) == 4000 + 80, "a view keeps all of its memory"
+    assert saved_bytes(lambda: x[:2] * x[2:4]) == 4000, "two views of one memory"
+
+
+def test_nothing_waits_where_nothing_is_differentiated():
+    x = torch.ones(100, 10)
+    assert saved_bytes(lambda: x * x) == 0
+    with torch.no_grad():
+        assert saved_bytes(lambda: x.requires_grad_() * x) == 0

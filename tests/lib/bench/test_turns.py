@@ -2,9 +2,11 @@
 
 import weakref
 
+import pandas as pd
 import pytest
+import torch
 from normgeom.bench import turns
-from normgeom.bench.turns import in_turns
+from normgeom.bench.turns import in_turns, time_over_copy
 
 COSTS = {"slow": 0.4, "fast": 0.1}
 WARM = 2 * len(COSTS)
@@ -60,3 +62,31 @@ def test_results_are_kept(kept):
 
     in_turns({"one": call}, 6, kept=kept)
     assert alive[-1] == kept
+
+
+def test_time_over_copy_is_the_median_of_ratios(monkeypatch):
+    """Of ratios within a round: a slow round is slow for all."""
+    x, results = torch.ones(3, 4), {}
+
+    def in_a_made_up_race(calls, rounds, fill):
+        results.update({name: call() for name, call in calls.items()})
+        assert rounds == 3
+        return pd.DataFrame({"copy": [1.0, 2.0, 4.0], "norm": [2.0, 2.0, 12.0], "other": [1.0, 2.0, 4.0]})
+
+    monkeypatch.setattr(turns, "in_turns", in_a_made_up_race)
+    got = time_over_copy({"norm": lambda x: 2 * x, "other": lambda x: 3 * x}, x, rounds=3)
+    assert got.to_dict() == {"norm": 2.0, "other": 1.0}, "The ratio of medians? Its inverse? The copy itself?"
+    assert torch.equal(results["norm"], 2 * x) and torch.equal(results["other"], 3 * x), "a norm without its input"
+    assert torch.equal(results["copy"], x) and results["copy"].data_ptr() != x.data_ptr(), "no copy was made"
+
+
+def test_a_norm_called_copy():
+    with pytest.raises(ValueError, match="norms: expected names other than 'copy'"):
+        time_over_copy({"copy": lambda x: x}, torch.ones(2), rounds=1)
+
+
+def test_time_over_copy_runs():
+    got = time_over_copy(
+        {"twice": lambda x: x + x, "often": lambda x: [x.sin() for _ in range(50)]}, torch.ones(500), 3
+    )
+    assert list(got.index) == ["twice", "often"] and (got > 0).all()
