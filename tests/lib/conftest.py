@@ -15,11 +15,13 @@ settings.load_profile(os.environ.get("DRAWN", "fixed"))
 # Files whose tests compare numbers with bounds: what another processor's rounding could turn red.
 NUMERICAL = {
     "test_courses",
+    "test_decoders",
     "test_dropping",
     "test_ellipsoid",
     "test_exercises",
     "test_fitting",
     "test_jacobian",
+    "test_keys",
     "test_moments",
     "test_mutants",
     "test_norms",
@@ -28,6 +30,9 @@ NUMERICAL = {
     "test_norms_properties",
     "test_norms_transforms",
     "test_placement",
+    "test_planes",
+    "test_reading",
+    "test_scale_free",
     "test_stream",
     "test_secular",
     "test_stages",

@@ -92,22 +92,22 @@ def read_norms(model: nn.Module, batches: Iterable[Ids]) -> pd.DataFrame:
     Raises:
         ValueError: there is no norm, or no batch.
     """
+    batches = list(batches)
+    if not batches:
+        raise ValueError("batches: expected at least one, got none")
+    sites = find_norms(model, batches[0])
+    if not sites:
+        raise ValueError(f"model: expected at least one norm, got a {type(model).__name__} without")
     seen: dict[str, list[tuple[Tensor, Tensor]]] = {}
 
     def keep(site: NormSite, x: Tensor, y: Tensor) -> None:
         seen.setdefault(site.name, []).append(tuple(v[:, 1:].flatten(0, 1).double() for v in (x, y)))
 
-    sites = find_norms(model)
-    if not sites:
-        raise ValueError(f"model: expected at least one norm, got a {type(model).__name__} without")
     with watch(model, sites, keep), evaluating(model):
         for ids in batches:
             forward(model, ids)
-    if not seen:
-        raise ValueError("batches: expected at least one, got none")
-    return pd.DataFrame.from_dict(
-        {name: _read(*map(torch.cat, zip(*pairs, strict=True))) for name, pairs in seen.items()}, orient="index"
-    )
+    rows = {name: _read(*map(torch.cat, zip(*pairs, strict=True))) for name, pairs in seen.items()}
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def _read(x: Tensor, y: Tensor) -> dict[str, float]:

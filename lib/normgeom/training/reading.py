@@ -37,8 +37,10 @@ def read_before_and_after(
         of the index, and ``loss``, the mean of the last ten updates in nats a token; NaN before training.
 
     Raises:
-        ValueError: an id is not below ``vocabulary``, or the text is shorter than one window.
+        ValueError: an id is not below ``vocabulary``, there is no batch, or the text is shorter than one window.
     """
+    if not held_out:
+        raise ValueError("held_out: expected at least one batch, got none")
     largest = max(int(ids.max()) for ids in (tokens, *held_out))
     if largest >= vocabulary:
         raise ValueError(f"vocabulary: expected above {largest}, the largest id, got {vocabulary}")

@@ -144,7 +144,7 @@ def turns_over_steps(
             right.plot(*smooth(run), marker, ms=3, label=f"ε = {eps:g}")
         right.axhline(predicted, color=COLORS["null"], lw=3, alpha=0.5, zorder=0)
         left.set(xlabel="step", ylabel="length of W", ylim=(0, None))
-        right.set(xlabel="step", ylabel="turn per step / degrees", ylim=(0, None))
+        right.set(xlabel="step", ylabel="turn per step / degrees", ylim=(0, 1.35 * predicted))
         left.legend()
         if with_eps:
             right.legend(loc="lower right")

@@ -38,7 +38,7 @@ def fibres_of_layer_norm(*eps: float) -> tuple[Figure, str]:
         figure, axes = plt.subplots(1, len(eps), figsize=(WIDTH, 2.6), sharey=True, squeeze=False)
         for axis, e in zip(axes[0], eps, strict=True):
             shade = along / torch.sqrt(along**2 + e)  # 0/0 stays white
-            picture = axis.imshow(shade.expand(2, -1), "cividis", vmin=-1, vmax=1, extent=[-2, 2] * 2)
+            picture = axis.imshow(shade.expand(2, -1).numpy(), "cividis", vmin=-1, vmax=1, extent=[-2, 2] * 2)
             axis.plot(*zip(*_POINTS, strict=True), "o", color="w", mec=COLORS["ink"])
             axis.grid(False)
             axis.set(title=f"ε = {e:g}", xlabel="σ, signed: along u over √d")
