@@ -149,10 +149,10 @@ def turns_over_steps(
         if with_eps:
             right.legend(loc="lower right")
     named = {f"start {start:g}": run for start, run in runs.items()} | {f"ε = {e:g}": r for e, r in with_eps.items()}
-    ends = ", ".join(f"{smooth(run)[1][-1]:.1f} ({name})" for name, run in named.items())
+    late = ", ".join(f"{run.turns[len(run.turns) // 2 :].mean():.1f} ({name})" for name, run in named.items())
     return figure, (
-        f"Left: the length of W, {'; '.join(words)}. Right: the turn per step in degrees, at the end {ends}; "
-        f"a grey line at {predicted:.1f}."
+        f"Left: the length of W, {'; '.join(words)}. Right: the turn per step in degrees, on average over the "
+        f"second half {late}; a grey line at {predicted:.1f}."
     )
 
 

@@ -47,9 +47,8 @@ def fibres_of_layer_norm(*eps: float) -> tuple[Figure, str]:
             words.append(f"ε = {e:g}: the shade {change}; at the points it is {values}.")
         axes[0, 0].set_ylabel("mean m")
         figure.colorbar(picture, ax=axes, label="n along u, over √d")
-    panels = "once" if len(eps) == 1 else f"{len(eps)} times"
     points = "two above each other and one farther out"
-    return figure, f"The plane of 1 and u {panels}, with three points: {points}. {' '.join(words)}"
+    return figure, f"The plane of 1 and u, a panel for each ε, with three points: {points}. {' '.join(words)}"
 
 
 def change_around_x(sigma_over_root_eps: float) -> tuple[Figure, str]:

@@ -182,7 +182,7 @@ def test_turns_are_means_of_twenty_steps_beside_the_lengths():
         assert np.allclose(line.get_ydata(), [10.5, 30.5, 50.5]), "one step, or all, for the mean of twenty"
     assert list(level.get_ydata()) == [8.25, 8.25]
     assert "from 3 by way of 40.0 to 2.0" in alt and "from 10 by way of 5.0 to 5.0" in alt
-    assert "50.5 (start 3)" in alt and "50.5 (ε = 0.3)" in alt and "8.2" in alt
+    assert "45.5 (start 3)" in alt and "45.5 (ε = 0.3)" in alt and "8.2" in alt
 
 
 def test_turns_ask_for_twenty_steps():
