@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
+from torch import Tensor
 
 from normgeom.view.plots import angle_bars
 from normgeom.view.style import COLORS, MARKERS, WIDTH, style
 
+_TURNS = 20  # steps that a point of turns_over_steps is the mean of
 LINES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1)))
+
+
+class Turning(Protocol):
+    """What a training of one weight showed: after each step its length and the step's turn in degrees, ``(steps,)``."""
+
+    lengths: Tensor
+    turns: Tensor
 
 
 def losses_over_steps(curves: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:
@@ -95,6 +106,59 @@ def occupancy_over_steps(
             )
         figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", ncols=2)
     return figure, f"Occupancy at the {side}put of norms against updates. At the end: {'; '.join(words)}."
+
+
+def turns_over_steps(
+    runs: Mapping[float, Turning], with_eps: Mapping[float, Turning], predicted: float
+) -> tuple[Figure, str]:
+    """The length of a weight before a norm, and how far each step turns it, in means of 20 steps.
+
+    Args:
+        runs: with ε = 0, by the length at the start, up to three; what
+            :func:`normgeom.training.scale_free.train_scale_free` gave.
+        with_eps: turns alone, by ε, up to two.
+        predicted: the turn in degrees where growth and decay balance (claim-equilibrium).
+
+    Raises:
+        ValueError: there is no run with ε = 0, or one has fewer than 20 steps.
+    """
+    if not runs:
+        raise ValueError("runs: expected at least one, got none")
+    for name, group in (("runs", runs), ("with_eps", with_eps)):
+        if short := [len(run.turns) for run in group.values() if len(run.turns) < _TURNS]:
+            raise ValueError(f"{name}: expected at least {_TURNS} steps, got {min(short)}")
+
+    def smooth(run: Turning) -> tuple[list[float], list[float]]:
+        means = run.turns.unfold(0, _TURNS, _TURNS).mean(-1).tolist()
+        return [_TURNS * (i + 0.5) for i in range(len(means))], means
+
+    words = []
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.0))
+        for (start, run), dash in zip(runs.items(), LINES, strict=False):
+            left.plot(run.lengths.tolist(), linestyle=dash, label=f"start {start:g}")
+            right.plot(*smooth(run), linestyle=dash)
+            last = float(run.lengths[-1])
+            words.append(f"from {start:g} by way of {_farthest(start, run):.1f} to {last:.1f}")
+        for (eps, run), marker in zip(with_eps.items(), "^v", strict=False):
+            right.plot(*smooth(run), marker, ms=3, label=f"ε = {eps:g}")
+        right.axhline(predicted, color=COLORS["null"], lw=3, alpha=0.5, zorder=0)
+        left.set(xlabel="step", ylabel="length of W", ylim=(0, None))
+        right.set(xlabel="step", ylabel="turn per step / degrees", ylim=(0, 1.35 * predicted))
+        left.legend()
+        if with_eps:
+            right.legend(loc="lower right")
+    named = {f"start {start:g}": run for start, run in runs.items()} | {f"ε = {e:g}": r for e, r in with_eps.items()}
+    late = ", ".join(f"{run.turns[len(run.turns) // 2 :].mean():.1f} ({name})" for name, run in named.items())
+    return figure, (
+        f"Left: the length of W, {'; '.join(words)}. Right: the turn per step in degrees, on average over the "
+        f"second half {late}; a grey line at {predicted:.1f}."
+    )
+
+
+def _farthest(start: float, run: Turning) -> float:
+    """The length that is farthest from the start, as a ratio."""
+    return max(run.lengths.tolist(), key=lambda length: abs(math.log(length / start)))
 
 
 def _grid(tables: Mapping, sites: Sequence[str], label: str) -> tuple[Figure, dict[tuple[str, str], Axes]]:

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from normgeom import view
+from normgeom.view import courses
 from normgeom.view.turning import ellipses_in_space, outputs_in_space, three_steps
 
 SITES = ["h.0.ln_1", "h.0.ln_2", "ln_f"]
@@ -156,3 +157,38 @@ def test_ellipses_are_those_of_the_library():
         assert float((dots - ng.layer_norm(x, gain, eps=0.1)).abs().max()) < 1e-3, "the points are not the outputs"
     assert "1.73 and 1.73" in words, "a round gain gives a circle of radius √3"
     assert "at flat the semi-axes are 1.83 and 0.92" in words
+
+
+class Course:
+    """A weight of the same length throughout, but for one step, which turns by 1, 2, 3, … degrees."""
+
+    def __init__(self, length, steps=60, jump=None):
+        self.lengths = torch.full((steps,), float(length))
+        self.turns = torch.arange(1.0, steps + 1)
+        if jump is not None:
+            self.lengths[3] = jump
+
+
+def test_turns_are_means_of_twenty_steps_beside_the_lengths():
+    runs = {3.0: Course(2.0, jump=40.0), 10.0: Course(5.0)}
+    figure, alt = courses.turns_over_steps(runs, {0.3: Course(7.0)}, 8.25)
+    left, right = figure.axes
+    assert [line.get_label() for line in left.get_lines()] == ["start 3", "start 10"], "a length of a run with ε shown?"
+    assert left.get_lines()[0].get_ydata()[3] == 40
+    *lines, level = right.get_lines()
+    assert len(lines) == 3
+    for line in lines:
+        assert np.allclose(line.get_xdata(), [10, 30, 50]), "a mean stands in the middle of its steps"
+        assert np.allclose(line.get_ydata(), [10.5, 30.5, 50.5]), "one step, or all, for the mean of twenty"
+    assert list(level.get_ydata()) == [8.25, 8.25]
+    assert "from 3 by way of 40.0 to 2.0" in alt and "from 10 by way of 5.0 to 5.0" in alt
+    assert "45.5 (start 3)" in alt and "45.5 (ε = 0.3)" in alt and "8.2" in alt
+
+
+def test_turns_ask_for_twenty_steps():
+    with pytest.raises(ValueError, match="runs: expected at least one"):
+        courses.turns_over_steps({}, {}, 8.0)
+    with pytest.raises(ValueError, match="runs: expected at least 20 steps, got 19"):
+        courses.turns_over_steps({1.0: Course(1.0, 19)}, {}, 8.0)
+    with pytest.raises(ValueError, match="with_eps: expected at least 20 steps, got 5"):
+        courses.turns_over_steps({1.0: Course(1.0)}, {0.1: Course(1.0, 5)}, 8.0)
