@@ -469,7 +469,7 @@ def test_what_counts_as_exact_is_float64_throughout(run, tmp_path):
     ids=lambda value: name_of(value) if isinstance(value, dict) else "",
 )
 def test_bad_input_is_named_before_any_work(run, tmp_path, monkeypatch, changes, error, message):
-    monkeypatch.setattr(convert, "_convert", lambda *_: pytest.fail("work before the refusal"))
+    monkeypatch.setattr(convert, "agreement", lambda *_: pytest.fail("work before the refusal"))
     with pytest.raises(error, match=message):
         run(tmp_path / "out", **changes)
     assert list(tmp_path.iterdir()) == []
@@ -486,7 +486,7 @@ def test_bad_input_is_named_before_any_work(run, tmp_path, monkeypatch, changes,
 )
 @pytest.mark.filterwarnings("ignore:.*RoPE")
 def test_a_model_that_cannot_be_converted(run, tmp_path, monkeypatch, family, message):
-    monkeypatch.setattr(convert, "_convert", lambda *_: pytest.fail("work before the refusal"))
+    monkeypatch.setattr(convert, "agreement", lambda *_: pytest.fail("work before the refusal"))
     uneven(family, dtype=torch.float32, vocab_size=256).save_pretrained(tmp_path / "model")
     with pytest.raises(ValueError, match=message):
         run(tmp_path / "out", model=str(tmp_path / "model"))
