@@ -562,11 +562,11 @@ def test_an_agreement_is_of_the_model_with_itself_in_float64(dtype):
 
 def test_an_agreement_on_no_text_is_refused():
     model = uneven("gpt2")
-    with Untouched(model), pytest.raises(ValueError, match="^batches: expected at least one, got none"):
+    with Untouched(model), pytest.raises(ValueError, match=r"^batches: expected at least one, got none"):
         agreement(model, [])
 
 
 def test_an_agreement_of_a_model_that_cannot_be_converted_is_refused():
     model = uneven("bloom")
-    with Untouched(model), pytest.raises(ValueError, match="^model: a BloomForCausalLM has no layout"):
+    with Untouched(model), pytest.raises(ValueError, match=r"^model: a BloomForCausalLM has no layout"):
         agreement(model, [IDS])

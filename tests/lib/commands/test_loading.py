@@ -102,9 +102,9 @@ def test_a_model_with_its_head_and_text_as_it_reads_it(tmp_path, bytes_model, po
 @pytest.mark.filterwarnings("ignore:.*has no tokenizer")
 def test_a_text_or_a_number_of_tokens_below_a_window_is_refused(tmp_path, bytes_model):
     _, folder = bytes_model()
-    with pytest.raises(ValueError, match="^corpus: expected a window of 64 tokens, it has fewer"):
+    with pytest.raises(ValueError, match=r"^corpus: expected a window of 64 tokens, it has fewer"):
         load_with_text(folder, corpus_of(tmp_path, "x" * 63), tokens=2000)
-    with pytest.raises(ValueError, match="^tokens: expected at least one window of 64, got 63"):
+    with pytest.raises(ValueError, match=r"^tokens: expected at least one window of 64, got 63"):
         load_with_text(folder, corpus_of(tmp_path, "x" * 500), tokens=63)
 
 
