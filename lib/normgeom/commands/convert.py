@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -91,21 +91,31 @@ def convert_model(
     batches = list(TokenBatches(read, encoder, tokens, window, 1))
     if not batches:
         raise ValueError(f"corpus: expected {corpus} to hold a window of {window} tokens, it has fewer")
-    agreement = _convert(network, batches)
-    if not agreement.exact <= bound:  # NaN, too
-        raise ValueError(f"bound: expected logits to differ by at most {bound:g}, got {agreement.exact:.1e}")
+    found = agreement(network, batches)
+    if not found.exact <= bound:  # NaN, too
+        raise ValueError(f"bound: expected logits to differ by at most {bound:g}, got {found.exact:.1e}")
     about = dict(
         model=dict(name=model if commit else Path(model).resolve().name, revision=revision, commit=commit),
         corpus=read.provenance,
-        agreement=asdict(agreement),
+        agreement=asdict(found),
         versions=versions(),
     )
     save_converted(network, out, about, encoder.save)
-    return agreement
+    return found
 
 
-def _convert(network: nn.Module, batches: list[Tensor]) -> Agreement:
-    """Convert a model in place, and compare it on the way with what it computes in float64."""
+def agreement(network: nn.Module, batches: Sequence[Tensor]) -> Agreement:
+    """Convert a model in place, in its dtype, and compare it on the way with what it computes in float64.
+
+    Args:
+        network: a pre-norm LayerNorm language model on the CPU; :func:`normgeom.to_rms_norm` is applied to it.
+        batches: token ids ``(batch, length)``.
+
+    Raises:
+        ValueError: it cannot be converted, or there is no batch; nothing has been changed then.
+    """
+    if not batches:
+        raise ValueError("batches: expected at least one, got none")
     exact = copy.deepcopy(network).double()
     with double_throughout():
         before = _logits(exact, batches)

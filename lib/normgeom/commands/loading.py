@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from torch import nn
-from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, PreTrainedConfig
+from torch import Tensor, nn
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
 
 from normgeom.surgery import converted
+from normgeom.text.corpora import Corpus
+from normgeom.text.tokens import TokenBatches, load_encoder
 from normgeom.training import twins
 
 # Folders that this package writes and transformers refuses: what loads them, and where they hold the configuration.
@@ -65,6 +67,29 @@ def load_model(name_or_path: str, dtype: str = "auto", device_map: str | dict | 
         model = _OWN[about["model_type"]][0](name_or_path).base_model
     model = model if dtype == "auto" else model.to(getattr(torch, dtype))
     return model.to((device_map or {"": "cpu"})[""])
+
+
+def load_with_text(name_or_path: str, corpus: Corpus, tokens: int) -> tuple[nn.Module, list[Tensor]]:
+    """A causal language model with its head, in evaluation mode, and the beginning of a corpus as it reads it.
+
+    Args:
+        tokens: how many are read, at most.
+
+    Returns:
+        the model and token ids ``(≤ 8, length)``, windows of at most 128 tokens.
+
+    Raises:
+        OSError: model or tokenizer cannot be loaded; the message says what can.
+        ValueError: ``tokens`` does not fill a window, or the corpus has too few.
+    """
+    with reading(name_or_path):
+        model = AutoModelForCausalLM.from_pretrained(name_or_path).eval()
+    length = min(128, getattr(model.config, "max_position_embeddings", None) or 128)
+    encoder = load_encoder(name_or_path, model.config.vocab_size)
+    batches = list(TokenBatches(corpus, encoder, tokens, length, batch_size=8))
+    if not batches:
+        raise ValueError(f"corpus: expected a window of {length} tokens, it has fewer")
+    return model, batches
 
 
 def _own(name_or_path: str) -> dict | None:

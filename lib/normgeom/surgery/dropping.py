@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from normgeom.models.layouts import layout_of
 from normgeom.models.modules import replace_module
 from normgeom.models.sites import evaluating, find_norms, forward
 from normgeom.surgery.ablation import drop_mean_subtraction
@@ -79,6 +80,38 @@ def shifted(model: nn.Module, c: float) -> nn.Module:
     model = _sharing(model)
     embedding = model.get_input_embeddings()
     embedding.weight = nn.Parameter(embedding.weight.detach() + c)
+    return model
+
+
+@torch.no_grad()
+def with_head(model: nn.Module, direction: Tensor, token: int, t: float) -> nn.Module:
+    r"""A copy that shares the other parameters, whose head reads more of a direction for one token's logit.
+
+    The head is :math:`W_U+t\,e_jv^\top`, its bias :math:`b-t\,(v^\top\beta)\,e_j` with the final norm's β: the logit of
+    token j moves by :math:`t\,v^\top(y-\beta)`, which is 0 behind a LayerNorm where v is :math:`G^{-1}\mathbf 1`
+    (prop-any-cost).
+
+    Args:
+        model: a language model with a ``normgeom.models.layouts.layout_of``.
+        direction: v, ``(d,)``.
+        token: j.
+
+    Raises:
+        ValueError: the model has no layout; ``direction`` has another shape; there is no such token.
+    """
+    layout = layout_of(model)
+    rows, d = model.get_submodule(layout.head).weight.shape
+    if direction.shape != (d,):
+        raise ValueError(f"direction: expected shape ({d},), got {tuple(direction.shape)}")
+    if token not in range(rows):
+        raise ValueError(f"token: expected 0 to {rows - 1}, got {token}")
+    model = _sharing(model)
+    head, final = model.get_submodule(layout.head), model.get_submodule(layout.final)
+    old = torch.zeros_like(head.weight[:, 0]) if head.bias is None else head.bias
+    chosen = torch.zeros_like(old)
+    chosen[token] = t
+    head.weight = nn.Parameter(head.weight + torch.outer(chosen, direction))
+    head.bias = nn.Parameter(old - (direction @ final.bias) * chosen)
     return model
 
 

@@ -103,6 +103,15 @@ def to_rms_norm(model: nn.Module, dry_run: bool = False) -> nn.Module | list[Cha
     return _operate(model, (_untying, _folding, _centering, _swapping), dry_run)
 
 
+def refusal(model: nn.Module) -> str | None:
+    """Why :func:`to_rms_norm` does not convert a model, in its words; None where it does.  Nothing is changed."""
+    try:
+        to_rms_norm(model, dry_run=True)
+    except ValueError as reason:
+        return str(reason)
+    return None
+
+
 def match_converted(model: nn.Module, names: Container[str]) -> nn.Module:
     """A model as its configuration makes it, given the modules that :func:`to_rms_norm` left another of its kind.
 

@@ -1,5 +1,6 @@
 """`normgeom convert`: what it writes is the model, in a new process too, or nothing; nobody takes it for another."""
 
+import copy
 import errno
 import json
 import os
@@ -18,13 +19,13 @@ import torch
 from click.testing import CliRunner
 from normgeom.cli import main
 from normgeom.commands import convert
-from normgeom.commands.convert import convert_model
+from normgeom.commands.convert import agreement, convert_model
 from normgeom.surgery import converted
 from normgeom.surgery.converted import save_converted
 from normgeom.surgery.double import double_throughout
 from normgeom.text.tokens import windows
 from safetensors import safe_open
-from surgery_models import CONVERTIBLE, IDS, apart, logits, name_of, uneven, widened
+from surgery_models import CONVERTIBLE, IDS, Untouched, apart, logits, name_of, uneven, widened
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -469,7 +470,7 @@ def test_what_counts_as_exact_is_float64_throughout(run, tmp_path):
     ids=lambda value: name_of(value) if isinstance(value, dict) else "",
 )
 def test_bad_input_is_named_before_any_work(run, tmp_path, monkeypatch, changes, error, message):
-    monkeypatch.setattr(convert, "_convert", lambda *_: pytest.fail("work before the refusal"))
+    monkeypatch.setattr(convert, "agreement", lambda *_: pytest.fail("work before the refusal"))
     with pytest.raises(error, match=message):
         run(tmp_path / "out", **changes)
     assert list(tmp_path.iterdir()) == []
@@ -486,7 +487,7 @@ def test_bad_input_is_named_before_any_work(run, tmp_path, monkeypatch, changes,
 )
 @pytest.mark.filterwarnings("ignore:.*RoPE")
 def test_a_model_that_cannot_be_converted(run, tmp_path, monkeypatch, family, message):
-    monkeypatch.setattr(convert, "_convert", lambda *_: pytest.fail("work before the refusal"))
+    monkeypatch.setattr(convert, "agreement", lambda *_: pytest.fail("work before the refusal"))
     uneven(family, dtype=torch.float32, vocab_size=256).save_pretrained(tmp_path / "model")
     with pytest.raises(ValueError, match=message):
         run(tmp_path / "out", model=str(tmp_path / "model"))
@@ -542,3 +543,30 @@ def test_a_model_that_cannot_be_converted_is_a_line(tmp_path):
     result = CliRunner().invoke(main, ["convert", str(tmp_path / "bert"), str(tmp_path / "out")])
     assert result.exit_code == 1 and "Error: model: " in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_agreement_is_of_the_model_with_itself_in_float64(dtype):
+    model = uneven("gpt2", dtype=dtype)
+    batches = [IDS[:2], IDS[2:]]
+    before, rounded = logits(copy.deepcopy(model).double()), logits(model)
+    converted_rounded = logits(ng.to_rms_norm(copy.deepcopy(model)))
+    found = agreement(model, batches)
+    assert found.exact < 1e-10, "the conversion was compared in the model's own format"
+    assert found.unconverted == pytest.approx(apart(rounded, before), rel=1e-6), "not the largest, or after converting"
+    assert found.converted == pytest.approx(apart(converted_rounded, before), rel=1e-6), "not from the original's"
+    assert found.largest == pytest.approx(float(before.abs().max()))
+    assert (found.tokens, found.dtype) == (IDS.numel(), str(dtype).removeprefix("torch."))
+    assert {site.kind for site in ng.find_norms(model)} == {"rms"}, "the model was to be converted in place"
+
+
+def test_an_agreement_on_no_text_is_refused():
+    model = uneven("gpt2")
+    with Untouched(model), pytest.raises(ValueError, match=r"^batches: expected at least one, got none"):
+        agreement(model, [])
+
+
+def test_an_agreement_of_a_model_that_cannot_be_converted_is_refused():
+    model = uneven("bloom")
+    with Untouched(model), pytest.raises(ValueError, match=r"^model: a BloomForCausalLM has no layout"):
+        agreement(model, [IDS])

@@ -7,7 +7,16 @@ import mpmath
 import normgeom as ng
 import pytest
 import torch
-from normgeom.surgery.dropping import ALL, by_shift, by_site, compare, drop_errors, shifted, without_subtraction
+from normgeom.surgery.dropping import (
+    ALL,
+    by_shift,
+    by_site,
+    compare,
+    drop_errors,
+    shifted,
+    with_head,
+    without_subtraction,
+)
 from surgery_models import Untouched, apart, logits, uneven
 from tiny_models import token_ids
 from torch import nn
@@ -129,6 +138,45 @@ def test_a_shift_moves_the_stream_and_not_the_outputs(model):
     assert apart(logits(moved), logits(model)) < 1e-10, "the head moved along, or the model can see its mean"
     assert moved.lm_head.weight is model.lm_head.weight
     assert moved.transformer.wpe.weight is model.transformer.wpe.weight, "the rest was copied"
+
+
+@pytest.mark.parametrize("family", ["gpt2", "phi"], ids=["without a bias", "with one"])
+def test_a_head_that_reads_more_moves_one_logit(family):
+    """By t vᵀ(y − β) at every position, y what the final norm gives."""
+    model = uneven(family)
+    norm = ng.find_norms(model)[-1]
+    assert (model.lm_head.bias is None) == (family == "gpt2"), "the test could not tell"
+    v, seen = torch.linspace(-1, 2, 32, dtype=torch.float64), []
+    with Untouched(model):
+        changed = with_head(model, v, token=5, t=3.0)
+    with ng.watch(model, [norm], lambda site, x, y: seen.append(y)):
+        before = logits(model)
+    wanted = before.clone()
+    wanted[..., 5] += 3.0 * (seen[0] - norm.module.bias.detach()).double() @ v
+    assert apart(logits(changed), wanted) < BOUND, "another token, β not made up for, or the head's own bias lost"
+    kept = {id(p) for name, p in model.named_parameters() if "lm_head" not in name}
+    assert kept <= {id(p) for p in changed.parameters()}, "more than the head was copied"
+
+
+def test_what_a_reader_does_along_the_normal_is_never_used(model):
+    normal = 1 / model.transformer.ln_f.weight.detach()
+    changed = with_head(model, normal, token=7, t=50.0)
+    assert apart(logits(changed), logits(model)) < 1e-9, "along the normal of the plane of outputs nothing is read"
+    assert apart(logits(without_subtraction(changed)), logits(without_subtraction(model))) > 1, "nothing was changed"
+
+
+@pytest.mark.parametrize(
+    ("direction", "token", "message"),
+    [
+        (torch.ones(31), 0, r"^direction: expected shape \(32,\), got \(31,\)"),
+        (torch.ones(1, 32), 0, r"^direction: expected shape \(32,\), got \(1, 32\)"),
+        (torch.ones(32), 64, r"^token: expected 0 to 63, got 64"),
+        (torch.ones(32), -1, r"^token: expected 0 to 63, got -1"),
+    ],
+)
+def test_a_head_that_cannot_be_is_refused(model, direction, token, message):
+    with pytest.raises(ValueError, match=message):
+        with_head(model, direction.double(), token, 1.0)
 
 
 def test_drop_errors_are_those_of_the_outputs(model):

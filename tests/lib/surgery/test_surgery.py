@@ -9,6 +9,7 @@ import torch
 from normgeom.models import layouts
 from normgeom.models.layouts import layout_of
 from normgeom.surgery.double import double_throughout
+from normgeom.surgery.surgery import refusal
 from surgery_models import CONVERTIBLE, FOLDABLE, IDS, Untouched, apart, logits, name_of, uneven, widened
 from tiny_models import randomise_norms, tiny, token_ids
 from torch import nn
@@ -550,3 +551,18 @@ def test_a_model_without_data_is_refused():
 
 def test_ids_here_are_no_padding():
     assert isinstance(tiny("gpt2"), PreTrainedModel) and token_ids(3, 13).min() >= 2
+
+
+@pytest.mark.parametrize("family", ["bloom", "gemma2", "llama"])
+def test_a_refusal_in_the_words_of_the_conversion(family):
+    model = uneven(family)
+    with pytest.raises(ValueError) as refused:
+        ng.to_rms_norm(copy.deepcopy(model))
+    with Untouched(model):
+        assert refusal(model) == str(refused.value)
+
+
+def test_no_refusal_of_what_can_be_converted():
+    model = uneven("gpt2")
+    with Untouched(model):
+        assert refusal(model) is None, "converted on the way, or a refusal where there is none"

@@ -1,0 +1,69 @@
+"""Small models of families: of the sizes that are promised, and scattered so that nothing holds by a zero or a one."""
+
+import copy
+
+import pytest
+import torch
+from normgeom.checks import Draws
+from normgeom.models.families import SPREAD, scattered, small_model
+from normgeom.models.sites import find_norms
+from torch import nn
+
+IDS = torch.arange(22).reshape(2, 11)
+FAMILIES = ["gpt2", "gpt_neo", "gpt_neox", "gptj", "phi", "opt", "bert", "bloom", "llama", "gemma2"]
+pytestmark = pytest.mark.filterwarnings("ignore:.*RoPE")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_runs_in_the_sizes_that_are_promised(family):
+    before = torch.random.get_rng_state()
+    model = small_model(family)
+    assert torch.equal(torch.random.get_rng_state(), before), "the global random state was moved"
+    assert not model.training and {p.dtype for p in model.parameters()} == {torch.float32}
+    with torch.no_grad():
+        assert model(IDS).logits.shape == (2, 11, 64), "another vocabulary"
+    wide = [site for site in find_norms(model) if site.dim == 16]
+    assert len(wide) in range(3, 10), f"{len(wide)} norms of the stream: another width, or another number of blocks"
+    with torch.no_grad():
+        earlier = model(IDS[:, :5]).logits
+        assert torch.allclose(earlier, model(IDS).logits[:, :5], atol=1e-5), "no causal model: it sees what comes later"
+
+
+def test_the_seed_is_of_the_weights():
+    one, same, other = (small_model("gpt2", seed).lm_head.weight for seed in (3, 3, 4))
+    assert torch.equal(one, same), "not by the seed alone"
+    assert not torch.equal(one, other), "the seed is not used"
+
+
+def test_options_reach_the_configuration():
+    assert small_model("opt", do_layer_norm_before=False).config.do_layer_norm_before is False
+    assert small_model("llama", num_key_value_heads=1).config.num_key_value_heads == 1, "ours overrule the caller's"
+
+
+@pytest.mark.parametrize("family", ["gpt-2", "", "GPT2LMHeadModel"])
+def test_an_unknown_family_is_refused(family):
+    with pytest.raises(ValueError, match=r"^family: expected a model_type of transformers .*, got"):
+        small_model(family)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "opt", "gpt_neox", "llama"])
+def test_what_is_added_is_drawn_and_only_embeddings_move(family):
+    model = small_model(family)
+    before = {name: parameter.detach().double() for name, parameter in copy.deepcopy(model).named_parameters()}
+    assert scattered(model, Draws(5), offset=7.0) is model
+    draw = Draws(5)
+    embeddings = {name for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
+    assert embeddings, "the test could not tell"
+    for name, parameter in model.named_parameters():
+        wanted = before[name] + SPREAD * draw(*parameter.shape)
+        wanted += 7.0 if name.removesuffix(".weight") in embeddings else 0.0
+        assert parameter.dtype == torch.float64, f"{name} was not made float64"
+        assert torch.allclose(parameter.detach(), wanted, rtol=0, atol=1e-12), (
+            f"{name}: other draws, or the offset is on what is no embedding, or not on all embeddings"
+        )
+
+
+def test_scattering_leaves_a_model_that_can_be_trained():
+    model = scattered(small_model("gpt2"), Draws(0))
+    assert all(parameter.is_leaf and parameter.requires_grad for parameter in model.parameters())
+    assert model.lm_head.weight is model.transformer.wte.weight, "the tie was cut"
