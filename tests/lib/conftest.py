@@ -28,6 +28,7 @@ NUMERICAL = {
     "test_norms_properties",
     "test_norms_transforms",
     "test_placement",
+    "test_plane",
     "test_stream",
     "test_secular",
     "test_stages",
