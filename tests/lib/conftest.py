@@ -34,6 +34,7 @@ NUMERICAL = {
     "test_norms_properties",
     "test_norms_transforms",
     "test_placement",
+    "test_plane",
     "test_planes",
     "test_precision",
     "test_reading",
