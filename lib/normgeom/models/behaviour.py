@@ -50,7 +50,8 @@ class Behaviour(NamedTuple):
             through norms.
         parallel: of what the MLP computes when attention is silent: 0 if it does not read attention's result.
         final_norm: from the block's output to the model's: 0 if nothing stands between.
-        block: the block's class.
+        block: the name of the block's class.
+        file: the file of transformers in which that stands.
     """
 
     sum: float
@@ -58,7 +59,8 @@ class Behaviour(NamedTuple):
     before: float
     parallel: float
     final_norm: float
-    block: type
+    block: str
+    file: str
 
 
 def tiny_model(family: str, seed: int) -> tuple[PreTrainedModel, nn.ModuleList]:
@@ -112,7 +114,8 @@ def behaviour(family: str, seed: int, without: str | None = None) -> Behaviour:
         before=max(_change(ask(10 * x, 1, 1)[1], attention), _change(ask(10 * x, 0, 1)[2], alone[2])),
         parallel=_change(alone[2], mlp),
         final_norm=_change(final, out),
-        block=type(blocks[1]),
+        block=type(blocks[1]).__name__,
+        file=type(blocks[1]).__module__.rpartition(".")[2] + ".py",
     )
 
 

@@ -36,6 +36,12 @@ class Growth(NamedTuple):
     update: Runs
     turn: Runs
 
+    @property
+    def added(self) -> Tensor:
+        """``(stacks,)``: what a sublayer of the second half adds to the mean square, on average."""
+        half = self.update.shape[1] // 2
+        return (self.square[:, -1] - self.square[:, -1 - half]) / half
+
 
 @torch.no_grad()
 def growth(stacks: Iterable[Stack], x: Stream) -> Growth:
@@ -200,6 +206,18 @@ def mean_logit_statistics(make: Callable[[int], Stack], seeds: Iterable[int]) ->
         head = torch.randn(512, stack.d) / math.sqrt(stack.d)
         runs.append(logit_statistics(stack, head, _texts(stack)))
     return torch.stack(runs).mean(0)
+
+
+def factor_a_block(squares: Tensor) -> float:
+    """By which factor a block of the second half multiplies the mean square, geometric mean; ``(blocks,)``.
+
+    Raises:
+        ValueError: fewer than three blocks.
+    """
+    if len(squares) < 3:
+        raise ValueError(f"squares: expected three blocks or more, got {len(squares)}")
+    late = squares[len(squares) // 2 :].log()
+    return math.exp(float(late[-1] - late[0]) / (len(late) - 1))
 
 
 def _texts(stack: Stack) -> Stream:

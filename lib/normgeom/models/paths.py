@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -56,6 +57,11 @@ def unroll(stack: Stack, x: Stream) -> list[Step]:
         found.append(Step(sublayer, x, read, computed, added, sublayer.alpha * x + added))
         x = sublayer.sum(found[-1].sum)
     return found
+
+
+def jacobian_matrix(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """The derivative of ``f`` at ``x`` as a matrix ``(outputs, inputs)``, by automatic differentiation, detached."""
+    return torch.func.jacrev(f)(x).detach().reshape(-1, x.numel())
 
 
 def composition(stack: Stack, x: Stream) -> list[Tensor]:

@@ -116,6 +116,22 @@ def growth_by_sublayer(grown: Mapping[str, Growth]) -> tuple[Figure, str]:
     )
 
 
+def growth_rows(grown: Mapping[str, Growth]) -> dict[str, dict[str, float]]:
+    """The same in numbers, mean over stacks, for :func:`normgeom.view.tables.table`: a row for each name."""
+    rows = {}
+    for name, run in grown.items():
+        rows[name] = {
+            "mean square at the end": float(run.square[:, -1].mean()),
+            "added a sublayer": float(run.added.mean()),
+            "least": float(run.added.min()),
+            "most": float(run.added.max()),
+            "update / stream": float(run.update[:, -4:].mean()),
+            "turn / degrees": float(run.turn[:, -4:].mean()),
+            "cosine with the input": float(run.cosine[:, -1].mean()),
+        }
+    return rows
+
+
 def stream_shares(shares: Mapping[str, Sequence[Tensor]], sublayers: int) -> tuple[Figure, str]:
     """What the stream is made of after so many sublayers: a diamond for the input, a point for each branch.
 
