@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
     Stream = Float[Tensor, "*batch length d"]
+    Shares = Float[Tensor, "*batch heads length length"]
     Ids = Int[Tensor, "batch length"]
     Logits = Float[Tensor, "batch length vocabulary"]
 
@@ -78,12 +79,20 @@ class Attention(nn.Module):
         self.heads, self.causal = heads, causal
 
     def forward(self, x: Stream) -> Stream:
+        shares, v = self._attend(x)
+        return self.out_proj((shares @ v).transpose(-3, -2).flatten(-2))
+
+    def shares(self, x: Stream) -> Shares:
+        """How much each position takes of which, ``(..., heads, length, length)``; rows add up to 1."""
+        return self._attend(x)[0]
+
+    def _attend(self, x: Stream) -> tuple[Shares, Tensor]:
         q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(-3, -2) for t in self.in_proj(x).chunk(3, -1))
         scores = (q / math.sqrt(q.shape[-1])) @ k.mT
         if self.causal:
             later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device).triu(1)
             scores = scores.masked_fill(later, -math.inf)
-        return self.out_proj((scores.softmax(-1) @ v).transpose(-3, -2).flatten(-2))
+        return scores.softmax(-1), v
 
 
 class Sublayer(nn.Module):
@@ -219,12 +228,16 @@ class Stack(nn.Module):
             x = block(x)
         return self.final(x)
 
+    @property
+    def sublayers(self) -> list[Sublayer]:
+        """Attention and MLP of each block, in the order in which the stream passes them."""
+        return [sublayer for block in self.blocks for sublayer in (block.attention, block.mlp)]
+
     def streams(self, x: Stream) -> list[Stream]:
         """``x`` and the stream after each sublayer, ``2 * layers + 1`` tensors; the final norm is not applied."""
         streams = [x]
-        for block in self.blocks:
-            for sublayer in (block.attention, block.mlp):
-                streams.append(sublayer(streams[-1]))
+        for sublayer in self.sublayers:
+            streams.append(sublayer(streams[-1]))
         return streams
 
 

@@ -7,7 +7,7 @@ import normgeom as ng
 import pytest
 import torch
 import torch.nn.functional as F
-from norm_checks import close, draw, true_layer_norm, true_rms_norm
+from norm_checks import close, draw, rounding, true_layer_norm, true_rms_norm
 from normgeom.models.placement import PLACEMENTS, Block, LanguageModel, Stack, deepnorm_factors
 from torch import nn
 
@@ -111,6 +111,26 @@ def test_a_stack_is_its_formula(placement, final):
     if placement in ENDS_WITH_A_NORM if final is None else final:
         last = true_layer_norm(last, weights["final.weight"], weights["final.bias"], EPS)
     close(stack(x), last, 1e-11, "output", "The final norm missing, or twice where the sum was normalised already?")
+
+
+def test_sublayers_stand_in_the_order_of_the_stream():
+    stack = Stack(D, HEADS, 2)
+    first, second = stack.blocks
+    assert stack.sublayers == [first.attention, first.mlp, second.attention, second.mlp]
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
+def test_shares_are_of_whole_ones_and_make_the_output(causal):
+    branch, x = shaken(Block(D, HEADS, causal=causal)).attention.branch, draw(3, LENGTH, D)
+    shares = branch.shares(x)
+    assert shares.shape == (3, HEADS, LENGTH, LENGTH)
+    tol = 4 * rounding(shares, torch.float64)
+    close(shares.sum(-1), torch.ones(3, HEADS, LENGTH).double(), tol, "rows", "Scores for shares? Over the other axis?")
+    assert bool((shares.triu(1) == 0).all()) == causal, "shares of what comes later"
+    weight, bias = branch.in_proj.weight[2 * D :], branch.in_proj.bias[2 * D :]
+    values = (x @ weight.T + bias).unflatten(-1, (HEADS, -1))
+    mixed = torch.einsum("bhts,bshe->bthe", shares, values).flatten(-2)
+    close(branch(x), branch.out_proj(mixed).detach(), 1e-12, "output", "Heads mixed up? Not the shares that act?")
 
 
 @EACH

@@ -1,0 +1,42 @@
+"""Stacks at initialisation, each from its seed: in the usual setting, and in the one in which bounds were proved."""
+
+from __future__ import annotations
+
+import torch
+
+from normgeom.models.placement import Stack
+
+
+def seeded_stack(seed: int, d: int, layers: int, placement: str, **rest: object) -> Stack:
+    """A :class:`~normgeom.models.placement.Stack` of 4 heads whose weights are the first draws after ``seed``.
+
+    It seeds torch's own generator, in whose default dtype it is built: what is drawn next, inputs say, is seeded too.
+
+    Args:
+        seed: of torch's generator.
+        d, layers, placement, rest: as :class:`~normgeom.models.placement.Stack` takes them; errors are its own.
+    """
+    torch.manual_seed(seed)
+    return Stack(d, **{"heads": 4, "layers": layers, "placement": placement, **rest})
+
+
+@torch.no_grad()
+def even_stack(seed: int, d: int, layers: int, placement: str, final_norm: bool | None = None) -> Stack:
+    """As :func:`seeded_stack`, in the setting of Xiong et al. (2020): one head that attends evenly, a small ReLU MLP.
+
+    The MLP is ``d`` wide, and queries and keys are 0, so that each position attends evenly to all up to it: the setting
+    is theirs but for that "up to".
+    """
+    stack = seeded_stack(seed, d, layers, placement, heads=1, hidden=d, activation="relu", final_norm=final_norm)
+    for block in stack.blocks:
+        block.attention.branch.in_proj.weight[: 2 * d] = 0
+    return stack
+
+
+@torch.no_grad()
+def shaken(stack: Stack, generator: torch.Generator) -> Stack:
+    """The stack itself, its gains and biases moved by 0.3 times a normal draw each: no longer 1 and 0."""
+    for parameter in stack.parameters():
+        if parameter.dim() == 1:
+            parameter += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    return stack

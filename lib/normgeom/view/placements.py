@@ -1,0 +1,254 @@
+"""Pictures of placements: gradients, growth and make-up of the stream, attention without norms, losses of trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from normgeom.models.gradients import power_law
+from normgeom.models.growth import Growth
+from normgeom.view.style import COLORS, WIDTH, style
+
+# What the placements of normgeom.models.placement are called in words.
+WORDS = {
+    "pre": "pre-norm",
+    "post": "post-norm",
+    "sandwich": "sandwich",
+    "branch-out": "branch-out",
+    "deepnorm": "DeepNorm",
+}
+LOOKS = {
+    "pre-norm": dict(color="#D55E00", marker="s"),
+    "post-norm": dict(color="#0072B2", marker="o"),
+    "sandwich": dict(color="#009E73", marker="v"),
+    "branch-out": dict(color="#CC79A7", marker="D"),
+    "DeepNorm": dict(color="#E69F00", marker="^"),
+    "pre-norm, no final norm": dict(color=COLORS["null"], marker="P"),
+    "no norms": dict(color=COLORS["ink"], marker="x"),
+}
+_BEHIND = dict(color=COLORS["null"], lw=3, alpha=0.5, zorder=0)
+
+
+def gradient_powers(
+    depths: Sequence[int],
+    by_depth: Mapping[str, Tensor],
+    widths: Sequence[int],
+    by_width: Mapping[tuple[str, str], Tensor],
+    by_block: Mapping[str, Tensor],
+) -> tuple[Figure, str]:
+    """Lengths of gradients against depth and width with fitted powers, and by block.
+
+    Args:
+        by_depth: for each of :data:`LOOKS`, ``(depths, seeds)``.
+        by_width: for each of these and each scale of the head in words, ``(widths, seeds)``; the scales in the order of
+            the dashes, solid and dotted.
+        by_block: for each of these, ``(blocks,)``.
+
+    Returns:
+        the figure and its alt text.
+    """
+    words = []
+    dashes = dict(zip(dict.fromkeys(scale for _, scale in by_width), ("-", ":"), strict=False))
+    with style():
+        figure, (left, middle, right) = plt.subplots(1, 3, figsize=(WIDTH, 3.3))
+        for name, lengths in by_depth.items():
+            words.append(f"{_points_and_power(left, depths, lengths, '-', name):.2f} of the depth for {name}")
+        for (name, scale), lengths in by_width.items():
+            power = _points_and_power(middle, widths, lengths, dashes[scale], name)
+            words.append(f"{power:.2f} of the width for {name}, τ = {scale}")
+        for name, lengths in by_block.items():
+            right.semilogy(range(1, len(lengths) + 1), lengths, ms=3, label=name, **LOOKS[name])
+        for axis, values in ((left, depths), (middle, widths)):
+            axis.set_xticks(values, values)
+        for axis in (left, middle, right):
+            low, high = axis.get_ylim()
+            ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 5, 10) if low < t < high]
+            axis.set_yticks(ticks, ticks)
+            axis.minorticks_off()
+        left.set(xlabel="blocks", ylabel="length of the gradient", title="last block")
+        middle.set(xlabel="d", title="last block")
+        right.set(xlabel="block", title=f"each of {len(lengths)} blocks")
+        handles = dict(zip(*left.get_legend_handles_labels()[::-1], strict=True))
+        handles |= dict(zip(*right.get_legend_handles_labels()[::-1], strict=True))
+        figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=3, fontsize=8)
+    ratios = ", ".join(f"{float(v[0] / v[-1]):.2f} for {name}" for name, v in by_block.items())
+    return figure, (
+        "Gradients of the last block, double logarithmic, with fitted powers: "
+        f"{', '.join(words)}. By block, the first block's over the last one's: {ratios}."
+    )
+
+
+def growth_by_sublayer(grown: Mapping[str, Growth]) -> tuple[Figure, str]:
+    """Mean square of the stream and relative update by sublayer, mean over stacks, beside the lines 1 + l and 1/√l.
+
+    Args:
+        grown: for each of :data:`LOOKS`.
+
+    Returns:
+        the figure and its alt text.
+    """
+    ends = {"square": [], "update": []}
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.2))
+        for name, run in grown.items():
+            square, update = run.square.mean(0), run.update.mean(0)
+            number = np.arange(1, len(update) + 1)
+            look = dict(LOOKS[name], markevery=6, label=name)
+            left.plot(square, ls="--" if name == "DeepNorm" else "-", **look)
+            right.loglog(number, update, **look)
+            ends["square"].append(f"{float(square[-1]):.2g} for {name}")
+            ends["update"].append(f"{float(update[-1]):.2g} for {name}")
+        left.plot([0, number[-1]], [1, 1 + number[-1]], **_BEHIND)
+        right.loglog(number, number**-0.5, **_BEHIND)
+        left.set(xlabel="sublayers", ylabel="mean square of the stream")
+        right.set(xlabel="sublayer", ylabel="update / stream")
+        left.legend()
+    return figure, (
+        "Left, the mean square of the stream beside the line 1 + l; at the end "
+        f"{', '.join(ends['square'])}. Right, relative updates in double logarithmic axes beside 1/√l; at the end "
+        f"{', '.join(ends['update'])}."
+    )
+
+
+def growth_rows(grown: Mapping[str, Growth]) -> dict[str, dict[str, float]]:
+    """The same in numbers, mean over stacks, for :func:`normgeom.view.tables.table`: a row for each name."""
+    rows = {}
+    for name, run in grown.items():
+        rows[name] = {
+            "mean square at the end": float(run.square[:, -1].mean()),
+            "added a sublayer": float(run.added.mean()),
+            "least": float(run.added.min()),
+            "most": float(run.added.max()),
+            "update / stream": float(run.update[:, -4:].mean()),
+            "turn / degrees": float(run.turn[:, -4:].mean()),
+            "cosine with the input": float(run.cosine[:, -1].mean()),
+        }
+    return rows
+
+
+def stream_shares(shares: Mapping[str, Sequence[Tensor]], sublayers: int) -> tuple[Figure, str]:
+    """What the stream is made of after so many sublayers: a diamond for the input, a point for each branch.
+
+    Args:
+        shares: for each of :data:`LOOKS`, what :func:`normgeom.models.paths.composition` gave.
+        sublayers: from 1.
+
+    Returns:
+        the figure and its alt text.
+    """
+    words = []
+    with style():
+        figure, panels = plt.subplots(1, len(shares), figsize=(WIDTH, 2.5), sharey=True, squeeze=False)
+        for axis, (name, by_depth) in zip(panels[0], shares.items(), strict=True):
+            share = by_depth[sublayers - 1]
+            axis.semilogy(0, share[0], "D", color=COLORS["ink"])
+            axis.semilogy(range(1, sublayers + 1), share[1:], "o", color=LOOKS[name]["color"])
+            axis.set(title=name, xlabel="summand", xlim=(-1, len(by_depth) + 1), ylim=(1e-5, 2))
+            axis.minorticks_off()
+            words.append(f"{name} {float(share[0]):.2g} and {float(share[-1]):.2g}")
+        panels[0, 0].set_ylabel("share of the squared length")
+    return figure, (
+        f"After {sublayers} sublayers, shares of the input (summand 0, a diamond) and of each branch, logarithmic. "
+        f"The input and the newest branch have: {'; '.join(words)}."
+    )
+
+
+def saturation_by_block(runs: Mapping[str, tuple[Tensor, Tensor]]) -> tuple[Figure, str]:
+    """Mean square of the stream and entropy of attention by block.
+
+    Args:
+        runs: for each of :data:`LOOKS`, both by block.
+
+    Returns:
+        the figure and its alt text.
+    """
+    words = []
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 2.9))
+        for name, (squares, entropies) in runs.items():
+            blocks = range(1, len(squares) + 1)
+            left.semilogy(blocks, squares, label=name, **LOOKS[name])
+            right.plot(blocks, entropies, label=name, **LOOKS[name])
+            words.append(f"{name} {float(squares[-1]):.0e} and {float(entropies[-1]):.2f}")
+        left.set(xlabel="block", ylabel="mean square of its input")
+        right.set(xlabel="block", ylabel="entropy / entropy of even weights", ylim=(0, 1.05))
+        left.legend()
+    return figure, (
+        "Mean square of the stream, logarithmic, and entropy of attention, both by block. In the last block they are: "
+        f"{'; '.join(words)}."
+    )
+
+
+def losses_by_rate(sweep: pd.DataFrame, entropy: float) -> tuple[Figure, str]:
+    """Loss against the learning rate: mean and range of the seeds, a panel for each depth.
+
+    Args:
+        sweep: rows of ``placement``, ``layers``, ``rate``, ``warmup``, ``loss``, one a seed.
+        entropy: of single bytes, in nats: a grey line.
+
+    Returns:
+        the figure and its alt text.
+    """
+    words, depths = [], sorted(set(sweep.layers))
+    with style():
+        figure, panels = plt.subplots(1, len(depths), figsize=(WIDTH, 3.8), sharey=True, squeeze=False)
+        for axis, depth in zip(panels[0], depths, strict=True):
+            for (placement, warmup), runs in sweep[sweep.layers == depth].groupby(["placement", "warmup"], sort=False):
+                name, losses = WORDS[placement], runs.groupby("rate").loss
+                mean, low, high = losses.mean(), losses.min(), losses.max()
+                look = dict(LOOKS[name], ls="-" if warmup else "--", mfc=None if warmup else "white")
+                beside = mean.index * (1.04 if warmup else 0.96)
+                axis.errorbar(
+                    beside, mean, [mean - low, high - mean], capsize=2, label=f"{name}, warm-up {warmup}", **look
+                )
+                words.append(f"{name} of {depth} blocks, warm-up {warmup}, from {mean.min():.2f} to {mean.max():.2f}")
+            rates = sorted(set(sweep.rate))
+            axis.axhline(entropy, **_BEHIND)
+            axis.set(xscale="log", xlabel="learning rate", title=f"{depth} blocks")
+            axis.set_xticks(rates, [f"{rate:g}" for rate in rates])
+            axis.minorticks_off()
+            axis.margins(x=0.15)
+        panels[0, 0].set_ylabel("loss / nats a byte")
+        figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+    return figure, f"Loss against learning rate, means over seeds: {'; '.join(words)}."
+
+
+def losses_of_runs(runs: pd.DataFrame, entropy: float) -> tuple[Figure, str]:
+    """Loss over training, a line a run.
+
+    Args:
+        runs: rows of ``placement``, ``seed``, ``step``, ``loss``.
+        entropy: of single bytes, in nats: a grey line.
+
+    Returns:
+        the figure and its alt text.
+    """
+    words = []
+    with style():
+        figure, axis = plt.subplots(figsize=(WIDTH, 3.2))
+        for placement, of_one in runs.groupby("placement", sort=False):
+            name = WORDS[placement]
+            for number, (_, run) in enumerate(of_one.groupby("seed")):
+                axis.plot(run.step, run.loss, ms=3, label=None if number else name, **LOOKS[name])
+            last = of_one[of_one.step == of_one.step.max()].loss
+            words.append(f"{name} ends at {last.min():.2f} to {last.max():.2f}")
+        axis.axhline(entropy, **_BEHIND)
+        axis.set(xlabel="update", ylabel="loss / nats a byte")
+        axis.legend()
+    return figure, f"Loss over {runs.step.max()} updates, a line a run: {', '.join(words)}."
+
+
+def _points_and_power(axis: Axes, values: Sequence[int], lengths: Tensor, dash: str, name: str) -> float:
+    """Each seed a point, and the fitted power as a line; the power."""
+    axis.loglog(values, lengths, LOOKS[name]["marker"], color=LOOKS[name]["color"], ms=3, alpha=0.6)
+    power, _ = power_law(values, lengths)
+    x = np.log(np.asarray(values, float))
+    line = np.exp(float(lengths.log().mean()) + power * (x - x.mean()))
+    axis.loglog(values, line, dash, color=LOOKS[name]["color"], lw=1.2, label=name)
+    return power
