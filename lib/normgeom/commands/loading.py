@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from torch import nn
-from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, PreTrainedConfig
+from torch import Tensor, nn
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
 
 from normgeom.surgery import converted
+from normgeom.text.corpora import Corpus
+from normgeom.text.tokens import TokenBatches, load_encoder
 from normgeom.training import twins
 
 # Folders that this package writes and transformers refuses: what loads them, and where they hold the configuration.
@@ -65,6 +67,32 @@ def load_model(name_or_path: str, dtype: str = "auto", device_map: str | dict | 
         model = _OWN[about["model_type"]][0](name_or_path).base_model
     model = model if dtype == "auto" else model.to(getattr(torch, dtype))
     return model.to((device_map or {"": "cpu"})[""])
+
+
+def load_with_windows(name_or_path: str, corpus: Corpus, tokens: int, length: int) -> tuple[nn.Module, Tensor]:
+    """A language model with its head, and a text as it reads it.
+
+    Args:
+        name_or_path: as ``AutoModelForCausalLM.from_pretrained`` takes it.
+        corpus: the text.
+        tokens: of it, at most.
+        length: of the windows; shorter where the model has fewer positions.
+
+    Returns:
+        the model, float32, on the CPU, in evaluation mode; token ids ``(windows, length)``.
+
+    Raises:
+        OSError: the model or its tokenizer cannot be loaded; the message says what can.
+        ValueError: ``tokens`` or the text is shorter than a window.
+    """
+    with reading(name_or_path):
+        model = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=torch.float32).eval()
+    length = min(length, getattr(model.config, "max_position_embeddings", None) or length)
+    encoder = load_encoder(name_or_path, model.config.vocab_size)
+    batches = list(TokenBatches(corpus, encoder, tokens, length, batch_size=1))
+    if not batches:
+        raise ValueError(f"corpus: expected at least one window of {length} tokens, got fewer")
+    return model, torch.cat(batches)
 
 
 def _own(name_or_path: str) -> dict | None:
