@@ -69,6 +69,16 @@ class Predictions:
         first, second = self.logits.topk(2, -1).indices.unbind(-1)
         return torch.where(first == self.following, second, first)
 
+    @property
+    def above_mean(self) -> Stream:
+        """Along which n raises the logit of the next token above the mean logit (:meth:`Readout.direction`)."""
+        return self.readout.direction(self.following)
+
+    @property
+    def against_rival(self) -> Stream:
+        """Along which n raises the logit of the next token above that of its rival."""
+        return self.above_mean - self.readout.direction(self.rival)
+
     def lead(self, logits: Tensor) -> Numbers:
         """The logit of the next token above the mean logit, of any ``(batch, length − 2, vocabulary)`` logits."""
         return _pick(logits, self.following) - logits.mean(-1)
@@ -98,14 +108,13 @@ def answers_by_part(found: Mapping[str, Effects], total: Mapping[str, Numbers]) 
     """Four answers to what each part does, one row a part: their means over positions, and how they disagree.
 
     Columns ``share κ``, ``frozen``, ``slope``, ``direct`` (:attr:`Effects.removed`), ``total``, and ``s'/s`` are means;
-    ``error of frozen`` and ``error of slope`` are relative to direct, ``direct off total`` to total
-    (:func:`relative_rms`); ``rank correlation`` is that of frozen with direct (:func:`rank_correlation`).
+    then come those of :func:`errors_by_part`, and ``direct off total``, as far as direct is off total relative to it.
 
     Args:
         found: as :meth:`Predictions.effects` gives them.
         total: as :meth:`Predictions.total_effects` does, of the same parts.
     """
-    rows = {
+    means = {
         name: {
             "share κ": float(e.share.mean()),
             "frozen": float(e.frozen.mean()),
@@ -113,13 +122,32 @@ def answers_by_part(found: Mapping[str, Effects], total: Mapping[str, Numbers]) 
             "direct": float(e.removed.mean()),
             "total": float(total[name].mean()),
             "s'/s": float(e.ratio.mean()),
-            "error of frozen": relative_rms(e.frozen, e.removed),
-            "error of slope": relative_rms(e.slope, e.removed),
-            "rank correlation": rank_correlation(e.frozen, e.removed),
-            "direct off total": relative_rms(e.removed, total[name]),
         }
         for name, e in found.items()
     }
+    answers = pd.DataFrame.from_dict(means, orient="index").join(errors_by_part(found))
+    answers["direct off total"] = [relative_rms(e.removed, total[name]) for name, e in found.items()]
+    return answers
+
+
+def errors_by_part(found: Mapping[str, Effects], where: Tensor | None = None) -> pd.DataFrame:
+    """How far the two attributions of each part are off its direct effect, one row a part.
+
+    Columns ``error of frozen`` and ``error of slope``, relative to direct (:func:`relative_rms`), and ``rank
+    correlation``, that of frozen with direct (:func:`rank_correlation`).
+
+    Args:
+        found: as :meth:`Predictions.effects` gives them.
+        where: at which positions, true or false as ``(batch, inner)``; by default at all.
+    """
+    rows = {}
+    for name, e in found.items():
+        frozen, slope, direct = (a if where is None else a[where] for a in (e.frozen, e.slope, e.removed))
+        rows[name] = {
+            "error of frozen": relative_rms(frozen, direct),
+            "error of slope": relative_rms(slope, direct),
+            "rank correlation": rank_correlation(frozen, direct),
+        }
     return pd.DataFrame.from_dict(rows, orient="index")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -80,6 +80,17 @@ def components(model: nn.Module, ids: Ids) -> dict[str, Stream]:
             "something else writes to the stream"
         )
     return parts
+
+
+def lengths(parts: Mapping[str, Stream]) -> dict[str, float]:
+    """How long the sum of some parts ``(..., d)`` is, and how long it would be if they were orthogonal or all pointed
+    one way: means over the leading axes."""
+    each = torch.stack([part.norm(dim=-1) for part in parts.values()])
+    return {
+        "the sum": float(sum(parts.values()).norm(dim=-1).mean()),
+        "if orthogonal": float(each.square().sum(0).sqrt().mean()),
+        "if all along one line": float(each.sum(0).mean()),
+    }
 
 
 class Run(NamedTuple):

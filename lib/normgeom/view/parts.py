@@ -1,11 +1,15 @@
-"""Pictures of a stream's parts, in the order in which they are written.  Each returns a figure and its words."""
+"""Pictures of a stream's parts and of what they do.  Each returns a figure and the words that describe it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import matplotlib.pyplot as plt
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
 
+from normgeom.models.stream import Effects
 from normgeom.view.style import COLORS, WIDTH, style
 
 # Marker, colour and how far beside its place each answer stands.
@@ -43,6 +47,27 @@ def effects_by_part(answers: pd.DataFrame) -> tuple[Figure, str]:
         f"{', '.join(_ANSWERS).capitalize()} effect of each part. Largest share of the scale: {first.name} with "
         f"{first['share κ']:.2f}; there {values}. Parts whose mean frozen and direct effects differ in sign: {turned}."
     )
+
+
+def frozen_against_direct(questions: Mapping[str, Effects]) -> tuple[Figure, str]:
+    """Direct effect against frozen contribution of one part, one panel a question, every fourth position a point.
+
+    Args:
+        questions: for each panel's title what :func:`normgeom.models.stream.effects` gave.
+    """
+    words = []
+    with style():
+        figure, axes = plt.subplots(1, len(questions), figsize=(WIDTH, 3.4), squeeze=False)
+        for axis, (title, e) in zip(axes[0], questions.items(), strict=True):
+            pairs = torch.stack([e.frozen.flatten(), e.removed.flatten()])[:, ::4].cpu()
+            axis.plot(*pairs, ".", color=COLORS["uniform"], ms=3, alpha=0.6)
+            ends = [float(pairs.min()), float(pairs.max())]
+            axis.plot(ends, ends, color=COLORS["ink"], lw=1)
+            axis.set(title=title, xlabel="frozen contribution")
+            larger = 100 * float((e.frozen > e.removed).double().mean())
+            words.append(f"{title}, at {larger:.0f} % of the positions")
+        axes[0, 0].set_ylabel("direct effect")
+    return figure, f"Direct effect against frozen contribution. The frozen one is larger: {'; '.join(words)}."
 
 
 def lenses_by_part(read: pd.DataFrame) -> tuple[Figure, str]:
