@@ -3,9 +3,10 @@
 import normgeom as ng
 import pytest
 import torch
-from normgeom.commands.loading import load_config, load_model
+from normgeom.commands.loading import load_config, load_model, load_with_windows
 from normgeom.commands.survey import TABLE, survey_model
 from normgeom.surgery.converted import save_converted
+from normgeom.text.corpora import load_corpus
 from normgeom.training.twins import NORMS, save_twin, variants
 from tiny_models import tiny, token_ids
 from transformers import GPT2Config
@@ -67,3 +68,31 @@ def test_an_rms_norm_twin_is_surveyed_by_its_folder(tmp_path):
     survey_model(str(tmp_path / "model"), tmp_path / "out", tokens=256, corpus="stdlib", length=32, device="cpu")
     table = pd.read_parquet(tmp_path / "out" / TABLE)
     assert set(table.kind) == {"rms"} and set(table.site) == {site.name for site in ng.find_norms(model.base_model)}
+
+
+def test_a_model_with_its_head_and_windows_of_a_text(tmp_path):
+    words = tmp_path / "words.txt"
+    words.write_text("the quick brown fox " * 10)
+    model = variants(OWN, 3, ("layer",))["layer"].to(torch.bfloat16)
+    save_twin(model, tmp_path / "model")
+    with pytest.warns(UserWarning, match="has no tokenizer"):
+        loaded, ids = load_with_windows(str(tmp_path / "model"), load_corpus(words), tokens=100, length=128)
+    assert not loaded.training
+    assert loaded.dtype == torch.float32, "as it was saved"
+    assert torch.equal(loaded.lm_head.weight, model.lm_head.weight.float()), "another head"
+    expected = torch.tensor(list(words.read_bytes()[:96])).reshape(3, 32)
+    assert torch.equal(ids, expected), "three windows of as many tokens as the model has positions"
+    with pytest.warns(UserWarning):
+        assert load_with_windows(str(tmp_path / "model"), load_corpus(words), 100, 20)[1].shape == (5, 20)
+
+
+def test_a_text_shorter_than_a_window(tmp_path):
+    (tmp_path / "short.txt").write_text("short")
+    save_twin(variants(OWN, 3, ("layer",))["layer"], tmp_path / "model")
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match="corpus: expected at least one window of 32"):
+        load_with_windows(str(tmp_path / "model"), load_corpus(tmp_path / "short.txt"), 100, 32)
+
+
+def test_windows_for_a_model_that_is_not_there(tmp_path):
+    with pytest.raises(OSError, match=r"^model: .* cannot be loaded"):
+        load_with_windows(str(tmp_path), load_corpus("stdlib"), 100, 32)
