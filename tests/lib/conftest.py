@@ -16,6 +16,7 @@ settings.load_profile(os.environ.get("DRAWN", "fixed"))
 NUMERICAL = {
     "test_behaviour",
     "test_byte_models",
+    "test_bytes",
     "test_coordinates",
     "test_courses",
     "test_decoders",
@@ -30,6 +31,7 @@ NUMERICAL = {
     "test_initial",
     "test_jacobian",
     "test_keys",
+    "test_lens",
     "test_moments",
     "test_mutants",
     "test_norms",
@@ -43,6 +45,7 @@ NUMERICAL = {
     "test_planes",
     "test_precision",
     "test_reading",
+    "test_removals",
     "test_scale_free",
     "test_secular",
     "test_silencing",

@@ -69,27 +69,30 @@ def load_model(name_or_path: str, dtype: str = "auto", device_map: str | dict | 
     return model.to((device_map or {"": "cpu"})[""])
 
 
-def load_with_text(name_or_path: str, corpus: Corpus, tokens: int) -> tuple[nn.Module, list[Tensor]]:
-    """A causal language model with its head, in evaluation mode, and the beginning of a corpus as it reads it.
+def load_with_windows(name_or_path: str, corpus: Corpus, tokens: int, length: int) -> tuple[nn.Module, Tensor]:
+    """A language model with its head, and a text as it reads it.
 
     Args:
-        tokens: how many are read, at most.
+        name_or_path: as ``AutoModelForCausalLM.from_pretrained`` takes it.
+        corpus: the text.
+        tokens: of it, at most.
+        length: of the windows; shorter where the model has fewer positions.
 
     Returns:
-        the model and token ids ``(≤ 8, length)``, windows of at most 128 tokens.
+        the model, float32, on the CPU, in evaluation mode; token ids ``(windows, length)``.
 
     Raises:
-        OSError: model or tokenizer cannot be loaded; the message says what can.
-        ValueError: ``tokens`` does not fill a window, or the corpus has too few.
+        OSError: the model or its tokenizer cannot be loaded; the message says what can.
+        ValueError: ``tokens`` or the text is shorter than a window.
     """
     with reading(name_or_path):
-        model = AutoModelForCausalLM.from_pretrained(name_or_path).eval()
-    length = min(128, getattr(model.config, "max_position_embeddings", None) or 128)
+        model = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=torch.float32).eval()
+    length = min(length, getattr(model.config, "max_position_embeddings", None) or length)
     encoder = load_encoder(name_or_path, model.config.vocab_size)
-    batches = list(TokenBatches(corpus, encoder, tokens, length, batch_size=8))
+    batches = list(TokenBatches(corpus, encoder, tokens, length, batch_size=1))
     if not batches:
-        raise ValueError(f"corpus: expected a window of {length} tokens, it has fewer")
-    return model, batches
+        raise ValueError(f"corpus: expected at least one window of {length} tokens, got fewer")
+    return model, torch.cat(batches)
 
 
 def _own(name_or_path: str) -> dict | None:

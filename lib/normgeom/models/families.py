@@ -28,6 +28,8 @@ _OWN = {
     "gemma2": dict(num_key_value_heads=2, head_dim=8),
 }
 SPREAD = 0.3  # of what is added to each parameter
+PRE_NORM = ("gpt2", "opt", "gpt_neox", "gptj", "llama")  # families whose blocks read the stream through a norm
+PARALLEL = ("gpt_neox", "gptj")  # of these, attention and MLP read the same stream
 
 
 def small_model(family: str, seed: int = 0, **options) -> nn.Module:
@@ -73,3 +75,8 @@ def scattered(model: nn.Module, draw: Draws, offset: float = 0.0) -> nn.Module:
         if parameter in embeddings:
             parameter += offset
     return model
+
+
+def random_model(family: str, seed: int) -> nn.Module:
+    """A :func:`small_model`, :func:`scattered`, both from one seed; errors are as there."""
+    return scattered(small_model(family, seed), Draws(seed))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -80,6 +80,58 @@ def components(model: nn.Module, ids: Ids) -> dict[str, Stream]:
             "something else writes to the stream"
         )
     return parts
+
+
+def lengths(parts: Mapping[str, Stream]) -> dict[str, float]:
+    """How long the sum of some parts ``(..., d)`` is, and how long it would be if they were orthogonal or all pointed
+    one way: means over the leading axes."""
+    each = torch.stack([part.norm(dim=-1) for part in parts.values()])
+    return {
+        "the sum": float(sum(parts.values()).norm(dim=-1).mean()),
+        "if orthogonal": float(each.square().sum(0).sqrt().mean()),
+        "if all along one line": float(each.sum(0).mean()),
+    }
+
+
+class Run(NamedTuple):
+    r"""One run of a pre-norm model, followed along its stream.
+
+    Attributes:
+        streams: :math:`h^0,\dots,h^L`, ``(batch, length, d)`` each: what enters each block, then the final norm.
+        normalized: what leaves the final norm, ``(batch, length, d)``.
+        logits: ``(batch, length, vocabulary)``.
+    """
+
+    streams: list[Stream]
+    normalized: Stream
+    logits: Tensor
+
+
+def followed(model: nn.Module, ids: Ids) -> Run:
+    """Run a model on ``ids`` ``(batch, length)`` and keep its stream before each block and around its final norm.
+
+    It runs in evaluation mode, without gradients; what is kept has its dtype and is on its device.
+
+    Raises:
+        ValueError: no layout of the model is known (:func:`normgeom.models.layouts.layout_of`).
+    """
+    layout = layout_of(model)
+    final = model.get_submodule(layout.final)
+    streams, ends = [], []
+
+    def enter(module, args, kwargs):
+        streams.append(args[0] if args else kwargs["hidden_states"])
+
+    handles = [final.register_forward_hook(lambda norm, args, output: ends.append(output))]
+    for module in (*model.get_submodule(layout.blocks), final):
+        handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+    try:
+        with evaluating(model):
+            logits = forward(model, ids).logits
+    finally:
+        for handle in handles:
+            handle.remove()
+    return Run(streams, ends[0], logits)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import normgeom as ng
 import pytest
 import torch
-from normgeom.commands.loading import load_config, load_model, load_with_text
+from normgeom.commands.loading import load_config, load_model, load_with_windows
 from normgeom.commands.survey import TABLE, survey_model
 from normgeom.surgery.converted import save_converted
 from normgeom.text.corpora import load_corpus
@@ -70,44 +70,29 @@ def test_an_rms_norm_twin_is_surveyed_by_its_folder(tmp_path):
     assert set(table.kind) == {"rms"} and set(table.site) == {site.name for site in ng.find_norms(model.base_model)}
 
 
-@pytest.fixture
-def bytes_model(tmp_path):
-    def make(**changes):
-        model = tiny("gpt2", vocab_size=256, **changes)
-        model.save_pretrained(tmp_path / "model")
-        return model, str(tmp_path / "model")
-
-    return make
-
-
-def corpus_of(tmp_path, text):
-    (tmp_path / "text.txt").write_text(text)
-    return load_corpus(str(tmp_path / "text.txt"))
-
-
-@pytest.mark.filterwarnings("ignore:.*has no tokenizer")
-@pytest.mark.parametrize(("positions", "length"), [(64, 64), (512, 128)])
-def test_a_model_with_its_head_and_text_as_it_reads_it(tmp_path, bytes_model, positions, length):
-    model, folder = bytes_model(n_positions=positions)
-    text = "".join(chr(97 + i % 23) for i in range(5000))
-    loaded, batches = load_with_text(folder, corpus_of(tmp_path, text), tokens=2000)
-    assert not loaded.training and torch.equal(loaded.lm_head.weight, model.lm_head.weight), "without its head"
-    assert {batch.shape[1] for batch in batches} == {length}, "longer than the model or the default allows, or shorter"
-    assert max(len(batch) for batch in batches) == 8
-    read = torch.cat([batch.flatten() for batch in batches])
-    wanted = torch.tensor(list(text.encode()))[: 2000 // length * length]
-    assert torch.equal(read, wanted), "not the beginning of the text, or more of it than was asked"
+def test_a_model_with_its_head_and_windows_of_a_text(tmp_path):
+    words = tmp_path / "words.txt"
+    words.write_text("the quick brown fox " * 10)
+    model = variants(OWN, 3, ("layer",))["layer"].to(torch.bfloat16)
+    save_twin(model, tmp_path / "model")
+    with pytest.warns(UserWarning, match="has no tokenizer"):
+        loaded, ids = load_with_windows(str(tmp_path / "model"), load_corpus(words), tokens=100, length=128)
+    assert not loaded.training
+    assert loaded.dtype == torch.float32, "as it was saved"
+    assert torch.equal(loaded.lm_head.weight, model.lm_head.weight.float()), "another head"
+    expected = torch.tensor(list(words.read_bytes()[:96])).reshape(3, 32)
+    assert torch.equal(ids, expected), "three windows of as many tokens as the model has positions"
+    with pytest.warns(UserWarning):
+        assert load_with_windows(str(tmp_path / "model"), load_corpus(words), 100, 20)[1].shape == (5, 20)
 
 
-@pytest.mark.filterwarnings("ignore:.*has no tokenizer")
-def test_a_text_or_a_number_of_tokens_below_a_window_is_refused(tmp_path, bytes_model):
-    _, folder = bytes_model()
-    with pytest.raises(ValueError, match=r"^corpus: expected a window of 64 tokens, it has fewer"):
-        load_with_text(folder, corpus_of(tmp_path, "x" * 63), tokens=2000)
-    with pytest.raises(ValueError, match=r"^tokens: expected at least one window of 64, got 63"):
-        load_with_text(folder, corpus_of(tmp_path, "x" * 500), tokens=63)
+def test_a_text_shorter_than_a_window(tmp_path):
+    (tmp_path / "short.txt").write_text("short")
+    save_twin(variants(OWN, 3, ("layer",))["layer"], tmp_path / "model")
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match="corpus: expected at least one window of 32"):
+        load_with_windows(str(tmp_path / "model"), load_corpus(tmp_path / "short.txt"), 100, 32)
 
 
-def test_a_model_with_text_that_is_not_there(tmp_path):
+def test_windows_for_a_model_that_is_not_there(tmp_path):
     with pytest.raises(OSError, match=r"^model: .* cannot be loaded"):
-        load_with_text(str(tmp_path), corpus_of(tmp_path, "x" * 500), tokens=128)
+        load_with_windows(str(tmp_path), load_corpus("stdlib"), 100, 32)

@@ -5,8 +5,9 @@ import copy
 import pytest
 import torch
 from normgeom.checks import Draws
-from normgeom.models.families import SPREAD, scattered, small_model
+from normgeom.models.families import PARALLEL, PRE_NORM, SPREAD, random_model, scattered, small_model
 from normgeom.models.sites import find_norms
+from normgeom.models.stream import components, silenced
 from torch import nn
 
 IDS = torch.arange(22).reshape(2, 11)
@@ -67,3 +68,22 @@ def test_scattering_leaves_a_model_that_can_be_trained():
     model = scattered(small_model("gpt2"), Draws(0))
     assert all(parameter.is_leaf and parameter.requires_grad for parameter in model.parameters())
     assert model.lm_head.weight is model.transformer.wte.weight, "the tie was cut"
+
+
+@pytest.mark.parametrize("family", PRE_NORM)
+def test_every_parameter_of_a_random_model_is_drawn(family):
+    model = random_model(family, 0)
+    for name, p in model.named_parameters():
+        assert p.unique().numel() == p.numel(), f"{name} holds a constant: zeros of a padding row, a gain of 1?"
+    other = random_model(family, 1)
+    assert not any(torch.equal(p, q) for p, q in zip(model.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("family", PRE_NORM)
+def test_which_blocks_are_parallel(family):
+    """Only where attention and MLP follow each other does the MLP read what the attention has written."""
+    model = random_model(family, 0)
+    plain = components(model, IDS)["m2"]
+    with silenced(model, "a2"):
+        without = components(model, IDS)["m2"]
+    assert bool((plain - without).abs().max() < 1e-12) == (family in PARALLEL)

@@ -155,10 +155,57 @@ def test_something_else_that_writes_is_noticed(size):
     assert hooks_of(model) == 1, "A hook stayed behind after the error."
 
 
-@pytest.mark.parametrize("call", (stream.writers, stream.Readout.of, lambda m: stream.components(m, IDS)))
+@pytest.mark.parametrize(
+    "call", (stream.writers, stream.Readout.of, lambda m: stream.components(m, IDS), lambda m: stream.followed(m, IDS))
+)
 def test_a_model_without_a_layout_is_refused(call):
     with pytest.raises(ValueError, match="model: a BertModel has no layout"):
         call(tiny("bert"))
+
+
+# --- the stream on its way -------------------------------------------------------------------------------------
+
+
+@EACH
+def test_followed_keeps_the_stream_and_what_leaves_the_final_norm(family):
+    model = drawn(family)
+    seen, logits = caught(model)
+    run = stream.followed(model, IDS)
+    assert len(run.streams) == 3, "h⁰ to hᴸ: one stream more than blocks"
+    for got, name in zip(run.streams, ("block 1", "block 2", layout_of(model).final), strict=True):
+        agree(got, seen[name], "What leaves a block in the place of what enters it?", tol=0)
+    agree(run.logits, logits, "Not the model's logits?", tol=0)
+    with torch.no_grad():
+        agree(model.get_submodule(layout_of(model).head)(run.normalized), logits, "Before the final norm?", tol=1e-12)
+    assert hooks_of(model) == 0
+
+
+def test_followed_runs_in_evaluation_mode_and_leaves_no_hook_behind():
+    model = drawn("gpt2", resid_pdrop=0.5).train()
+    agree(stream.followed(model, IDS).logits, stream.followed(model, IDS).logits, "Dropout drawn?", tol=0)
+    assert model.training, "not put back into training mode"
+    with pytest.raises(IndexError):
+        stream.followed(model, IDS + 1000)
+    assert hooks_of(model) == 0
+
+
+def test_lengths_of_parts_at_right_angles_and_on_one_line():
+    one, two = (torch.tensor(v, dtype=torch.float64)[None] for v in ([3.0, 0.0, 0.0], [0.0, 4.0, 0.0]))
+    found = stream.lengths({"a": one, "b": two})
+    assert found == pytest.approx({"the sum": 5, "if orthogonal": 5, "if all along one line": 7})
+    assert stream.lengths({"a": one, "b": -one})["the sum"] == 0
+    assert stream.lengths({"a": one, "b": one}) == pytest.approx(
+        {"the sum": 6, "if orthogonal": math.sqrt(18), "if all along one line": 6}
+    )
+
+
+def test_lengths_are_means_over_positions():
+    parts = draw(3, 2, 5, D, seed=4)
+    found = stream.lengths(dict(zip("abc", parts, strict=True)))
+    by_hand = [math.dist(v, [0] * D) for v in parts.sum(0).flatten(0, 1).tolist()]
+    assert found["the sum"] == pytest.approx(sum(by_hand) / 10), "The length of the mean, or of one text?"
+    roots = [math.sqrt(float((parts[:, i, j] ** 2).sum())) for i in range(2) for j in range(5)]
+    assert found["if orthogonal"] == pytest.approx(sum(roots) / 10), "The root of the mean square?"
 
 
 # --- silencing ---------------------------------------------------------------------------------------------------
