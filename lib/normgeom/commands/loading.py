@@ -21,6 +21,33 @@ _OWN: dict[str, tuple[Callable[[str], nn.Module], str]] = {
     twins.MODEL_TYPE: (twins.load_twin, "config"),
     converted.MODEL_TYPE: (converted.load_converted, "converted"),
 }
+_LENGTH = 128  # of windows
+
+
+def load_to_survey(name_or_path: str, corpus: Corpus, tokens: int) -> tuple[str, nn.Module, list[Tensor]]:
+    """A model and the windows of a corpus that it is to be measured on, read by its own tokenizer.
+
+    Args:
+        tokens: the windows hold so many, what is left after the last window left out.
+
+    Returns:
+        its name, of a folder the last part; the model as :func:`load_model` loads it; and batches ``(≤ 32, length)``
+        of token ids, as :class:`normgeom.text.tokens.TokenBatches` makes them: windows of 128 tokens, shorter where the
+        model takes no more.
+
+    Raises:
+        OSError: the model or its tokenizer cannot be loaded.
+        ValueError: the model has no tokenizer and fewer ids than there are bytes; or the corpus gives fewer tokens.
+    """
+    network = load_model(name_or_path)
+    length = min(_LENGTH, getattr(network.config, "max_position_embeddings", None) or _LENGTH)
+    encoder = load_encoder(name_or_path, network.config.vocab_size)
+    batches = list(TokenBatches(corpus, encoder, tokens, length, 32))
+    had = sum(batch.numel() for batch in batches)
+    if had < tokens // length * length:
+        raise ValueError(f"tokens: {tokens} asked, the corpus gives {had}; name a larger one")
+    name = Path(name_or_path).name if Path(name_or_path).is_dir() else name_or_path
+    return name, network, batches
 
 
 @contextmanager

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import torch
 
 from normgeom.geometry.ellipsoid import Ellipsoid
+from normgeom.training.twins import TITLES, rate_factor
 
 QUANTILES = {"low": 0.05, "median": 0.5, "high": 0.95}
 _PLACE = ["step", "site", "side"]
+
+
+def read_twins(folder: str | os.PathLike, name: str) -> dict[str, pd.DataFrame]:
+    """One of the tables that ``normgeom train`` wrote to a folder, of either twin, by what the text calls its norm.
+
+    Args:
+        name: ``"curve"``, ``"loss"``, ``"survey"``, ``"gains"`` or ``"surface"``.
+
+    Raises:
+        ValueError: the folder holds no such table.
+    """
+    paths = {TITLES[norm]: Path(folder) / norm / f"{name}.parquet" for norm in ("layer", "rms")}
+    for path in paths.values():
+        if not path.is_file():
+            raise ValueError(f"folder: expected what normgeom train wrote, there is no {path}")
+    return {title: pd.read_parquet(path) for title, path in paths.items()}
 
 
 def beside_signs(survey: pd.DataFrame, null: str = "signs_") -> pd.DataFrame:
@@ -80,3 +101,30 @@ def shapes(gains: pd.DataFrame, centered: bool, top: int = 8) -> pd.DataFrame:
             )
         )
     return pd.DataFrame(rows)
+
+
+def random_walks(norms: int, width: int, updates: int, stages: Sequence[int], seed: int) -> pd.DataFrame:
+    """Gains that walk at random, with the lengths of step that the schedule of the rate gives: a null for shapes.
+
+    All begin at 1, and each update adds a normal number of standard deviation 0.001 times
+    :func:`normgeom.training.twins.rate_factor` to each entry.
+
+    Args:
+        stages: after which updates the gains are noted, each from 1 to ``updates``.
+
+    Returns:
+        the columns of :func:`normgeom.training.stages.measure_stage`'s gains that :func:`shapes` reads.
+
+    Raises:
+        ValueError: there is no stage, or one that is no update.
+    """
+    if not stages or not all(1 <= stage <= updates for stage in stages):
+        raise ValueError(f"stages: expected updates from 1 to {updates}, got {list(stages)}")
+    rates = np.array([rate_factor(update, updates) for update in range(updates)])
+    draws = np.random.default_rng(seed).standard_normal((norms, updates, width))
+    walks = 1 + 0.001 * (draws * rates[:, None]).cumsum(1)
+    return pd.concat(
+        pd.DataFrame(dict(step=stage, site=str(i), coordinate=range(width), weight=walk[stage - 1]))
+        for i, walk in enumerate(walks)
+        for stage in stages
+    )

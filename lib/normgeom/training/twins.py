@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
+from normgeom.models.gpt2 import gpt2
 from normgeom.models.modules import replace_module
 from normgeom.norms.functions import LayerNorm, RMSNorm
 
@@ -27,6 +28,15 @@ NORMS: dict[str, Callable[[nn.LayerNorm], nn.Module]] = {
     "layer-plain": lambda norm: LayerNorm(norm.normalized_shape, eps=norm.eps, elementwise_affine=False),
     "rms-plain": lambda norm: RMSNorm(norm.normalized_shape, eps=norm.eps, elementwise_affine=False),
     "none": lambda norm: nn.Identity(),
+}
+
+# What the text calls them.
+TITLES = {
+    "layer": "LayerNorm",
+    "rms": "RMSNorm",
+    "layer-plain": "LayerNorm, plain",
+    "rms-plain": "RMSNorm, plain",
+    "none": "no norm",
 }
 
 MODEL_TYPE, CONFIG, WEIGHTS = "normgeom-twin", "config.json", "twin.safetensors"
@@ -50,19 +60,8 @@ class Size:
     spacing: int = 1000
 
     def config(self, vocabulary: int) -> GPT2Config:
-        """Without dropout: with it, no statement about gradients along 1 holds exactly."""
-        return GPT2Config(
-            vocab_size=vocabulary,
-            n_positions=self.length,
-            n_embd=self.width,
-            n_layer=self.layers,
-            n_head=self.heads,
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-            bos_token_id=None,
-            eos_token_id=None,
-        )
+        """Of its GPT-2, for so many tokens."""
+        return gpt2(vocabulary, self.length, self.width, self.layers, self.heads)
 
 
 SIZES = {

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -159,6 +160,68 @@ def turns_over_steps(
 def _farthest(start: float, run: Turning) -> float:
     """The length that is farthest from the start, as a ratio."""
     return max(run.lengths.tolist(), key=lambda length: abs(math.log(length / start)))
+
+
+def ranks_over_seeds(ranks: Mapping[str, pd.Series], most: int = 40) -> tuple[Figure, str]:
+    """The distribution function of a rank over seeds, one line a model, beside the uniform one.
+
+    Args:
+        ranks: for the names of two models, a rank of 1 to ``most`` for each seed.
+    """
+    words = []
+    with style():
+        figure, axis = plt.subplots(figsize=(WIDTH, 2.6))
+        for (name, values), color, line in zip(ranks.items(), ("random_a", "uniform"), ("--", "-"), strict=True):
+            values = np.sort(values)
+            share = np.arange(1, len(values) + 1) / len(values)
+            label = f"{name}, {len(values)} seeds"
+            axis.step(
+                [0, *values, most], [0, *share, 1], where="post", color=COLORS[color], linestyle=line, label=label
+            )
+            low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+            words.append(f"{name}: from {values[0]} to {values[-1]}, quartiles {low:.0f}, {middle:.0f} and {high:.0f}")
+        axis.plot([0, most], [0, 1], color=COLORS["null"], linestyle=":", label="uniform")
+        axis.set(xlabel=f"rank of 1 among {most}", ylabel="share of seeds up to it")
+        axis.legend(loc="lower right")
+    return figure, f"Distribution of the rank of the uniform vector among {most} over seeds. {'; '.join(words)}."
+
+
+def shapes_over_steps(forms: Mapping[str, pd.DataFrame], by_chance: float) -> tuple[Figure, str]:
+    """Spread of the gains, and their and the longest axes' agreement with the end, against updates.
+
+    Means over norms and seeds; of the first model in bands from the smallest to the largest.
+
+    Args:
+        forms: for each model's name, what :func:`normgeom.training.courses.shapes` gave, of several norms and seeds.
+        by_chance: the overlap of axes that chance gives.
+    """
+    words = []
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.8), sharex=True)
+        for number, (name, rows) in enumerate(forms.items()):
+            over = rows.groupby("step")
+            look = dict(linestyle=LINES[number % len(LINES)])
+            for axis, column, color, what in (
+                (left, "spread", "uniform", ""),
+                (right, "correlation", "uniform", ", gains"),
+                (right, "overlap", "random_a", ", axes"),
+            ):
+                mean, low, high = (over[column].agg(of) for of in ("mean", "min", "max"))
+                axis.plot(mean.index, mean, color=COLORS[color], label=name + what, **look)
+                if number == 0:
+                    axis.fill_between(mean.index, low, high, color=COLORS[color], alpha=0.15, linewidth=0)
+            means = over[["spread", "correlation", "overlap"]].mean()
+            tenth = means.iloc[np.abs(means.index - means.index.max() / 10).argmin()]
+            words.append(
+                f"{name}: spread {means.spread.iloc[-1]:.3f} at the end; a tenth of the way the gains correlate "
+                f"with those of the end by {tenth.correlation:.2f}, the axes overlap by {tenth.overlap:.2f}"
+            )
+        right.axhline(by_chance, color=COLORS["null"], linestyle=":", label="axes, by chance")
+        left.set(xlabel="updates", ylabel="standard deviation of the gains")
+        right.set(xlabel="updates", ylabel="agreement with the end")
+        left.legend()
+        figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure, f"Gains and axes over the course of training. {'; '.join(words)}."
 
 
 def _grid(tables: Mapping, sites: Sequence[str], label: str) -> tuple[Figure, dict[tuple[str, str], Axes]]:

@@ -125,6 +125,8 @@ def _rich(output: NotebookNode) -> str:
         return f'<figure><img src="data:image/svg+xml;base64,{image}" alt="{alt}"></figure>'
     if "text/html" in data:
         return data["text/html"]
+    if "text/markdown" in data:  # a table, or how a measurement was recorded
+        return _html(_parser.parse(data["text/markdown"]))
     return f'<pre class="output">{escape(data["text/plain"])}</pre>'
 
 

@@ -1,0 +1,108 @@
+"""A network under flips of signs along its stream: the networks that flips make of it, and their trainings."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from itertools import cycle
+
+import torch
+from torch import Tensor, nn
+from transformers import GPT2LMHeadModel
+
+from normgeom.models.gpt2 import read, written
+from normgeom.models.sites import find_norms
+from normgeom.models.watch import watch
+from normgeom.training.centring import next_token_loss
+from normgeom.training.twins import train
+
+RATE = 3e-3
+
+
+@torch.no_grad()
+def flipped(model: GPT2LMHeadModel, signs: Tensor) -> GPT2LMHeadModel:
+    """A copy whose stream has other signs: with D = diag(signs), writers become DW and Db, readers RD (thm-sign-flips).
+
+    The bias β of a norm becomes Dβ, gains stay.  With RMSNorm no output changes and every vector h of the stream
+    becomes Dh, to the last bit.
+
+    Args:
+        signs: ``(d,)``, entries 1 and −1.
+
+    Raises:
+        ValueError: ``signs`` has another size or other entries; the model is no GPT-2.
+    """
+    width = model.config.n_embd
+    if signs.shape != (width,) or not bool((signs.abs() == 1).all()):
+        raise ValueError(f"signs: expected {width} entries of 1 and −1, got {signs}")
+    model = copy.deepcopy(model)
+    flip = [*written(model), *(p for name, p in model.named_parameters() if ".ln_" in name and name.endswith("bias"))]
+    if model.lm_head.weight is not model.transformer.wte.weight:
+        flip.append(model.lm_head.weight)
+    for p in flip:
+        p *= signs
+    for matrix in read(model):
+        matrix *= signs[:, None]
+    return model
+
+
+def sign_vectors(d: int) -> Tensor:
+    """All vectors of signs up to their negatives, ``(2 ** (d − 1), d)`` float32; 1 is the first.
+
+    Raises:
+        ValueError: ``d`` is below 2.
+    """
+    if d < 2:
+        raise ValueError(f"d: expected at least 2, got {d}")
+    halves = torch.cartesian_prod(*[torch.tensor([1.0, -1.0])] * (d - 1)).reshape(-1, d - 1)
+    return torch.cat([torch.ones(len(halves), 1), halves], dim=1)
+
+
+def trained(model: GPT2LMHeadModel, batches: Sequence[Tensor], updates: int) -> GPT2LMHeadModel:
+    """A copy after some updates of :func:`normgeom.training.twins.train`, at a peak rate of 0.003.
+
+    Args:
+        batches: token ids ``(batch, length)``, taken in turn.
+
+    Raises:
+        ValueError: there is no batch, or ``updates`` is below 1.
+    """
+    if not len(batches):
+        raise ValueError("batches: expected at least one, got none")
+    model = copy.deepcopy(model)
+    train(model, cycle(batches), updates, RATE, description=None)
+    return model
+
+
+def orbit(model: GPT2LMHeadModel, batches: Sequence[Tensor], updates: int) -> list[GPT2LMHeadModel]:
+    """All networks that flips make of one, each trained on the same text, in the order of :func:`sign_vectors`.
+
+    There are 2 ** (d − 1) of them: flips of all signs together change nothing that an occupancy or a share shows.
+    """
+    return [trained(flipped(model, signs), batches, updates) for signs in sign_vectors(model.config.n_embd)]
+
+
+@torch.no_grad()
+def occupancies(model: nn.Module, ids: Tensor, vectors: Tensor) -> Tensor:
+    """Occupancies (eq-occupancy) of some directions at the input of the last norm, over all tokens of a batch.
+
+    Args:
+        ids: ``(batch, length)``.
+        vectors: ``(k, d)``; their lengths play no part.
+
+    Returns:
+        ``(k,)`` float64.
+    """
+    seen, last = [], find_norms(model)[-1]
+    with watch(model, [last], lambda site, x_in, x_out: seen.append(x_in)):
+        model(ids)
+    hidden, units = (nn.functional.normalize(t.double(), dim=-1) for t in (seen[0], vectors))
+    return last.dim * (hidden @ units.T).square().mean((0, 1))
+
+
+def share_along_one(model: GPT2LMHeadModel, ids: Tensor) -> float:
+    """Of the gradient of the last block's last matrix, the share of its squared length along 1 (cor-gradient-share)."""
+    matrix = model.transformer.h[-1].mlp.c_proj.weight  # the stream is its last axis
+    (gradient,) = torch.autograd.grad(next_token_loss(model, ids), matrix)
+    gradient = gradient.double()
+    return float(gradient.sum(-1).square().sum() / gradient.square().sum()) / gradient.shape[-1]
