@@ -143,7 +143,7 @@ def test_the_chapter_s_text_is_there(page, chapter):
     assert "Solution to Exercise 7.1" in page.folded
 
 
-def test_what_the_cells_printed_is_shown(page, chapter):
+def test_what_the_cells_printed_is_shown(made, page, chapter):
     verified = {
         label
         for cell in chapter.cells
@@ -154,7 +154,8 @@ def test_what_the_cells_printed_is_shown(page, chapter):
     for label in verified:
         assert f"{label}: " in page.shown, f"the verdict on {label} is not on the page"
     assert "reported, not asserted" in page.shown, "a claim about the book's models must not be asserted on another"
-    assert len(re.findall(r"^ *(?:h\.\d\.ln_\d|ln_f) +layer ", page.shown, re.M)) == 5, "the table of the five norms"
+    rows = re.findall(r"<td[^>]*>((?:h\.\d\.)?ln_\w)</td>\s*<td[^>]*>LayerNorm</td>", made[0].read_text("utf-8"))
+    assert rows == ["h.0.ln_1", "h.0.ln_2", "h.1.ln_1", "h.1.ln_2", "ln_f"], "the table of the five norms"
 
 
 def test_every_figure_is_in_the_page_with_its_words(page, chapter):
@@ -247,6 +248,8 @@ Costs $a<b$ and $\cancel{x}$.
 SHOWING = """
 import sys, warnings
 from IPython.display import HTML, display
+from normgeom.records import Record
+from normgeom.view import how_recorded, table
 from tqdm.auto import tqdm
 print("first", sys.executable)
 for _ in tqdm(range(3), desc="inner"):
@@ -254,6 +257,8 @@ for _ in tqdm(range(3), desc="inner"):
 warnings.warn("noise")
 print("second <b>", model, repr(corpus), repr(tokens))
 display(HTML("<table><tr><td>made</td><td>\\\\(no formula\\\\)</td></tr></table>"))
+table({"h.0.ln_1": {"|cos|": 0.25, "a<b": "b|c"}}, first="norm")
+how_recorded(Record(None, {"what": "A <clock>", "seed": "7"}))
 3 * [4]
 """
 
@@ -290,6 +295,10 @@ def test_what_a_cell_shows(toy, browser):
         "one block of what was printed, by this Python, with the values that were given: text where text is expected"
     )
     assert "<td>made</td>" in html and '<pre class="output">[4, 4, 4]</pre>' in html
+    assert re.findall(r"<th[^>]*>([^<]*)</th>", html)[-3:] == ["norm", "|cos|", "a&lt;b"], "a table's heads"
+    assert re.search(r'<td style="text-align:right">0.25</td>\s*<td style="text-align:left">b\|c</td>', html)
+    assert "<details><summary>How recorded: A &lt;clock&gt;</summary><ul><li>seed: 7</li></ul></details>" in html
+    assert "seed: 7" in page.folded and "seed: 7" not in page.shown, "how a measurement was recorded is folded"
     assert "inner: 100%" in told and "noise" in told, "what goes on in a cell must be seen while it runs"
     assert "noise" not in page.shown and "inner" not in page.shown
     assert page.attributes("a", "href") == ["#section-1", "#section-2", "https://arxiv.org/abs/1607.06450"]

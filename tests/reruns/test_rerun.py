@@ -36,9 +36,11 @@ def rerun(tmp_path, **parameters):
     return nbformat.read(out, as_version=4)
 
 
-def stdout(notebook):
-    outputs = (output for cell in notebook.cells for output in cell.get("outputs", []))
-    return "".join(output.text for output in outputs if output.get("name") == "stdout")
+def said(notebook):
+    """What was printed, and tables as text."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    tables = [output.data["text/plain"] for output in outputs if "text/markdown" in output.get("data", {})]
+    return "".join(output.text for output in outputs if output.get("name") == "stdout") + "\n".join(tables)
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +59,7 @@ def folder_of(name, folder):
 @pytest.mark.parametrize("name", ["Llama", pytest.param("BERT", marks=pytest.mark.slow)])
 def test_a_model_in_a_folder(name, tmp_path):
     folder = folder_of(name, tmp_path / name.lower())
-    text = stdout(rerun(tmp_path, model=str(folder), **SMALL))
+    text = said(rerun(tmp_path, model=str(folder), **SMALL))
     assert_measured(text, name)
     assert "claim-layer-avoids: reported, not asserted" in text, "a claim must not be asserted on another model"
 
@@ -71,15 +73,14 @@ def test_a_model_with_its_own_tokenizer_and_a_text(tmp_path):
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("the norm of the vector is the norm\n" * 600, encoding="utf-8")
-    text = stdout(rerun(tmp_path, model=str(folder), corpus=str(corpus), **SMALL))
+    text = said(rerun(tmp_path, model=str(folder), corpus=str(corpus), **SMALL))
     assert "text: corpus.txt" in text
     assert_measured(text, "GPT-2")
 
 
 def assert_measured(text, name):
-    table = [line for line in text.splitlines() if re.match(r" *\S+ +(layer|rms) ", line)]
-    kind = "rms" if name == "Llama" else "layer"
-    measured = [line for line in table if "d = " not in line]
+    kind = "RMSNorm" if name == "Llama" else "LayerNorm"
+    measured = [line for line in text.splitlines() if re.match(r"\S+ +(LayerNorm|RMSNorm) +\d", line)]
     assert len(measured) == NORMS[name], f"{name}: expected {NORMS[name]} norms in the survey's table, got {measured}"
     assert all(f" {kind} " in line for line in measured)
 

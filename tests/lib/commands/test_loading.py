@@ -3,7 +3,7 @@
 import normgeom as ng
 import pytest
 import torch
-from normgeom.commands.loading import load_config, load_model, load_with_windows
+from normgeom.commands.loading import load_config, load_model, load_to_survey, load_with_windows
 from normgeom.commands.survey import TABLE, survey_model
 from normgeom.surgery.converted import save_converted
 from normgeom.text.corpora import load_corpus
@@ -96,3 +96,31 @@ def test_a_text_shorter_than_a_window(tmp_path):
 def test_windows_for_a_model_that_is_not_there(tmp_path):
     with pytest.raises(OSError, match=r"^model: .* cannot be loaded"):
         load_with_windows(str(tmp_path), load_corpus("stdlib"), 100, 32)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("".join(chr(48 + i % 70) for i in range(1000)), encoding="utf-8")
+    return load_corpus(text)
+
+
+@pytest.mark.parametrize(("positions", "length"), [(32, 32), (500, 128)])
+def test_a_model_and_what_it_is_to_read(tmp_path, corpus, positions, length):
+    config = GPT2Config(**{**OWN.to_dict(), "n_positions": positions})
+    model = variants(config, 3, ("layer",))["layer"]
+    model.save_pretrained(tmp_path / "my model")
+    with pytest.warns(UserWarning, match="has no tokenizer"):
+        name, network, batches = load_to_survey(str(tmp_path / "my model"), corpus, 700)
+    assert name == "my model", "the last part of the folder"
+    assert torch.equal(network.wte.weight, model.transformer.wte.weight) and not network.training
+    assert {batch.shape[1] for batch in batches} == {length}, "the model takes no longer windows"
+    read = torch.cat([batch.flatten() for batch in batches]).tolist()
+    assert read == list(corpus.text.encode())[: 700 // length * length], "whole windows of what was asked for"
+
+
+def test_a_corpus_that_gives_fewer_tokens(tmp_path, corpus):
+    variants(OWN, 3, ("layer",))["layer"].save_pretrained(tmp_path / "model")
+    said = r"^tokens: 1100 asked, the corpus gives 992; name a larger one$"
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match=said):
+        load_to_survey(str(tmp_path / "model"), corpus, 1100)

@@ -6,8 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from normgeom.training.courses import beside_signs, shapes
+from normgeom.training.courses import beside_signs, random_walks, read_twins, shapes
+from normgeom.training.twins import rate_factor
 from normgeom.view import angles_over_steps, losses_over_steps, occupancy_over_steps
+from normgeom.view.courses import ranks_over_seeds, shapes_over_steps
 
 NULL = [f"signs_{i}" for i in range(4)]
 
@@ -132,3 +134,71 @@ def test_the_semi_axes_are_those_of_an_ellipsoid():
     image = ng.Ellipsoid(weight)
     row = shapes(gains_table(s1=weight.numpy()), centered=True, top=2).iloc[0]
     assert row.axis_ratio == float(image.semi_axes[0] / image.semi_axes[-1])
+
+
+# what the chapter reads and draws
+
+
+def test_tables_of_twins_by_the_names_of_their_norms(tmp_path):
+    for norm, loss in (("layer", 2.0), ("rms", 3.0)):
+        (tmp_path / norm).mkdir()
+        pd.DataFrame(dict(step=[1], loss=[loss])).to_parquet(tmp_path / norm / "loss.parquet")
+    found = read_twins(tmp_path, "loss")
+    assert {title: table.loss[0] for title, table in found.items()} == {"LayerNorm": 2.0, "RMSNorm": 3.0}
+    with pytest.raises(ValueError, match=r"^folder: expected what normgeom train wrote, there is no .*gains.parquet$"):
+        read_twins(tmp_path, "gains")
+
+
+def test_random_walks_step_as_long_as_the_schedule_says():
+    updates, stages = 20, (1, 2, 3, 12, 13, 20)
+    walks = random_walks(norms=30, width=200, updates=updates, stages=stages, seed=0)
+    gains = walks.pivot(index="step", columns=["site", "coordinate"], values="weight")
+    assert list(gains.index) == list(stages) and gains.shape[1] == 30 * 200
+    assert float((gains.loc[1] - 1).std()) == pytest.approx(0.001 * rate_factor(0, updates), rel=0.03), "from 1"
+    for earlier, later in ((1, 2), (12, 13)):
+        step = gains.loc[later] - gains.loc[earlier]
+        assert float(step.std()) == pytest.approx(0.001 * rate_factor(later - 1, updates), rel=0.03), f"update {later}"
+        assert abs(float(step.mean())) < 4 * 0.001 / 6000**0.5
+    variance = sum(rate_factor(t, updates) ** 2 for t in range(updates))
+    assert float(gains.loc[20].std()) == pytest.approx(0.001 * variance**0.5, rel=0.03), "steps depend on each other?"
+    assert walks.equals(random_walks(30, 200, updates, stages, seed=0)), "the seed must decide"
+    assert set(shapes(walks[walks.site == "0"], centered=True).step) == set(stages), "shapes cannot read it"
+
+
+@pytest.mark.parametrize("stages", [(), (0, 3), (3, 11)])
+def test_stages_that_are_no_updates(stages):
+    with pytest.raises(ValueError, match=r"^stages: expected updates from 1 to 10, got \["):
+        random_walks(2, 4, 10, stages, seed=0)
+
+
+def test_ranks_are_drawn_as_their_distribution_function():
+    ranks = {"LN": pd.Series([3, 1, 2, 2]), "RMS": pd.Series([10, 40, 25])}
+    figure, words = ranks_over_seeds(ranks)
+    first, second, uniform = figure.axes[0].lines
+    assert first.get_xdata().tolist() == [0, 1, 2, 2, 3, 40] and first.get_ydata().tolist() == [
+        0,
+        0.25,
+        0.5,
+        0.75,
+        1,
+        1,
+    ]
+    assert second.get_xdata().tolist() == [0, 10, 25, 40, 40]
+    assert uniform.get_xdata().tolist() == [0, 40] and uniform.get_ydata().tolist() == [0, 1]
+    assert first.get_linestyle() != second.get_linestyle(), "not readable without colour"
+    assert first.get_label() == "LN, 4 seeds" and "LN: from 1 to 3, quartiles 2, 2 and 2" in words
+    assert "RMS: from 10 to 40" in words
+
+
+def test_shapes_are_drawn_as_means_over_norms():
+    columns = dict(step=[10, 10, 50, 50, 100, 100], spread=[1.0, 3, 2, 4, 5, 7], correlation=[0.1, 0.3, 0.5, 0.7, 1, 1])
+    rows = pd.DataFrame(dict(columns, overlap=[0.2, 0.4, 0.6, 0.6, 1, 1]))
+    figure, words = shapes_over_steps({"LN": rows, "RMS": rows.assign(spread=9.0)}, by_chance=0.25)
+    left, right = figure.axes
+    assert [line.get_ydata().tolist() for line in left.lines] == [[2, 3, 6], [9, 9, 9]]
+    assert right.lines[0].get_ydata().tolist() == pytest.approx([0.2, 0.6, 1])
+    assert right.lines[1].get_ydata().tolist() == pytest.approx([0.3, 0.6, 1])
+    assert set(right.lines[-1].get_ydata()) == {0.25}
+    assert len(left.collections) == 1 and len(right.collections) == 2, "bands of the first model alone"
+    assert "LN: spread 6.000 at the end; a tenth of the way the gains correlate with those of the end by 0.20" in words
+    assert "the axes overlap by 0.30" in words and "RMS: spread 9.000" in words
