@@ -49,6 +49,12 @@ class Cell:
         return stored | {n.name for n in self.tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
 
     @property
+    def is_setup(self) -> bool:
+        """Parameters, imports, seeds and devices: what every cell needs and none is about."""
+        imports = any(isinstance(node, ast.ImportFrom) for node in self.tree.body)
+        return imports or "parameters" in self.head.get("tags", []) or f"{ALIAS}.check_parameters" in self.names
+
+    @property
     def captioned(self) -> set[str]:
         """The labels of its figure and its table."""
         heads = (self.head.get("mystnb", {}).get("figure", {}), self.head.get("table", {}))
@@ -126,10 +132,9 @@ def _behind(book: Book, written: list[Cell], at: int) -> Iterator[str]:
     }
     used, wanted = set(written[at].names), set(written[at].names)
     for cell in reversed(written[:at]):
-        # the cell of the imports makes seeds and devices; that says nothing
-        if cell.makes & wanted and not any(isinstance(node, ast.ImportFrom) for node in cell.tree.body):
+        if cell.makes & wanted and not cell.is_setup:
             yield f"{cell.file}:{cell.line}: makes {', '.join(sorted(cell.makes & wanted))}"
-            wanted -= cell.makes
+            wanted = (wanted - cell.makes) | cell.names
             used |= cell.names
     library = Library(book)
     public = {o.name: (o.module.name, o.node.name) for o in library.public}

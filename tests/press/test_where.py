@@ -14,7 +14,11 @@ from toy.view.draw import draw as paint
 ```
 
 ```{code-cell} ipython3
-drawn = paint(a=3)
+size = 3 * ng.Box(d).fill(1.0)
+```
+
+```{code-cell} ipython3
+drawn = paint(a=size)
 ```
 
 ```{code-cell} ipython3
@@ -53,7 +57,6 @@ def test_a_statement_is_found_by_label_and_by_number(made, what):
     assert answers(made, what) == [
         (":label: eq-mean", "stated"),
         ("x = [float(i * i) for i in range(d)]  # ng.center, ng.secular.mean, ng.verify", "checked"),
-        ("d: int = 4  # length of the vectors", "makes d"),
     ]
 
 
@@ -74,10 +77,12 @@ def test_a_table(made):
 def test_what_stands_behind_a_cell(copy):
     with open(copy / CHAPTER, "a", encoding="utf-8") as file:
         file.write(CELL)
-    found = answers(copy, "eq-mean")[3:]
+    found = answers(copy, "eq-mean")[2:]
     assert found == [
         ("other = 5", "checked"),
-        ("drawn = paint(a=3)", "makes drawn"),
+        ("drawn = paint(a=size)", "makes drawn"),
+        ("size = 3 * ng.Box(d).fill(1.0)", "makes size"),
+        ("class Box(tuple):", "Box"),
         ("def center(x: list[float], *, times: int = 1, tol: float = 1e-12) -> list[float]:", "center"),
         ("def draw(**values):", "draw"),
     ], "names that the cell makes itself do not count; those of the cells before it do"

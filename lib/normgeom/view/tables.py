@@ -53,13 +53,8 @@ def table(rows: pd.DataFrame | Mapping[str, Mapping[str, object]], digits: Digit
 
 def how_recorded(record: Record) -> None:
     """Display what was measured, on what, with which seeds, versions and command, folded under one line."""
-    summary = f"How recorded: {record.provenance['what']}"
-    notes = "".join(
-        f"<li>{html.escape(key)}: {html.escape(value)}</li>"
-        for key, value in record.provenance.items()
-        if key != "what"
-    )
-    folded = f"<details><summary>{html.escape(summary)}</summary><ul>{notes}</ul></details>"
+    notes = "".join(f"<li>{html.escape(f'{key}: {value}')}</li>" for key, value in record.provenance.items())
+    folded = f'<details class="recorded"><summary>How this was recorded</summary><ul>{notes}</ul></details>'
     display({"text/plain": str(record), "text/markdown": folded}, raw=True)
 
 

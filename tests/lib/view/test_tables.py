@@ -87,7 +87,7 @@ def test_provenance_is_one_line_that_opens(shown):
     record = Record(pd.DataFrame(), {"what": "losses < 1", "seeds": "0 & 1", "date": "2026-01-01"})
     bundle = shown(view.how_recorded, record)
     assert bundle["text/markdown"] == (
-        "<details><summary>How recorded: losses &lt; 1</summary>"
-        "<ul><li>seeds: 0 &amp; 1</li><li>date: 2026-01-01</li></ul></details>"
+        '<details class="recorded"><summary>How this was recorded</summary>'
+        "<ul><li>what: losses &lt; 1</li><li>seeds: 0 &amp; 1</li><li>date: 2026-01-01</li></ul></details>"
     )
     assert bundle["text/plain"] == str(record)
