@@ -125,7 +125,8 @@ def test_every_setup_runs_from_any_folder(book, fresh, run, notebooks):
     (setup,) = {code_cells(notebook)[0].source for notebook in notebooks.values()}
     assert run(setup).startswith(f"Installed: {book.project['name']} {book.project['version']}. torch ")
     assert Path(run(ORIGIN).strip()).is_relative_to(fresh)
-    assert run("from normgeom import report; print(report.CHAPTER.is_file())") == "True\n", "no notebook in the wheel"
+    code = "from normgeom.commands import report; print(report.CHAPTER.is_file())"
+    assert run(code) == "True\n", "no notebook in the wheel"
     assert run(setup).startswith("Installed: nothing, all is here. torch ")
     other = re.sub(r"digest = '\w+'", "digest = 'of another wheel'", setup)
     assert run(other).startswith("Installed: normgeom"), "the version alone must not decide"

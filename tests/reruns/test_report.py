@@ -286,6 +286,12 @@ def toy(workplace, tmp_path, monkeypatch):
     return toy
 
 
+RECORDED = (
+    '<details class="recorded"><summary>How this was recorded</summary>'
+    "<ul><li>what: A &lt;clock&gt;</li><li>seed: 7</li></ul></details>"
+)
+
+
 def test_what_a_cell_shows(toy, browser):
     out = toy(SHOWING)
     path, told = written("a<b", str(out), {"tokens": "1e3", "corpus": "7"})
@@ -297,7 +303,7 @@ def test_what_a_cell_shows(toy, browser):
     assert "<td>made</td>" in html and '<pre class="output">[4, 4, 4]</pre>' in html
     assert re.findall(r"<th[^>]*>([^<]*)</th>", html)[-3:] == ["norm", "|cos|", "a&lt;b"], "a table's heads"
     assert re.search(r'<td style="text-align:right">0.25</td>\s*<td style="text-align:left">b\|c</td>', html)
-    assert "<details><summary>How recorded: A &lt;clock&gt;</summary><ul><li>seed: 7</li></ul></details>" in html
+    assert RECORDED in html
     assert "seed: 7" in page.folded and "seed: 7" not in page.shown, "how a measurement was recorded is folded"
     assert "inner: 100%" in told and "noise" in told, "what goes on in a cell must be seen while it runs"
     assert "noise" not in page.shown and "inner" not in page.shown
