@@ -34,7 +34,8 @@ def test_options_are_passed_on():
 def test_even_attention_is_the_mean_of_what_came_before(placement):
     stack, x = even_stack(0, 12, 2, placement).double(), draw(2, 5, 12)
     branch = stack.blocks[1].attention.branch
-    values = x @ branch.in_proj.weight[24:].T
+    drawn = seeded_stack(0, 12, 2, placement, heads=1, hidden=12).blocks[1].attention.branch.in_proj.weight[24:]
+    values = x @ drawn.double().T
     mean = values.cumsum(1) / torch.arange(1.0, 6.0, dtype=torch.float64)[:, None]
     expected = (mean @ branch.out_proj.weight.T).detach()
     tol = 4 * 50 * rounding(expected, torch.float64)
