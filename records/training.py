@@ -1,4 +1,4 @@
-"""Twins and their variants trained with three seeds: losses, angles over time, gains, distance to the surface."""
+"""Twins and their variants, trained: losses at two rates, angles over time, gains, distance to the surface."""
 
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
@@ -21,18 +21,27 @@ from tqdm.auto import tqdm
 from records.dropping import WRITERS, centre
 
 SIZE, SMALL, SEEDS, HELD_OUT = "1M", "0.2M", (0, 1, 2), 8192
+VARIANTS = ("layer", "rms", "layer-plain", "rms-plain", "none")
+STARTS = (
+    "drawn: as GPT-2's; centred: what writes to the stream without its mean; shifted: the token embedding with its "
+    "standard deviation added to each entry"
+)
 # What tells two runs of one part from each other.
 KEY = ("norm", "rate", "decay", "start", "seed")
 DRAWN = (0.1,), ("drawn",)
 GRID = {
-    "main": list(product(NORMS, (1e-3,), *DRAWN, SEEDS)),
+    "main": list(product(VARIANTS, (1e-3,), *DRAWN, SEEDS)),
     "freedom": [
         (norm, 1e-3, decay, start, seed)
         for decay, start in ((0.0, "drawn"), (0.1, "centred"), (0.1, "shifted"))
         for norm, seed in product(("layer", "rms"), SEEDS)
     ],
     "ranks": [*product(("rms",), (3e-3,), *DRAWN, range(40)), *product(("layer",), (3e-3,), *DRAWN, range(10))],
-    "rates": list(product(NORMS, (3e-3,), *DRAWN, SEEDS)),
+    "rates": [  # all with five seeds, the twins with ten
+        (norm, rate, 0.1, "drawn", seed)
+        for seed, rate, norm in product(range(10), (3e-3, 1e-3), NORMS)
+        if seed < 5 or norm in ("layer", "rms")
+    ],
 }
 # Of each part: a size, and after how many percents of its updates a model is measured.
 PLANS = {"main": (SIZE, 1), "freedom": (SIZE, 10), "ranks": (SMALL, 100), "rates": (SIZE, 100)}
@@ -65,15 +74,16 @@ def run(part: str, key: tuple, steps: int | None, kept: Path) -> Path:
     return folder
 
 
-def train_all(steps: int | None, kept: Path, processes: int) -> dict[str, dict[tuple, Path]]:
-    """The folder of each run of each part; those that are there are not run again."""
-    found = {part: {} for part in GRID}
+def train_all(parts: list[str], steps: int | None, kept: Path, processes: int) -> dict[str, dict[tuple, Path]]:
+    """The folder of each run of some parts; those that are there are not run again."""
+    grid = {part: GRID[part] for part in parts}
+    found = {part: {} for part in grid}
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        jobs = {pool.submit(run, part, key, steps, kept): (part, key) for part, keys in GRID.items() for key in keys}
+        jobs = {pool.submit(run, part, key, steps, kept): (part, key) for part, keys in grid.items() for key in keys}
         for job in tqdm(as_completed(jobs), total=len(jobs), unit="run"):
             part, key = jobs[job]
             found[part][key] = job.result()
-    return {part: {key: found[part][key] for key in keys} for part, keys in GRID.items()}
+    return {part: {key: found[part][key] for key in keys} for part, keys in grid.items()}
 
 
 def table(folders: dict[tuple, Path], name: str) -> pd.DataFrame:
@@ -115,14 +125,36 @@ def at_stages(table: pd.DataFrame, percents: tuple[int, ...]) -> pd.DataFrame:
     return table[table.step.isin([0, *(percent * table.step.max() // 100 for percent in percents)])]
 
 
+def write_rates(folders: dict[tuple, Path], steps: int | None, folder: Path) -> None:
+    """Write training-rates."""
+    ends = table(folders, "loss")
+    ends = ends[ends.step == ends.step.max()]
+    what = "Held-out loss in nats a byte after training, of every variant at two rates, from the drawn start."
+    _write(folder, "training-rates", SIZE, steps, ends[["loss", "norm", "rate", "seed"]], what)
+    click.echo(ends.groupby(["norm", "rate"]).loss.agg(["count", "mean", "sem"]).round(4).to_string())
+
+
 @click.command()
+@click.option("--part", type=click.Choice(["twins", "rates"]), help="Only one of the two.  [default: both]")
 @click.option("--steps", type=int, help="Updates of each run.  [default: its size's]")
 @click.option("--processes", default=2, help="Runs at a time.")
 @click.option("--folder", default=FOLDER, type=click.Path(path_type=Path), help="Where the records go.")
 @click.option("--kept", default="_build/training", type=click.Path(path_type=Path), help="Finished runs.")
-def main(steps: int | None, processes: int, folder: Path, kept: Path) -> None:
-    """Write training-loss, -curve, -angles, -freedom, -ranks and -forms; finished runs are not run again."""
-    runs = train_all(steps, kept, processes)
+def main(part: str | None, steps: int | None, processes: int, folder: Path, kept: Path) -> None:
+    """Write training-rates, and of twins training-loss, -curve, -angles, -freedom, -ranks and -forms.
+
+    Finished runs are not run again.
+    """
+    wanted = [name for name in GRID if part is None or (name == "rates") == (part == "rates")]
+    runs = train_all(wanted, steps, kept, processes)
+    if "rates" in runs:
+        write_rates(runs.pop("rates"), steps, folder)
+    if runs:
+        write_twins(runs, steps, folder)
+
+
+def write_twins(runs: dict[str, dict[tuple, Path]], steps: int | None, folder: Path) -> None:
+    """Write what is not of the part rates."""
     twins = {key: path for key, path in runs["main"].items() if key[0] in ("layer", "rms")}
     ends = pd.concat([table(folders, "loss").assign(part=part) for part, folders in runs.items()])
     ends = ends[ends.step == ends.groupby("part").step.transform("max")].drop(columns="step")
@@ -163,7 +195,6 @@ def _write(folder: Path, name: str, size: str, steps: int | None, table: pd.Data
         f"{HELD_OUT} bytes are held out and measured",
         training=f"{steps or of.steps} updates of {of.batch} windows of {of.length} bytes; AdamW, β = 0.9 and 0.95, "
         "matrices and embeddings decay, gradients clipped to norm 1, linear warm-up over a tenth, cosine to a tenth",
-        starts="drawn: as GPT-2's; centred: what writes to the stream without its mean; shifted: the token embedding "
-        "with its standard deviation added to each entry",
+        **({"starts": STARTS} if "start" in table else {}),
         seeds=f"{sorted(set(table.seed))}: of weights, order of windows and directions",
     )

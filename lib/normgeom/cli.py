@@ -97,7 +97,10 @@ def survey(out: str, directions: list[str], nulls: int, **options: object) -> No
 @click.option("--size", required=True, help="1M, 10M, 70M, 160M, 410M or 1B: the last four are the paper's.")
 @_OUT
 @click.option(
-    "--norm", default="both", show_default=True, help="both, all, layer, rms, layer-plain, rms-plain or none."
+    "--norm",
+    default="both",
+    show_default=True,
+    help="both, all, layer, rms, layer-plain, rms-plain, centre, centre-plain or none.",
 )
 @click.option(
     "--corpus", default="openwebtext", show_default=True, help="openwebtext, wikipedia, stdlib or a text file."

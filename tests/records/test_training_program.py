@@ -9,7 +9,7 @@ from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens
 from normgeom.training.twins import Size, load_twin, variants
 
-TABLES = ("loss", "curve", "angles", "freedom", "ranks", "forms")
+TABLES = ("loss", "curve", "angles", "freedom", "ranks", "forms", "rates")
 
 pytestmark = pytest.mark.slow
 
@@ -28,12 +28,12 @@ def small(monkeypatch, tmp_path):
         "main": [(norm, 1e-2, *drawn) for norm in ("layer", "rms", "none")],
         "freedom": [("rms", 1e-2, 0.0, "shifted", 0), ("layer", 1e-2, 0.0, "centred", 0)],
         "ranks": [("rms", 1e-2, *drawn)],
-        "rates": [("layer", 1e-3, *drawn)],
+        "rates": [("layer", 1e-3, *drawn), ("centre", 1e-2, *drawn)],
     }
     monkeypatch.setattr(training, "GRID", grid)
 
-    def in_this_process(steps, kept, processes):
-        return {part: {key: training.run(part, key, steps, kept) for key in keys} for part, keys in grid.items()}
+    def in_this_process(parts, steps, kept, processes):
+        return {part: {key: training.run(part, key, steps, kept) for key in grid[part]} for part in parts}
 
     monkeypatch.setattr(training, "train_all", in_this_process)
     monkeypatch.setattr("normgeom.records.FOLDER", tmp_path)
@@ -53,7 +53,7 @@ def test_the_records_are_of_the_runs(small):
     assert not any(table.isna().any(axis=None) for table in found.values()), "a record has holes"
 
     losses = found["loss"]
-    assert len(losses) == 7 and set(losses.part) == {"main", "freedom", "ranks", "rates"}
+    assert len(losses) == 6 and set(losses.part) == {"main", "freedom", "ranks"}
     text = byte_tokens(load_corpus("stdlib").text)[-64:].view(4, 16)
     trained = load_twin(kept / "main" / "rms-0.01-0.1-drawn-0-20" / "model")
     with torch.no_grad():
@@ -70,9 +70,33 @@ def test_the_records_are_of_the_runs(small):
     assert len(found["ranks"]) == 2 * 3, "one row a norm and stage of one run"
     assert found["forms"].q05.between(0, 1).all() and (found["forms"].step > 0).all()
 
+    rates = found["rates"]
+    assert rates[["norm", "rate", "seed"]].values.tolist() == [["layer", 1e-3, 0], ["centre", 1e-2, 0]]
+    trained = load_twin(kept / "rates" / "centre-0.01-0.1-drawn-0-20" / "model")
+    with torch.no_grad():
+        assert rates.loss.iloc[1] == pytest.approx(float(trained(text, labels=text).loss), rel=1e-5)
+
     before = {path: path.stat().st_mtime_ns for path in kept.rglob("*.parquet")}
     invoke(training, "--folder", folder, "--kept", kept)
     assert {path: path.stat().st_mtime_ns for path in kept.rglob("*.parquet")} == before, "a finished run ran again"
+
+
+@pytest.mark.parametrize(("part", "written"), [("rates", {"rates"}), ("twins", set(TABLES) - {"rates"})])
+def test_one_part_alone(small, part, written):
+    training, _, folder = small
+    invoke(training, "--part", part, "--folder", folder, "--kept", folder / "kept")
+    assert {path.stem for path in folder.glob("*.csv")} == {f"training-{name}" for name in written}
+
+
+def test_what_the_book_records():
+    """Every variant at both rates with five seeds, the twins with ten; nothing twice."""
+    from records import training
+
+    counts = pd.DataFrame(training.GRID["rates"], columns=training.KEY).groupby(["norm", "rate"]).seed.agg(set)
+    assert {norm for norm, _ in counts.index} == set(training.NORMS) and len(counts) == 14
+    for (norm, _), seeds in counts.items():
+        assert seeds == set(range(10 if norm in ("layer", "rms") else 5))
+    assert all(len(set(keys)) == len(keys) for keys in training.GRID.values())
 
 
 def test_the_starts_move_the_component_along_one_and_nothing_else(small):

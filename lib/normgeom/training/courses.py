@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 
 from normgeom.geometry.ellipsoid import Ellipsoid
-from normgeom.training.twins import TITLES, rate_factor
+from normgeom.training.twins import TITLES, adamw, warmup_cosine
 
 QUANTILES = {"low": 0.05, "median": 0.5, "high": 0.95}
 _PLACE = ["step", "site", "side"]
@@ -103,11 +103,12 @@ def shapes(gains: pd.DataFrame, centered: bool, top: int = 8) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def random_walks(norms: int, width: int, updates: int, stages: Sequence[int], seed: int) -> pd.DataFrame:
-    """Gains that walk at random, with the lengths of step that the schedule of the rate gives: a null for shapes.
+def noise_walks(norms: int, width: int, updates: int, stages: Sequence[int], seed: int) -> pd.DataFrame:
+    """Gains that AdamW moves on noise instead of gradients: what agreement with the end is worth without any text.
 
-    All begin at 1, and each update adds a normal number of standard deviation 0.001 times
-    :func:`normgeom.training.twins.rate_factor` to each entry.
+    All begin at 1; each update has its own independent normal numbers for a gradient, and rate, warm-up, cosine and
+    moments are those of the recorded runs (:func:`normgeom.training.twins.adamw` at a peak of 0.001; gains do not
+    decay).
 
     Args:
         stages: after which updates the gains are noted, each from 1 to ``updates``.
@@ -120,11 +121,16 @@ def random_walks(norms: int, width: int, updates: int, stages: Sequence[int], se
     """
     if not stages or not all(1 <= stage <= updates for stage in stages):
         raise ValueError(f"stages: expected updates from 1 to {updates}, got {list(stages)}")
-    rates = np.array([rate_factor(update, updates) for update in range(updates)])
-    draws = np.random.default_rng(seed).standard_normal((norms, updates, width))
-    walks = 1 + 0.001 * (draws * rates[:, None]).cumsum(1)
-    return pd.concat(
-        pd.DataFrame(dict(step=stage, site=str(i), coordinate=range(width), weight=walk[stage - 1]))
-        for i, walk in enumerate(walks)
-        for stage in stages
-    )
+    gains = torch.nn.ParameterList([torch.ones(norms * width)])
+    (gain,), rule = gains, adamw(gains, 0.001)
+    schedule = warmup_cosine(rule, updates)
+    generator, noted = torch.Generator().manual_seed(seed), []
+    for update in range(1, updates + 1):
+        gain.grad = torch.randn(gain.shape, generator=generator)
+        rule.step()
+        schedule.step()
+        if update in stages:
+            weights = gain.detach().view(norms, width).numpy().copy()
+            noted += [dict(step=update, site=str(i), weight=row) for i, row in enumerate(weights)]
+    columns = dict(coordinate=[range(width)] * len(noted))
+    return pd.DataFrame(noted).assign(**columns).explode(["coordinate", "weight"], ignore_index=True)

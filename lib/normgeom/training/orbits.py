@@ -1,4 +1,4 @@
-"""A network under flips of signs along its stream: the networks that flips make of it, and their trainings."""
+"""A network whose stream is flipped or turned: the networks that this makes of it, and their trainings."""
 
 from __future__ import annotations
 
@@ -35,14 +35,36 @@ def flipped(model: GPT2LMHeadModel, signs: Tensor) -> GPT2LMHeadModel:
     width = model.config.n_embd
     if signs.shape != (width,) or not bool((signs.abs() == 1).all()):
         raise ValueError(f"signs: expected {width} entries of 1 and −1, got {signs}")
-    model = copy.deepcopy(model)
-    flip = [*written(model), *(p for name, p in model.named_parameters() if ".ln_" in name and name.endswith("bias"))]
+    model = turned(model, torch.diag(signs))
+    for name, p in model.named_parameters():
+        if ".ln_" in name and name.endswith("bias"):
+            p *= signs
+    return model
+
+
+@torch.no_grad()
+def turned(model: GPT2LMHeadModel, rotation: Tensor) -> GPT2LMHeadModel:
+    """A copy whose stream is turned: with an orthogonal Q, writers become QW and Qb, readers RQᵀ (prop-rotations).
+
+    Gains and biases of norms stay, so the function is the same where Q commutes with them, as any does with none.
+
+    Args:
+        rotation: Q, ``(d, d)``.
+
+    Raises:
+        ValueError: ``rotation`` has another size or is not orthogonal; the model is no GPT-2.
+    """
+    width = model.config.n_embd
+    model, unit = copy.deepcopy(model), torch.eye(width, dtype=rotation.dtype)
+    if rotation.shape != unit.shape or not torch.allclose(rotation @ rotation.T, unit, atol=1e-5):
+        raise ValueError(f"rotation: expected an orthogonal matrix of size {width}, got {tuple(rotation.shape)}")
+    turn = written(model)
     if model.lm_head.weight is not model.transformer.wte.weight:
-        flip.append(model.lm_head.weight)
-    for p in flip:
-        p *= signs
+        turn.append(model.lm_head.weight)
+    for p in turn:  # the stream is the last axis
+        p.copy_(p @ rotation.T.to(p))
     for matrix in read(model):
-        matrix *= signs[:, None]
+        matrix.copy_(rotation.to(matrix) @ matrix)
     return model
 
 

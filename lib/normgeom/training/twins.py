@@ -19,7 +19,28 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from normgeom.models.gpt2 import gpt2
 from normgeom.models.modules import replace_module
+from normgeom.norms.formula import center, widen
 from normgeom.norms.functions import LayerNorm, RMSNorm
+
+
+class Centring(nn.Module):
+    """LayerNorm without its division, γ ⊙ (x − mean) + β: linear in x, so no norm, and ``find_norms`` finds none.
+
+    Args:
+        d: size of the last axis, over which the mean is taken.
+        affine: whether it has a gain γ, ones at first, and a bias β, zeros at first, both ``(d,)``.
+    """
+
+    def __init__(self, d: int, affine: bool = True):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(d)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(d)) if affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(..., d)`` to ``(..., d)``, in the dtype of ``x``; computed in at least float32."""
+        y = center(widen(x))
+        return (y if self.weight is None else y * self.weight + self.bias).to(x.dtype)
+
 
 # What stands in the place of each LayerNorm, by name.  Those without an affine part are "plain".
 NORMS: dict[str, Callable[[nn.LayerNorm], nn.Module]] = {
@@ -27,6 +48,8 @@ NORMS: dict[str, Callable[[nn.LayerNorm], nn.Module]] = {
     "rms": lambda norm: RMSNorm(norm.normalized_shape, eps=norm.eps),
     "layer-plain": lambda norm: LayerNorm(norm.normalized_shape, eps=norm.eps, elementwise_affine=False),
     "rms-plain": lambda norm: RMSNorm(norm.normalized_shape, eps=norm.eps, elementwise_affine=False),
+    "centre": lambda norm: Centring(*norm.normalized_shape),
+    "centre-plain": lambda norm: Centring(*norm.normalized_shape, affine=False),
     "none": lambda norm: nn.Identity(),
 }
 
@@ -36,6 +59,8 @@ TITLES = {
     "rms": "RMSNorm",
     "layer-plain": "LayerNorm, plain",
     "rms-plain": "RMSNorm, plain",
+    "centre": "centring only",
+    "centre-plain": "centring only, plain",
     "none": "no norm",
 }
 

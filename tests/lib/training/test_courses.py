@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from normgeom.training.courses import beside_signs, random_walks, read_twins, shapes
+from normgeom.training.courses import beside_signs, noise_walks, read_twins, shapes
 from normgeom.training.twins import rate_factor
 from normgeom.view import angles_over_steps, losses_over_steps, occupancy_over_steps
 from normgeom.view.courses import ranks_over_seeds, shapes_over_steps
@@ -149,26 +149,31 @@ def test_tables_of_twins_by_the_names_of_their_norms(tmp_path):
         read_twins(tmp_path, "gains")
 
 
-def test_random_walks_step_as_long_as_the_schedule_says():
-    updates, stages = 20, (1, 2, 3, 12, 13, 20)
-    walks = random_walks(norms=30, width=200, updates=updates, stages=stages, seed=0)
-    gains = walks.pivot(index="step", columns=["site", "coordinate"], values="weight")
-    assert list(gains.index) == list(stages) and gains.shape[1] == 30 * 200
-    assert float((gains.loc[1] - 1).std()) == pytest.approx(0.001 * rate_factor(0, updates), rel=0.03), "from 1"
-    for earlier, later in ((1, 2), (12, 13)):
-        step = gains.loc[later] - gains.loc[earlier]
-        assert float(step.std()) == pytest.approx(0.001 * rate_factor(later - 1, updates), rel=0.03), f"update {later}"
-        assert abs(float(step.mean())) < 4 * 0.001 / 6000**0.5
-    variance = sum(rate_factor(t, updates) ** 2 for t in range(updates))
-    assert float(gains.loc[20].std()) == pytest.approx(0.001 * variance**0.5, rel=0.03), "steps depend on each other?"
-    assert walks.equals(random_walks(30, 200, updates, stages, seed=0)), "the seed must decide"
-    assert set(shapes(walks[walks.site == "0"], centered=True).step) == set(stages), "shapes cannot read it"
+def test_noise_walks_are_adam_on_normal_numbers():
+    """The recursion of Adam, by hand in float64, on the same draws."""
+    updates, stages = 20, (1, 2, 13, 20)
+    walks = noise_walks(norms=3, width=5, updates=updates, stages=stages, seed=4)
+    gains = walks.pivot(index="step", columns=["site", "coordinate"], values="weight").astype(float)
+    assert list(gains.index) == list(stages) and list(gains.columns) == [
+        (str(i), j) for i in range(3) for j in range(5)
+    ]
+    generator = torch.Generator().manual_seed(4)
+    gain, first, second = np.ones(15), np.zeros(15), np.zeros(15)
+    for t in range(1, updates + 1):
+        noise = torch.randn(15, generator=generator).double().numpy()
+        first, second = 0.9 * first + 0.1 * noise, 0.95 * second + 0.05 * noise**2
+        step = (first / (1 - 0.9**t)) / (np.sqrt(second / (1 - 0.95**t)) + 1e-8)
+        gain = gain - 0.001 * rate_factor(t - 1, updates) * step
+        if t in stages:
+            assert np.abs(gains.loc[t].to_numpy() - gain).max() < 1e-6, f"update {t}: decay? another rate or moment?"
+    assert walks.equals(noise_walks(3, 5, updates, stages, seed=4)), "the seed must decide"
+    assert set(shapes(walks[walks.site == "0"], centered=True, top=2).step) == set(stages), "shapes cannot read it"
 
 
 @pytest.mark.parametrize("stages", [(), (0, 3), (3, 11)])
 def test_stages_that_are_no_updates(stages):
     with pytest.raises(ValueError, match=r"^stages: expected updates from 1 to 10, got \["):
-        random_walks(2, 4, 10, stages, seed=0)
+        noise_walks(2, 4, 10, stages, seed=0)
 
 
 def test_ranks_are_drawn_as_their_distribution_function():

@@ -9,8 +9,8 @@ from norm_checks import close
 from normgeom.models.gpt2 import gpt2
 from normgeom.models.untrained import shaken
 from normgeom.training.centring import next_token_loss, unbiased_twins
-from normgeom.training.orbits import flipped, occupancies, orbit, share_along_one, sign_vectors, trained
-from normgeom.training.twins import train
+from normgeom.training.orbits import flipped, occupancies, orbit, share_along_one, sign_vectors, trained, turned
+from normgeom.training.twins import train, variants
 from tiny_models import token_ids
 
 CONFIG = gpt2(vocabulary=64, length=16, width=6, layers=2, heads=2)
@@ -60,6 +60,27 @@ def test_two_flips_are_none():
 def test_signs_that_are_none(signs):
     with pytest.raises(ValueError, match=r"^signs: expected 6 entries of 1 and −1, got tensor"):
         flipped(network(1), signs)
+
+
+def rotation(d, seed=3):
+    return torch.linalg.qr(torch.randn(d, d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)))[0]
+
+
+@pytest.mark.parametrize(("norm", "same"), [("rms-plain", True), ("layer-plain", False)])
+def test_a_turned_stream(norm, same):
+    """Every vector of the stream is turned, not turned back, and no output changes; the head's own matrix too."""
+    model = shaken(variants(CONFIG, 3, (norm,))[norm].double(), 0.3, 3)
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach() + 0.1)
+    q = rotation(6)
+    (logits, stream), (others, turns) = logits_and_stream(model), logits_and_stream(turned(model, q))
+    assert torch.allclose(others, logits, atol=1e-12) == same, "a writer, a reader or the head was not turned"
+    assert torch.allclose(turns, stream @ q.T, atol=1e-12) == same
+
+
+@pytest.mark.parametrize("matrix", [torch.eye(5), 2 * torch.eye(6), torch.ones(6, 6)])
+def test_matrices_that_are_no_rotation(matrix):
+    with pytest.raises(ValueError, match=r"^rotation: expected an orthogonal matrix of size 6, got \(\d, \d\)$"):
+        turned(network(1), matrix)
 
 
 @pytest.mark.parametrize("d", [2, 3, 6])

@@ -124,8 +124,9 @@ def test_the_survey_is_that_of_a_survey(measured):
     pd.testing.assert_frame_equal(tables["survey"], expected, check_exact=True)
 
 
-def test_a_model_without_norms():
-    model = variants(CONFIG, 3, ("none",))["none"].double()
+@pytest.mark.parametrize("norm", ["none", "centre", "centre-plain"])
+def test_a_model_without_norms(norm):
+    model = variants(CONFIG, 3, (norm,))[norm].double()
     tables = measure_stage(model, BATCHES, DIRECTIONS, 5)
     close(torch.tensor(tables["loss"].loss[0]), by_hand(model).mean(), 1e-6, "loss", "Of another model?")
     assert [name for name, table in tables.items() if table.empty] == ["survey", "gains", "surface"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from norm_checks import close
-from normgeom.training.twins import NORMS, SIZES, Size, adamw, train, variants, warmup_cosine
+from normgeom.training.twins import NORMS, SIZES, Centring, Size, adamw, train, variants, warmup_cosine
 from tiny_models import token_ids
 from torch import nn
 from transformers import GPT2Config
@@ -150,7 +150,7 @@ def test_each_variant_begins_with_the_weights_of_the_others(norm):
     model, reference = variants(CONFIG, 3, (norm,))[norm], ng.twins(CONFIG, 3)[0]
     mine, theirs = model.state_dict(), reference.state_dict()
     norms = {name for name, module in reference.named_modules() if isinstance(module, nn.LayerNorm)}
-    affine = {"layer": ("weight", "bias"), "rms": ("weight",)}.get(norm, ())
+    affine = {"layer": ("weight", "bias"), "centre": ("weight", "bias"), "rms": ("weight",)}.get(norm, ())
     outside = {name for name in theirs if name.rpartition(".")[0] not in norms}
     assert set(mine) == outside | {f"{name}.{part}" for name in norms for part in affine}
     for name, value in mine.items():
@@ -162,7 +162,7 @@ def test_each_variant_begins_with_the_weights_of_the_others(norm):
 def test_each_variant_has_its_norm_with_the_eps_of_the_others(norm):
     config = GPT2Config(**{**CONFIG.to_dict(), "layer_norm_epsilon": 3e-3})
     sites = ng.find_norms(variants(config, 3, (norm,))[norm])
-    assert len(sites) == (0 if norm == "none" else 5)
+    assert len(sites) == (0 if norm == "none" or "centre" in norm else 5), "what does not divide is no norm"
     assert {site.kind for site in sites} <= {norm.split("-")[0]}
     assert all(site.eps == pytest.approx(3e-3) for site in sites), f"ε is {sites[0].eps}: the default?"
 
@@ -176,7 +176,8 @@ def test_variants_share_no_memory():
 
 def test_a_norm_that_is_none_of_them():
     with pytest.raises(
-        ValueError, match=r"^norms: expected some of layer, rms, layer-plain, rms-plain, none, got 'ln'"
+        ValueError,
+        match=r"^norms: expected some of layer, rms, layer-plain, rms-plain, centre, centre-plain, none, got 'ln'",
     ):
         variants(CONFIG, 3, ("layer", "ln"))
 
@@ -212,6 +213,40 @@ def test_plain_norms_begin_as_those_with_an_affine_part():
         got, expected = logits(models[f"{norm}-plain"], ids), logits(models[norm], ids)
         close(got, expected, 1e-12, f"logits of {norm}-plain", "Another ε? A mean that stays?")
     assert (logits(models["none"], ids) - logits(models["layer"], ids)).abs().max() > 0.01
+
+
+@pytest.mark.numerical
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_centring_is_a_product_with_the_projection(dtype):
+    """γ ⊙ (x − mean) + β as the matrix diag(γ)(I − 11ᵀ/d), in float64; gradients by torch's own differences."""
+    draw = torch.Generator().manual_seed(3)
+    x = (3 + torch.randn(5, 7, generator=draw, dtype=torch.float64)).to(dtype)
+    projection = torch.eye(7, dtype=torch.float64) - 1 / 7
+    plain, full = Centring(7, affine=False), Centring(7)
+    assert not list(plain.parameters()) and full.weight.eq(1).all() and full.bias.eq(0).all()
+    with torch.no_grad():
+        for p in full.parameters():
+            p.copy_(torch.randn(7, generator=draw))
+    full = full.double() if dtype == torch.float64 else full
+    weight, bias = (p.detach().double() for p in (full.weight, full.bias))
+    expected = x.double() @ projection
+    bound = 8 * torch.finfo(dtype).eps * float(x.abs().max())
+    for got, wanted in ((plain(x), expected), (full(x), expected * weight + bias)):
+        assert got.dtype == dtype
+        close(got, wanted, bound * (1 + float(wanted.abs().max())), "centring", "A mean that stays? A division?")
+    assert torch.autograd.gradcheck(Centring(7).double(), (x[:2].double().requires_grad_(),))
+
+
+def test_centring_alone_is_layer_norm_before_its_division():
+    models = {norm: model.double() for norm, model in variants(CONFIG, 3).items()}
+    ids = token_ids(2, 16)
+    close(logits(models["centre"], ids), logits(models["centre-plain"], ids), 1e-12, "logits", "Gains not 1?")
+    layer, centre_only = (models[norm].transformer.h[0].ln_1 for norm in ("layer", "centre"))
+    x = torch.randn(4, CONFIG.n_embd, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    expected = layer(x) * (x.var(-1, unbiased=False, keepdim=True) + layer.eps).sqrt()
+    close(centre_only(x), expected, 1e-12, "centred", "Another mean?")
+    for norm in ("layer", "none"):
+        assert (logits(models["centre"], ids) - logits(models[norm], ids)).abs().max() > 1e-4, f"it is {norm}"
 
 
 # sizes
