@@ -103,6 +103,21 @@ def shapes(gains: pd.DataFrame, centered: bool, top: int = 8) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def paired(losses: pd.DataFrame, of: str = "RMSNorm", less: str = "LayerNorm") -> pd.Series:
+    """The loss of one norm less that of another, by ``rate`` and ``seed``, of those trained with both.
+
+    Args:
+        losses: ``loss``, ``norm``, ``rate``, ``seed``, one row a run.
+
+    Raises:
+        ValueError: there is no such pair, or a run is there twice.
+    """
+    by_seed = losses.pivot(index=["rate", "seed"], columns="norm", values="loss")
+    if not {of, less} <= {*by_seed.columns}:
+        raise ValueError(f"of, less: expected two of {', '.join(by_seed.columns)}, got {of!r} and {less!r}")
+    return (by_seed[of] - by_seed[less]).dropna()
+
+
 def noise_walks(norms: int, width: int, updates: int, stages: Sequence[int], seed: int) -> pd.DataFrame:
     """Gains that AdamW moves on noise instead of gradients: what agreement with the end is worth without any text.
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import cycle
 
 import torch
 from torch import Tensor, nn
-from transformers import GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from normgeom.models.gpt2 import read, written
 from normgeom.models.sites import find_norms
+from normgeom.models.untrained import shaken
 from normgeom.models.watch import watch
-from normgeom.training.centring import next_token_loss
-from normgeom.training.twins import train
+from normgeom.training.centring import descend, next_token_loss
+from normgeom.training.twins import train, variants
 
 RATE = 3e-3
 
@@ -66,6 +67,33 @@ def turned(model: GPT2LMHeadModel, rotation: Tensor) -> GPT2LMHeadModel:
     for matrix in read(model):
         matrix.copy_(rotation.to(matrix) @ matrix)
     return model
+
+
+def moved(config: GPT2Config, norm: str, seed: int) -> GPT2LMHeadModel:
+    """One of :func:`normgeom.training.twins.variants` away from its start, in float64: gains not 1, biases not 0."""
+    return shaken(variants(config, seed, (norm,))[norm].double(), 0.2, seed)
+
+
+def either_order(
+    start: GPT2LMHeadModel,
+    ids: Tensor,
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+    change: Callable[[GPT2LMHeadModel, Tensor], GPT2LMHeadModel],
+    way: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """All weights in one row, of the network that is changed and then trained, and trained and then changed.
+
+    Trained is :func:`normgeom.training.centring.descend`, ten updates of clipped gradients; a rule for which both are
+    equal treats the network as it treats the changed one (thm-sign-flips, prop-rotations).
+
+    Args:
+        ids: ``(batch, length)``.
+        change: :func:`flipped` or :func:`turned`.
+        way: its second argument.
+    """
+    first = descend(change(start, way), ids, optimizer, clip=1.0).model
+    last = change(descend(start, ids, optimizer, clip=1.0).model, way)
+    return tuple(nn.utils.parameters_to_vector(model.parameters()).detach() for model in (first, last))
 
 
 def sign_vectors(d: int) -> Tensor:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from normgeom.training.courses import beside_signs, noise_walks, read_twins, shapes
+from normgeom.training.courses import beside_signs, noise_walks, paired, read_twins, shapes
 from normgeom.training.twins import rate_factor
 from normgeom.view import angles_over_steps, losses_over_steps, occupancy_over_steps
 from normgeom.view.courses import ranks_over_seeds, shapes_over_steps
@@ -147,6 +147,17 @@ def test_tables_of_twins_by_the_names_of_their_norms(tmp_path):
     assert {title: table.loss[0] for title, table in found.items()} == {"LayerNorm": 2.0, "RMSNorm": 3.0}
     with pytest.raises(ValueError, match=r"^folder: expected what normgeom train wrote, there is no .*gains.parquet$"):
         read_twins(tmp_path, "gains")
+
+
+def test_pairs_are_of_one_seed_and_rate():
+    rows = [("RMSNorm", 0.1, 0, 5.0), ("LayerNorm", 0.1, 0, 3.0), ("RMSNorm", 0.1, 1, 9.0), ("LayerNorm", 0.2, 1, 1.0)]
+    losses = pd.DataFrame(rows, columns=["norm", "rate", "seed", "loss"])
+    assert paired(losses).to_dict() == {(0.1, 0): 2.0}, "of another seed or rate? the other way round?"
+    assert paired(losses, "LayerNorm", "RMSNorm").to_dict() == {(0.1, 0): -2.0}
+    with pytest.raises(ValueError, match=r"^of, less: expected two of LayerNorm, RMSNorm, got 'none' and 'LayerNorm'$"):
+        paired(losses, "none")
+    with pytest.raises(ValueError, match="duplicate"):
+        paired(pd.concat([losses, losses]))
 
 
 def test_noise_walks_are_adam_on_normal_numbers():

@@ -1,5 +1,6 @@
 """Flips of signs along the stream: exact for RMSNorm, and seen by LayerNorm."""
 
+import copy
 import itertools
 
 import normgeom as ng
@@ -8,8 +9,18 @@ import torch
 from norm_checks import close
 from normgeom.models.gpt2 import gpt2
 from normgeom.models.untrained import shaken
-from normgeom.training.centring import next_token_loss, unbiased_twins
-from normgeom.training.orbits import flipped, occupancies, orbit, share_along_one, sign_vectors, trained, turned
+from normgeom.training.centring import descend, next_token_loss, unbiased_twins
+from normgeom.training.orbits import (
+    either_order,
+    flipped,
+    moved,
+    occupancies,
+    orbit,
+    share_along_one,
+    sign_vectors,
+    trained,
+    turned,
+)
 from normgeom.training.twins import train, variants
 from tiny_models import token_ids
 
@@ -75,6 +86,33 @@ def test_a_turned_stream(norm, same):
     (logits, stream), (others, turns) = logits_and_stream(model), logits_and_stream(turned(model, q))
     assert torch.allclose(others, logits, atol=1e-12) == same, "a writer, a reader or the head was not turned"
     assert torch.allclose(turns, stream @ q.T, atol=1e-12) == same
+
+
+def test_either_order_is_both_by_hand():
+    start = moved(CONFIG, "rms", 3)
+
+    def rule(parameters):
+        return torch.optim.SGD(parameters, lr=0.1)
+
+    def scaled(model, way):
+        model = copy.deepcopy(model)
+        with torch.no_grad():
+            model.transformer.wpe.weight.mul_(way)
+        return model
+
+    way = torch.tensor(3.0)
+    first = descend(scaled(start, way), IDS, rule, clip=1.0).model
+    last = scaled(descend(start, IDS, rule, clip=1.0).model, way)
+    for got, model in zip(either_order(start, IDS, rule, scaled, way), (first, last), strict=True):
+        assert torch.equal(got, torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert not torch.equal(*either_order(start, IDS, rule, scaled, way)), "one of both twice"
+
+
+def test_what_is_moved_is_away_from_its_start():
+    plain, start = variants(CONFIG, 3, ("rms",))["rms"].state_dict(), moved(CONFIG, "rms", 3)
+    for name, p in start.state_dict().items():
+        off = (p - plain[name]).std()
+        assert p.dtype == torch.float64 and 0.1 < float(off) < 0.35, f"{name} moved by {off:.2f}"
 
 
 @pytest.mark.parametrize("matrix", [torch.eye(5), 2 * torch.eye(6), torch.ones(6, 6)])
