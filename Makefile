@@ -42,7 +42,7 @@ PLAIN    := suite/rounding
 timed = mkdir -p $(dir _build/times/$(1)) && TIMEFORMAT='%U %S %R' && exec 3>&2 && \
   { time $(2) 2>&3; } 2> _build/times/$(1)
 
-.PHONY: book run notebooks colab figures bench record test test-all slow lint unit floors search margins serve clean \
+.PHONY: book run notebooks colab figures bench record claims test test-all slow lint unit floors search margins serve clean \
   help $(NBVAL) $(SUITES) $(PLAIN)
 
 book: $(BOOK)  ## run the chapters and build the pages: _build/html/index.html
@@ -76,6 +76,9 @@ record: | $(VENV)  ## train placements and twins, measure a model again: MODEL=â
 	python -m records zeroed "$(MODEL)" "$(NAME)" "$(TEXT)" --corpus "$(CORPUS)"
 	python -m records massive "$(MODEL)" "$(NAME)" "$(TEXT)" --corpus "$(CORPUS)"
 	python -m records angles "$(MODEL)" "$(NAME)" "$(TEXT)" --corpus "$(CORPUS)" --windows 1024 --length 128
+
+claims: | $(VENV) $(PROFILE)  ## try each measured claim at 20 seeds, where its record is missing or of another version
+	$(KEEP) python -m records claims
 
 test: lint $(SUITES) $(PLAIN) $(NBVAL)  ## style, library, notebooks compared output by output, the pages
 	@python -m press times test

@@ -8,9 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+
+class Verdict(NamedTuple):
+    """What :func:`verify` judged: the largest deviation of a statement, the smallest of its near misses, the line."""
+
+    label: str
+    holds: float
+    breaks: float
+    tol: float
+
+
+verdicts: list[Verdict] = []  # of this process, in order
 
 
 def verify(
@@ -33,7 +46,7 @@ def verify(
         asserts: for measured claims, whether the chapter runs at its default parameters.  Where it does not, a
             ``claim-`` is reported and nothing is raised; any other label asserts always.
 
-    Prints one line, rounded so that it does not change with the machine.
+    Prints one line, rounded so that it does not change with the machine; :data:`verdicts` keeps what it rounds.
 
     Raises:
         ValueError: ``tol`` is not positive and finite, or there is no deviation at all.
@@ -44,6 +57,7 @@ def verify(
     holds, breaks = _extreme("holds", holds, max), _extreme("breaks", breaks, min)
     if not 0 < tol < math.inf:
         raise ValueError(f"tol: expected a positive number, got {tol}")
+    verdicts.append(Verdict(label, holds, breaks, tol))
     if label.startswith("claim-") and not asserts:
         print(
             f"{label}: reported, not asserted (parameters differ from the defaults): "

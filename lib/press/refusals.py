@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from press.book import Book
+from press import seeds
+from press.book import MADE, Book
+from press.cells import cells
 from press.labels import CHECKED, NAMED, NOT_ASSERTED, PREFIXES, Check, Claims
 from press.library import Library
 from press.myst import walk
@@ -78,6 +80,33 @@ def measured_on_what(book: Book, claims: Claims) -> Iterator[str]:
                 yield f"{_at(check)}: {label} does not say what it was measured on (:measured-on: …)"
 
 
+def measured_when(book: Book, claims: Claims) -> Iterator[str]:
+    """Readers must see which claims rest on a recorded table, and which on a run of the chapter."""
+    for name in book.names:
+        written = [] if name in MADE else cells(book, name)
+        for at, cell in enumerate(written):
+            said = "recorded" in str(cell.head.get("measured-on", ""))
+            if any(label.startswith("claim-") for label in cell.verifies) and said != seeds.is_recorded(written, at):
+                how = "a run of the page" if said else "a recorded table"
+                yield f"{cell.file}:{cell.line}: measured-on {'says' if said else 'does not say'} recorded; it is {how}"
+
+
+def claim_untried(book: Book, claims: Claims) -> Iterator[str]:
+    text = (cell for page in book.pages for cell in page.cells if cell.cell_type == "markdown")
+    said = {block.label: block.body for cell in text for block, _ in walk(cell.source)}
+    tried = seeds.tried(book)
+    for claim in seeds.live(book):
+        for message in seeds.amiss(claim, tried.get(claim.label), said.get(claim.label, "")):
+            yield f"{claim.page}: {claim.label} {message}"
+
+
+def bound_of_nothing(book: Book, claims: Claims) -> Iterator[str]:
+    defined = {s.label for s in claims.statements}
+    for claim in seeds.live(book):
+        if claim.theorem and claim.theorem not in defined:
+            yield f"{claim.page}: the bound of {claim.label} is that of {claim.theorem}, which no page defines"
+
+
 def figure_without_alt(book: Book, claims: Claims) -> Iterator[str]:
     for page in book.notebooks:
         for number, cell in enumerate(page.cells, 1):
@@ -141,6 +170,9 @@ RULES = [
     check_without_mutant,
     claim_not_asserted,
     measured_on_what,
+    measured_when,
+    claim_untried,
+    bound_of_nothing,
     figure_without_alt,
     table_without_caption,
     glued_mathematics,

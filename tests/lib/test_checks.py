@@ -6,7 +6,7 @@ import re
 import normgeom as ng
 import pytest
 import torch
-from normgeom.checks import Draws, error, excess, relative
+from normgeom.checks import Draws, error, excess, relative, verdicts
 
 
 def test_a_statement_that_holds_prints_one_line(capsys):
@@ -185,3 +185,12 @@ def test_drawn_constants_and_rows():
     spread = rows.std(-1)
     assert torch.allclose(spread.log10(), torch.tensor([-4.0, -3, -2, -1, 0], dtype=torch.float64), atol=0.05)
     assert bool((rows.mean(-1).abs() > 0.03 * spread).all()), "centred already: a forgotten mean would not show"
+
+
+def test_what_was_judged_is_kept_unrounded():
+    before = len(verdicts)
+    ng.verify("eq-x", [1e-16, 2e-13], [0.4123, 0.5])
+    ng.verify("claim-x", 0.7, 0.6, tol=0.5, asserts=False)
+    with pytest.raises(AssertionError):
+        ng.verify("claim-x", 0.7, 0.6, tol=0.5)
+    assert verdicts[before:] == [("eq-x", 2e-13, 0.4123, 1e-12), *[("claim-x", 0.7, 0.6, 0.5)] * 2], "a failure as well"

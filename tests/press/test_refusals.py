@@ -5,7 +5,7 @@ from click.testing import CliRunner
 from press.book import Book
 from press.cli import main
 from press.labels import Claims
-from press.refusals import RULES, refusals
+from press.refusals import RULES, bound_of_nothing, claim_untried, measured_when, refusals
 from toybook import edit, make
 
 
@@ -117,7 +117,7 @@ def test_refuses(copy, page, change, message):
 
 def test_every_rule_is_seen_refusing(copy):
     """A rule that no case above rings would be an alarm that nobody has heard."""
-    silent = set(RULES)
+    silent = set(RULES) - {measured_when, claim_untried, bound_of_nothing}  # test_seeds.py hears those
     for page, change, _ in CASES.values():
         kept = (copy / f"_build/run/{page}.ipynb").read_bytes()
         edit(copy, page, change)
