@@ -26,7 +26,7 @@ def book(tmp_path) -> Path:
     """The toy book with one claim, of which a deviation is 0.4 of its bound a seed, and 0.2 at least."""
     root = shutil.copytree(TOY, tmp_path / "toy")
     path = root / "chapters/07-angle.md"
-    head, *_, tail = path.read_text("utf-8").split("```{code-cell} ipython3\n")
+    head, *_ = path.read_text("utf-8").split("```{code-cell} ipython3\n")
     cells = (f"```{{code-cell}} ipython3\n{cell}\n```\n" for cell in (PARAMETERS, CHECK))
     path.write_text("\n".join((head, *cells)), "utf-8")
     return root
