@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from press.book import Book
-from press.labels import LISTED, reference
+from press.labels import ALIAS, LISTED, reference
 from press.manifest import manifest
 from press.myst import table
 
@@ -19,6 +19,7 @@ Every statement of the book stands here with what vouches for it.
 *open* that nobody has shown it.
 Each check also tests a near miss, a plausible wrong version of its statement, and must see it fail.
 *Printed* is how closely the statement held, and by how much its wrong version missed.
+The same as data, with what each statement uses and where it is used: <a href="../../manifest.json">manifest.json</a>.
 """
 COLUMNS = ("statement", "status", "tested through", "wrong version", "printed", "check")
 
@@ -40,11 +41,16 @@ def _row(entry: dict) -> list[str]:
     return [
         reference(entry["label"], entry["title"]),
         f"measured on {measured_on}" if entry["status"] == "measured" else entry["status"],
-        _each(", ", (f"`{name}`" for check in checks for name in check["functions"])),
+        _each(", ", (f"`{_short(name)}`" for check in checks for name in check["functions"])),
         _each("; ", (verdict["near_miss"] for verdict in printed)),
         _each("; ", (f"{verdict['holds']} against {verdict['gave']}" for verdict in printed)),
         _each(", ", (f"{{ref}}`cell {check['cell']} <{check['anchor']}>`" for check in checks)),
     ]
+
+
+def _short(name: str) -> str:
+    """A public name as chapters write it, any other without its room and file."""
+    return name if name.startswith(f"{ALIAS}.") else name.rpartition(".")[2]
 
 
 def _each(between: str, words: Iterator[str]) -> str:

@@ -12,14 +12,15 @@ from collections.abc import Iterator
 
 from press.book import Book
 from press.labels import STATED, Claims, Statement
+from press.through import Through
 
 FILE = "manifest.json"
 
 
 def manifest(book: Book) -> dict:
     """``pages``: name → title; ``statements``: one entry a label, in the order of the book."""
-    claims = Claims(book)
-    entries = [_entry(s, claims) for s in claims.statements if s.prefix in STATED]
+    claims, through = Claims(book), Through(book)
+    entries = [_entry(s, claims, through) for s in claims.statements if s.prefix in STATED]
     users = {entry["label"]: [] for entry in entries}
     for entry in entries:
         for used in entry["uses"]:
@@ -40,7 +41,7 @@ def status(s: Statement) -> str:
     return named.get(s.prefix) or ("proved and checked" if s.proved else "checked numerically")
 
 
-def _entry(s: Statement, claims: Claims) -> dict:
+def _entry(s: Statement, claims: Claims, through: Through) -> dict:
     return {
         "label": s.label,
         "kind": s.kind,
@@ -49,13 +50,13 @@ def _entry(s: Statement, claims: Claims) -> dict:
         "cell": s.cell,
         "part_of": s.part_of or None,
         "status": status(s),
-        "checks": list(_checks(s, claims)),
+        "checks": list(_checks(s, claims, through)),
         "seeds": None,  # the record of a claim at many seeds
         "uses": list(_uses(s, claims)),
     }
 
 
-def _checks(s: Statement, claims: Claims) -> Iterator[dict]:
+def _checks(s: Statement, claims: Claims, through: Through) -> Iterator[dict]:
     for check in claims.checks:
         if s.label in check.verifies:
             yield {
@@ -63,7 +64,7 @@ def _checks(s: Statement, claims: Claims) -> Iterator[dict]:
                 "cell": check.cell,
                 "anchor": check.anchor,
                 "measured_on": check.measured_on or None,
-                "functions": check.functions,
+                "functions": through.functions(check),
                 "printed": [
                     {"holds": v.holds, "near_miss": v.mutant, "gave": v.breaks}
                     for v in check.verdicts
