@@ -14,7 +14,7 @@ HEAD = """# The ledger
 
 Every statement of the book stands here with what vouches for it.
 *Proved and checked* means that the text proves it and a cell tests it with numbers;
-*checked numerically* that a cell tests it: it defines something, or follows in the text without a proof of its own;
+*checked numerically* that a cell tests it: a definition, a line of a derivation, a slip in a source;
 *measured* that it was observed on the material named, and says nothing about other material;
 *open* that nobody has shown it.
 Each check also tests a near miss, a plausible wrong version of its statement, and must see it fail.

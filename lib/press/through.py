@@ -71,7 +71,7 @@ class Through:
 
     def functions(self, check: Check) -> list[str]:
         """``ng.…`` for public names, ``room.file.name`` for others; first those that the cell itself names."""
-        parts = [part for part in self._parts(check.page) if part.cell <= check.cell]
+        parts = self._parts(check.page)
         imports = _imports(parts)
         found, wanted = dict.fromkeys(check.functions), set()
         for part in reversed(parts):

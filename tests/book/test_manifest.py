@@ -6,6 +6,7 @@ from posixpath import dirname, join, normpath
 
 import pytest
 from bs4 import BeautifulSoup
+from press.library import Library
 
 STATEMENT = re.compile(r"(thm|prop|cor|lem|claim|def|conj|err|eq)-")
 PROVABLE = {"theorem", "proposition", "corollary", "lemma"}
@@ -198,6 +199,24 @@ def test_a_check_stands_where_it_is_said_and_printed_that(pages, entries):
             assert check["printed"], f"{label}: {anchor} printed nothing of it"
             assert bool(check["measured_on"]) >= (entry["status"] == "measured"), label
     assert checks >= len(entries) - 10
+
+
+def test_functions_are_the_librarys_and_those_in_the_code_are_among_them(pages, entries, book):
+    library = Library(book)
+    public, checks = {o.name for o in library.public}, 0
+    codes = {
+        cell.get("id"): cell.select_one(".cell_input") for soup in pages.values() for cell in soup.select("div.cell")
+    }
+    for entry in entries.values():
+        for check in entry["checks"]:
+            for name in check["functions"]:
+                module, _, last = f"{library.name}.{name}".rpartition(".")
+                known = any(name == o or name.startswith(f"{o}.") for o in public)
+                assert known or last in library.modules[module].definitions, name
+            written = set(re.findall(r"\bng(?:\.[A-Za-z]\w*)+", codes[check["anchor"]].text)) - {"ng.verify"}
+            assert written <= set(check["functions"]), check["anchor"]
+            checks += bool(check["functions"])
+    assert checks > 100
 
 
 def test_the_ledger_says_what_the_manifest_says(html, entries):
