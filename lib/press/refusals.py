@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 
 from press import seeds
 from press.book import MADE, Book
 from press.cells import cells
-from press.labels import CHECKED, NAMED, NOT_ASSERTED, PREFIXES, Check, Claims
+from press.labels import CHECKED, NAMED, NOT_ASSERTED, PREFIXES, STATED, Check, Claims
 from press.library import Library
 from press.myst import walk
 from press.stage import is_table
@@ -157,6 +158,33 @@ def docstring_of_nothing(book: Book, claims: Claims) -> Iterator[str]:
                 yield f"{place}: the docstring names {label}, which no page defines"
 
 
+def used_before_stated(book: Book, claims: Claims) -> Iterator[str]:
+    """A proof refers to what it uses; a look ahead belongs outside of it."""
+    place = {s.label: number for number, s in enumerate(claims.statements)}
+    first: dict[str, int] = {}
+    for number, s in enumerate(claims.statements):
+        first.setdefault(s.page, number)
+    for s in claims.statements:
+        for proof in s.proofs:
+            for label in proof.cites:
+                used = claims.by_label.get(label)
+                ahead = used and place[label] >= first[s.page] + proof.before
+                if ahead and used.prefix in STATED and claims.whole(used) is not s:
+                    where = f"{used.page}, cell {used.cell}"
+                    yield f"{s.page}, cell {proof.cell}: the proof of {s.label} uses {label}, stated later: {where}"
+
+
+def circular_proof(book: Book, claims: Claims) -> Iterator[str]:
+    uses: dict[str, set[str]] = {}
+    for s in claims.statements:
+        cited = (claims.by_label.get(label) for proof in s.proofs for label in proof.cites)
+        uses[s.label] = {claims.whole(used).label for used in cited if used} - {s.label}
+    try:
+        TopologicalSorter(uses).prepare()
+    except CycleError as circle:
+        yield f"proved in a circle: {' from '.join(circle.args[1][::-1])}"
+
+
 def _at(check: Check) -> str:
     return f"{check.page}, cell {check.cell}"
 
@@ -178,4 +206,6 @@ RULES = [
     glued_mathematics,
     glossary_with_colons,
     docstring_of_nothing,
+    used_before_stated,
+    circular_proof,
 ]

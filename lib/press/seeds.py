@@ -38,6 +38,11 @@ class Tried(NamedTuple):
     mutant: float
     version: str
 
+    @property
+    def summary(self) -> dict:
+        """As the manifest has it: ``deviation`` is the largest and ``mutant`` the smallest, in units of the bound."""
+        return dict(tried=self.seeds, held=self.held, deviation=self.deviation, mutant=self.mutant)
+
     def __str__(self) -> str:
         of = f"all {self.seeds}" if self.held == self.seeds else f"{self.held} of {self.seeds}"
         return f"held at {of} seeds, with at most {self.deviation:.0%} of its bound"

@@ -11,6 +11,7 @@ from press.book import CHAPTERS, LEDGER, REFERENCE, Book
 from press.figures import figures
 from press.labels import Check, Claims
 from press.ledger import ledger
+from press.manifest import FILE, dumped, manifest
 from press.reference import reference
 from press.seeds import Tried, tried
 
@@ -45,7 +46,7 @@ def stage(book: Book) -> dict[str, bytes]:
     for name, made in ((LEDGER, ledger), (REFERENCE, reference)):
         if name in book.names:
             files[f"{CHAPTERS}/{name}.md"] = made(book).encode()
-    return files
+    return files | {FILE: dumped(manifest(book))}
 
 
 def put(folder: Path, files: dict[str, bytes]) -> None:

@@ -19,7 +19,7 @@ def test_the_stage_holds_every_page(book):
         "chapters/appendix/bibliography.md",
         "chapters/references.bib",
     }
-    assert {"_static/book.css", "figures/fig-dot.svg"} <= set(files)
+    assert {"_static/book.css", "figures/fig-dot.svg", "manifest.json"} <= set(files)
 
 
 def test_what_did_not_change_keeps_its_time(made, tmp_path):
