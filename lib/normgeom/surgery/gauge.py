@@ -1,4 +1,4 @@
-"""Changes of gauge: what lies along 1 is moved, and what a LayerNorm network computes is not (prop-gauge)."""
+"""Changes of gauge: what lies along 1 is moved, and what a network computes is not (prop-gauge, prop-two-scenarios)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
-from normgeom.models.gpt2 import written
+from normgeom.models.gpt2 import read, written
+from normgeom.models.sites import find_norms
 from normgeom.surgery.dropping import shifted
+from normgeom.surgery.surgery import fold_norms
 from normgeom.survey.runs import of_uniform
 from normgeom.survey.survey import Survey
 
@@ -32,6 +34,39 @@ def with_means_of(model: GPT2LMHeadModel, other: GPT2LMHeadModel) -> GPT2LMHeadM
         raise ValueError("other: expected a model of the same sizes, got one of others")
     for p, wanted in zip(mine, theirs, strict=True):
         p += wanted.to(p).mean(-1, keepdim=True) - p.mean(-1, keepdim=True)
+    return model
+
+
+@torch.no_grad()
+def rotated(model: GPT2LMHeadModel, rotation: Tensor) -> GPT2LMHeadModel:
+    """A copy of a GPT-2 with RMSNorm whose stream is rotated, and which computes the same (prop-two-scenarios).
+
+    Gains and biases are folded first (:func:`normgeom.fold_norms`).  Then everything that writes to the stream writes
+    Qx where it wrote x, and everything that reads it, the head included, takes Q back.  RMSNorm without a gain commutes
+    with Q, the freedom that SliceGPT uses: https://arxiv.org/abs/2401.15024.
+
+    Args:
+        model: every norm an RMSNorm; it stays as it is.
+        rotation: Q, ``(d, d)``, orthogonal.
+
+    Raises:
+        ValueError: ``rotation`` has another shape or is not orthogonal; a norm is a LayerNorm, which does not commute
+            with Q; the model is no GPT-2 with a language-model head.
+    """
+    d = written(model)[0].shape[-1]
+    if rotation.shape != (d, d):
+        raise ValueError(f"rotation: expected shape ({d}, {d}), got {tuple(rotation.shape)}")
+    off = float((rotation.double() @ rotation.double().T - torch.eye(d, dtype=torch.float64)).abs().max())
+    if not off <= d * torch.finfo(rotation.dtype).eps * 8:
+        raise ValueError(f"rotation: expected an orthogonal matrix, QQᵀ is off the identity by {off:.1e}")
+    if kinds := {site.kind for site in find_norms(model)} - {"rms"}:
+        raise ValueError(f"model: expected RMSNorm throughout, which commutes with rotations, got {', '.join(kinds)}")
+    model = fold_norms(copy.deepcopy(model))
+    rows = rotation.T  # of row vectors: x → xQᵀ
+    for p in (*written(model), model.lm_head.weight):
+        p.copy_(p @ rows.to(p))
+    for p in read(model):
+        p.copy_(rotation.to(p) @ p)
     return model
 
 
