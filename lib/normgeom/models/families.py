@@ -90,8 +90,8 @@ def varied(family: str, draw: Draws, seed: int = 0, offset: float = 0.0) -> list
     """
     models = []
     for width, blocks in ((16, 2), (32, 1), (48, 3)):
-        own = dict(word_embed_proj_dim=width) if family == "opt" else {}
-        model = small_model(family, seed, hidden_size=width, num_hidden_layers=blocks, **own)
+        own = {"opt": dict(word_embed_proj_dim=width), "gpt_neo": dict(attention_types=[[["local"], blocks]])}
+        model = small_model(family, seed, hidden_size=width, num_hidden_layers=blocks, **own.get(family, {}))
         for module in model.modules():
             for name in ("eps", "variance_epsilon"):
                 if isinstance(getattr(module, name, None), float):
