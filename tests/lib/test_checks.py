@@ -185,3 +185,12 @@ def test_drawn_constants_and_rows():
     spread = rows.std(-1)
     assert torch.allclose(spread.log10(), torch.tensor([-4.0, -3, -2, -1, 0], dtype=torch.float64), atol=0.05)
     assert bool((rows.mean(-1).abs() > 0.03 * spread).all()), "centred already: a forgotten mean would not show"
+
+
+def test_drawn_cases_are_of_their_sizes_and_the_draws_in_turn():
+    cases = Draws(3).cases(5, 4, 7, zeros=1, repeats=2, low=0.1, high=10)
+    again = Draws(3)
+    for (x, gain, bias, eps), d in zip(cases, (4, 7), strict=True):
+        assert torch.equal(x, again.rows(5, d, 0.1, 10)), "other bounds?"
+        assert torch.equal(gain, again.gain(d, 1, 2)), "zeros and repeats exchanged?"
+        assert torch.equal(bias, again(d)) and eps == again.eps()
