@@ -160,6 +160,12 @@ class Draws:
         sizes = torch.logspace(math.log10(low), math.log10(high), rows, dtype=torch.float64)[:, None]
         return sizes * (self(rows, d) + self(rows, 1))
 
+    def cases(
+        self, rows: int, *sizes: int, zeros: int = 0, repeats: int = 0, low: float = 1e-4, high: float = 1e2
+    ) -> list[tuple[Tensor, Tensor, Tensor, float]]:
+        """For each size ``d`` vectors :meth:`rows`, a gain :meth:`gain`, a bias ``(d,)`` and a constant :meth:`eps`."""
+        return [(self.rows(rows, d, low, high), self.gain(d, zeros, repeats), self(d), self.eps()) for d in sizes]
+
 
 def check_parameters(**parameters: tuple[object, object, Container | type]) -> bool:
     """Check a chapter's parameters before any work; say whether all stand at their defaults.

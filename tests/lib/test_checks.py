@@ -194,3 +194,12 @@ def test_what_was_judged_is_kept_unrounded():
     with pytest.raises(AssertionError):
         ng.verify("claim-x", 0.7, 0.6, tol=0.5)
     assert verdicts[before:] == [("eq-x", 2e-13, 0.4123, 1e-12), *[("claim-x", 0.7, 0.6, 0.5)] * 2], "a failure as well"
+
+
+def test_drawn_cases_are_of_their_sizes_and_the_draws_in_turn():
+    cases = Draws(3).cases(5, 4, 7, zeros=1, repeats=2, low=0.1, high=10)
+    again = Draws(3)
+    for (x, gain, bias, eps), d in zip(cases, (4, 7), strict=True):
+        assert torch.equal(x, again.rows(5, d, 0.1, 10)), "other bounds?"
+        assert torch.equal(gain, again.gain(d, 1, 2)), "zeros and repeats exchanged?"
+        assert torch.equal(bias, again(d)) and eps == again.eps()
