@@ -17,6 +17,7 @@ CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```$", re.M | re.S)
 HEAD = re.compile(r"\A(?:---\n(?P<block>.*?)^---\n|(?P<lines>(?::[\w-]+:[^\n]*\n)+))", re.M | re.S)
 MAGIC = re.compile(r"^[%!].*$", re.M)
 DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+BLOCKS = (ast.For, ast.With)  # names that they make and use are taken for their own
 SCOPES = (*DEFINED, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -41,13 +42,19 @@ class Cell:
     @cached_property
     def makes(self) -> frozenset[str]:
         """The names that it leaves behind."""
-        return frozenset(_bound(self.tree))
+        return frozenset(bound(self.tree))
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """What it uses and does not make: names, and attributes of the library as ``ng.…``."""
+        """What it looks up before it makes it: names, and attributes of the library as ``ng.…``."""
         attributes = (ast.unparse(node) for node in ast.walk(self.tree) if isinstance(node, ast.Attribute))
-        return frozenset(_used(self.tree)) - self.makes | {a for a in attributes if a.startswith(f"{ALIAS}.")}
+        found, made = {a for a in attributes if a.startswith(f"{ALIAS}.")}, set()
+        for node in self.tree.body:
+            alone = ast.Module([node], type_ignores=[])
+            here = set(bound(alone))
+            found |= used(alone) - made - (here if isinstance(node, BLOCKS) else set())
+            made |= here
+        return frozenset(found)
 
     @property
     def is_setup(self) -> bool:
@@ -62,7 +69,7 @@ class Cell:
         return {head["name"] for head in heads if "name" in head}
 
 
-def _bound(scope: ast.AST) -> Iterator[str]:
+def bound(scope: ast.AST) -> Iterator[str]:
     """The names that a scope binds, those of scopes inside it left out."""
     for node in ast.iter_child_nodes(scope):
         if isinstance(node, DEFINED):
@@ -74,17 +81,17 @@ def _bound(scope: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
         if not isinstance(node, SCOPES):
-            yield from _bound(node)
+            yield from bound(node)
 
 
-def _used(scope: ast.AST) -> set[str]:
+def used(scope: ast.AST) -> set[str]:
     """The names that a scope and those inside it look up outside of themselves; of a cell, all that it looks up."""
     found: set[str] = set()
     for node in ast.iter_child_nodes(scope):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             found.add(node.id)
-        inside = _used(node)
-        found |= inside - set(_bound(node)) if isinstance(node, SCOPES) else inside
+        inside = used(node)
+        found |= inside - set(bound(node)) if isinstance(node, SCOPES) else inside
     return found
 
 

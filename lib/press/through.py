@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import ast
-import re
-import symtable
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from press.book import Book, Page
+from press.cells import BLOCKS, MAGIC, bound, used
 from press.labels import ALIAS, FUNCTION, Check
 from press.library import Library
 
-MAGIC = re.compile(r"^[%!].*$", re.M)
 SERVICES = ("checks", "view")  # rooms of the library that every cell may use and no statement is about
 EVERYWHERE = {".verify", ".check_parameters"}
-BLOCKS = (ast.For, ast.With)  # names that they make and use are taken for their own
 REPLACES = (ast.Assign, ast.AnnAssign, ast.FunctionDef, ast.ClassDef, *BLOCKS)
 
 
@@ -30,12 +27,12 @@ class Part:
     node: ast.stmt
 
     @cached_property
-    def _table(self) -> symtable.SymbolTable:
-        return symtable.symtable(ast.unparse(self.node), "cell", "exec")
+    def _tree(self) -> ast.Module:
+        return ast.Module([self.node], type_ignores=[])
 
     @cached_property
     def makes(self) -> set[str]:
-        return {s.get_name() for s in self._table.get_symbols() if s.is_assigned() or s.is_imported()}
+        return set(bound(self._tree))
 
     @cached_property
     def changes(self) -> set[str]:
@@ -52,12 +49,7 @@ class Part:
 
     @cached_property
     def uses(self) -> set[str]:
-        found = {
-            symbol.get_name()
-            for table in _tables(self._table)
-            for symbol in table.get_symbols()
-            if symbol.is_referenced() and (table is self._table or symbol.is_global())
-        }
+        found = used(self._tree)
         return found - self.makes if isinstance(self.node, BLOCKS) else found
 
 
@@ -124,9 +116,3 @@ def _imports(parts: list[Part]) -> dict[str, str]:
             above = getattr(part.node, "module", "")
             found |= {alias.asname or alias.name: f"{above}.{alias.name}" for alias in part.node.names}
     return found
-
-
-def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
-    yield table
-    for inner in table.get_children():
-        yield from _tables(inner)

@@ -18,6 +18,9 @@ USES = {
     "{i: j for i, j in rows if i in seen}": {"rows", "seen"},
     "g = lambda a: a + b": {"b"},
     "ng.secular.mean(x)": {"ng", "x", "ng.secular", "ng.secular.mean"},
+    "x = f(x)\ny = x": {"f", "x"},
+    "x = f(z)\ny = x": {"f", "z"},
+    "for row in rows:\n    row.sort()": {"rows"},
     "%matplotlib inline\nx.y(z)": {"x", "z"},
 }
 
