@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from normgeom.models.placement import Stack
@@ -39,4 +41,22 @@ def shaken(stack: Stack, generator: torch.Generator) -> Stack:
     for parameter in stack.parameters():
         if parameter.dim() == 1:
             parameter += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    return stack
+
+
+@torch.no_grad()
+def scaled(stack: Stack, factor: float) -> Stack:
+    """The stack itself, each matrix of its branches multiplied by a factor: another scale of initialisation.
+
+    Those of queries and keys too, so that attention's scores at a given input change by the square.
+
+    Raises:
+        ValueError: ``factor`` is not a positive, finite number.
+    """
+    if not 0 < factor < math.inf:
+        raise ValueError(f"factor: expected a positive number, got {factor}")
+    for sublayer in stack.sublayers:
+        for parameter in sublayer.branch.parameters():
+            if parameter.dim() == 2:
+                parameter *= factor
     return stack

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from normgeom.models.placement import Stack, Sublayer
 from normgeom.norms.formula import center, rate
-from normgeom.norms.functions import layer_norm
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -93,37 +92,6 @@ def composition(stack: Stack, x: Stream) -> list[Tensor]:
         squares = torch.stack([part.square().sum(-1).mean() for part in parts])
         shares.append(squares / squares.sum())
     return shares
-
-
-def uncorrelated_scales(x: Tensor, variance: float, sublayers: int, generator: torch.Generator) -> Tensor:
-    """The scales s_l of post-norm, ε = 0, where each branch has one variance and covariance 0 with the stream.
-
-    Branches are drawn and made so; their entries and those of ``x`` have mean 0 (prop-identity-path).
-
-    Args:
-        x: ``(d,)``, the stream at the start, which is normalised.
-        variance: of each branch's entries.
-        sublayers: how many.
-        generator: of the branches.
-
-    Returns:
-        ``(sublayers,)``.
-
-    Raises:
-        ValueError: ``variance`` is negative, or ``x`` not of shape ``(d,)`` with d at least 3.
-    """
-    if x.dim() != 1 or len(x) < 3:
-        raise ValueError(f"x: expected shape (d,) with d at least 3, got {tuple(x.shape)}")
-    if not variance >= 0:
-        raise ValueError(f"variance: expected a number >= 0, got {variance}")
-    stream, scales = layer_norm(x, eps=0.0), []
-    for _ in range(sublayers):
-        branch = center(torch.randn(x.shape, generator=generator, dtype=x.dtype))
-        branch = layer_norm(branch - (branch @ stream) / (stream @ stream) * stream, eps=0.0)
-        total = stream + variance**0.5 * branch
-        scales.append(total.std(correction=0))
-        stream = layer_norm(total, eps=0.0)
-    return torch.stack(scales)
 
 
 def _is_plain(norm: nn.Module) -> bool:

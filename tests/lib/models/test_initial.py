@@ -3,7 +3,7 @@
 import pytest
 import torch
 from norm_checks import close, draw, rounding
-from normgeom.models.initial import even_stack, seeded_stack, shaken
+from normgeom.models.initial import even_stack, scaled, seeded_stack, shaken
 from normgeom.models.placement import PLACEMENTS, Stack
 
 
@@ -61,3 +61,16 @@ def test_shaking_moves_gains_and_biases_and_no_matrix():
             moved.append((p - q).detach())
     spread = float(torch.cat(moved).std())
     assert spread == pytest.approx(0.3, rel=0.1), f"moved by {spread}, expected 0.3"
+
+
+@pytest.mark.parametrize("factor", [0.25, 3.0])
+def test_scaling_multiplies_every_matrix_of_the_branches_and_nothing_else(factor):
+    stack = shaken(seeded_stack(0, 16, 2, "sandwich"), torch.Generator().manual_seed(0))
+    before = {name: p.detach().clone() for name, p in stack.named_parameters()}
+    assert scaled(stack, factor) is stack
+    for name, p in stack.named_parameters():
+        expected = factor if name.endswith("weight") and ".branch." in name else 1.0
+        assert torch.equal(p, expected * before[name]), f"{name}: expected {expected} times what it was"
+    for wrong in (0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match=f"factor: expected a positive number, got {wrong}"):
+            scaled(stack, wrong)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from norm_checks import close, draw, rounding
 from normgeom.models.initial import seeded_stack, shaken
-from normgeom.models.paths import composition, jacobian_matrix, uncorrelated_scales, unroll
+from normgeom.models.paths import composition, jacobian_matrix, unroll
 from normgeom.models.placement import PLACEMENTS, Stack
 from normgeom.norms.functions import RMSNorm
 from torch import nn
@@ -96,19 +96,3 @@ def test_composition_refuses_gains_on_the_sum():
         composition(Stack(WIDTH, 4, 1, "post", norm="rms").double(), draw(2, WIDTH))
     assert isinstance(Stack(WIDTH, 4, 1, "post", norm="rms").sublayers[0].sum, RMSNorm)
     composition(small("pre"), draw(2, WIDTH))  # gains before a branch do not matter
-
-
-@pytest.mark.parametrize("variance", [0.0, 0.3, 4.0])
-def test_uncorrelated_branches_give_one_scale(variance):
-    got = uncorrelated_scales(draw(32), variance, 7, torch.Generator().manual_seed(9))
-    expected = torch.full((7,), (1 + variance) ** 0.5, dtype=torch.float64)
-    tol = 4 * 7 * rounding(expected, torch.float64, 32)
-    close(got, expected, tol, "s", "Branches not made orthogonal? A variance for a standard deviation?")
-
-
-def test_uncorrelated_scales_refuses():
-    generator = torch.Generator()
-    with pytest.raises(ValueError, match=r"x: expected shape \(d,\) with d at least 3, got \(2, 4\)"):
-        uncorrelated_scales(draw(2, 4), 0.3, 1, generator)
-    with pytest.raises(ValueError, match=r"variance: expected a number >= 0, got -1"):
-        uncorrelated_scales(draw(8), -1, 1, generator)
