@@ -6,7 +6,7 @@ import re
 import normgeom as ng
 import pytest
 import torch
-from normgeom.checks import Draws, error, excess, relative
+from normgeom.checks import Draws, error, excess, outside, relative
 
 
 def test_a_statement_that_holds_prints_one_line(capsys):
@@ -185,3 +185,10 @@ def test_drawn_constants_and_rows():
     spread = rows.std(-1)
     assert torch.allclose(spread.log10(), torch.tensor([-4.0, -3, -2, -1, 0], dtype=torch.float64), atol=0.05)
     assert bool((rows.mean(-1).abs() > 0.03 * spread).all()), "centred already: a forgotten mean would not show"
+
+
+def test_outside_is_one_at_the_ends_of_an_interval():
+    assert outside(2.0, 6.0, torch.tensor([2.0, 4.0])) == 1 and outside(2.0, 6.0, 6.0) == 1
+    assert outside(2.0, 6.0, 5.0) == 0.5 and outside(2.0, 6.0, torch.tensor([3.0, 8.0])) == 2
+    with pytest.raises(ValueError, match="low, high: expected low < high, got 6 and 2"):
+        outside(6, 2, 3.0)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
+from torch import nn
 
+from normgeom.checks import Draws
 from normgeom.models.placement import Stack
 
 
@@ -60,3 +63,25 @@ def scaled(stack: Stack, factor: float) -> Stack:
             if parameter.dim() == 2:
                 parameter *= factor
     return stack
+
+
+def drawn_stacks(draw: Draws, *placements: str, biases: bool = True) -> Iterator[tuple[str, Stack]]:
+    """Small stacks for checks: of each placement three, of width 8, 16 and 24 and 3, 2 and 1 blocks, :func:`shaken`.
+
+    Weights, gains, biases and ε are drawn anew for each; torch's own generator is seeded by that of ``draw``.
+
+    Args:
+        placements: keys of ``PLACEMENTS``; errors are those of :class:`~normgeom.models.placement.Stack`.
+        biases: whether those of norms and maps are drawn too, or 0.
+
+    Yields:
+        the placement and the stack.
+    """
+    for placement in placements:
+        for width, blocks in ((8, 3), (16, 2), (24, 1)):
+            seed = int(torch.randint(2**31, (), generator=draw.generator))
+            stack = shaken(seeded_stack(seed, width, blocks, placement, eps=draw.eps()), draw.generator)
+            for name, parameter in stack.named_parameters():
+                if name.endswith("bias") and not biases:
+                    nn.init.zeros_(parameter)
+            yield placement, stack

@@ -58,6 +58,31 @@ def unroll(stack: Stack, x: Stream) -> list[Step]:
     return found
 
 
+def path_factors(stack: Stack, x: Stream) -> tuple[Tensor, Tensor]:
+    """By which factor norms on the sum multiply the identity path of each token, gain left out.
+
+    Args:
+        stack: with LayerNorms on the sum.
+        x: the stream at the start.
+
+    Returns:
+        two tensors ``(..., length)``: the product of α/s over all sublayers; and what it would be if each branch were
+        uncorrelated with a stream of variance 1 and ε were 0, the product of (1 + v/α²)^(-1/2) with v the branch's
+        variance (prop-identity-path).
+
+    Raises:
+        ValueError: a sublayer has no norm on the sum.
+    """
+    factor = law = torch.ones(x.shape[:-1], dtype=x.dtype)
+    for step in unroll(stack, x):
+        alpha, norm = step.sublayer.alpha, step.sublayer.sum
+        if isinstance(norm, nn.Identity):
+            raise ValueError("stack: expected a norm on every sum, got a sublayer without")
+        factor = factor * alpha / (step.sum.var(-1, correction=0) + norm.eps).sqrt()
+        law = law / (1 + step.added.var(-1, correction=0) / alpha**2).sqrt()
+    return factor, law
+
+
 def jacobian_matrix(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """The derivative of ``f`` at ``x`` as a matrix ``(outputs, inputs)``, by automatic differentiation, detached."""
     return torch.func.jacrev(f)(x).detach().reshape(-1, x.numel())
