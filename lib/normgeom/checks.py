@@ -109,6 +109,17 @@ def excess(a: Tensor | float, b: Tensor | float) -> float:
     return _largest((_float64(a) - _float64(b)).clamp_min(0))
 
 
+def outside(low: float, high: float, values: Tensor | float) -> float:
+    """How far the farthest of some values is from the middle of an interval, over half its length: 1 at its ends.
+
+    Raises:
+        ValueError: ``low`` is not below ``high``.
+    """
+    if not low < high:
+        raise ValueError(f"low, high: expected low < high, got {low} and {high}")
+    return error(values, (low + high) / 2) / ((high - low) / 2)
+
+
 def _float64(a: Tensor | float) -> Tensor:
     return torch.as_tensor(a).detach().to("cpu", torch.float64)
 

@@ -6,7 +6,7 @@ import re
 import normgeom as ng
 import pytest
 import torch
-from normgeom.checks import Draws, error, excess, relative, verdicts
+from normgeom.checks import Draws, error, excess, outside, relative, verdicts
 
 
 def test_a_statement_that_holds_prints_one_line(capsys):
@@ -203,3 +203,10 @@ def test_drawn_cases_are_of_their_sizes_and_the_draws_in_turn():
         assert torch.equal(x, again.rows(5, d, 0.1, 10)), "other bounds?"
         assert torch.equal(gain, again.gain(d, 1, 2)), "zeros and repeats exchanged?"
         assert torch.equal(bias, again(d)) and eps == again.eps()
+
+
+def test_outside_is_one_at_the_ends_of_an_interval():
+    assert outside(2.0, 6.0, torch.tensor([2.0, 4.0])) == 1 and outside(2.0, 6.0, 6.0) == 1
+    assert outside(2.0, 6.0, 5.0) == 0.5 and outside(2.0, 6.0, torch.tensor([3.0, 8.0])) == 2
+    with pytest.raises(ValueError, match="low, high: expected low < high, got 6 and 2"):
+        outside(6, 2, 3.0)
