@@ -129,7 +129,7 @@ STARTED = (
 AT_SCALES = (
     "Loss in nats a byte, mean of the last {} of {} updates, of pre-norm stacks of 6 blocks with LayerNorm, RMSNorm or "
     "no norm anywhere, without warm-up, for each factor on the initial matrices of the branches, learning rate and "
-    "seed; empty where a loss was not finite."
+    "seed; infinite where one of these losses was not a number."
 )
 
 
@@ -156,8 +156,8 @@ def started(steps: int, kept: Path, processes: int) -> pd.DataFrame:
 
 
 def at_scales(steps: int, kept: Path, processes: int) -> pd.DataFrame:
-    """One row a run of :data:`SCALES`, with its loss."""
-    return _ends(curves(SCALES, steps, kept, processes, scaled_run))
+    """One row a run of :data:`SCALES`, with its loss, infinite where it was not a number."""
+    return _ends(curves(SCALES, steps, kept, processes, scaled_run)).fillna(math.inf)
 
 
 def _ends(runs: pd.DataFrame) -> pd.DataFrame:
