@@ -32,7 +32,9 @@ CHAPTERS := $(if $(PAGES),$(shell grep -l '^jupytext:' $(PAGES)))
 EXECUTED := $(CHAPTERS:chapters/%.md=_build/run/%.ipynb)
 .SECONDARY: $(CHAPTERS:chapters/%.md=_build/src/%.ipynb)
 PRESS    := $(shell find lib/press -name '*.py')
-LIBRARY  := $(shell find lib/normgeom -name '*.py') $(wildcard figures/data/*)
+# What became of claims at many seeds is for the pages; chapters do not read it.
+CLAIMED  := $(wildcard figures/data/claims-*)
+LIBRARY  := $(shell find lib/normgeom -name '*.py') $(filter-out $(CLAIMED),$(wildcard figures/data/*))
 NBVAL    := $(patsubst %,nbval/%,$(wildcard notebooks/*.ipynb notebooks/appendix/*.ipynb))
 # Folders of tests, those that take longest first, and the library's numbers once more under the plainest rounding.
 SUITES   := suite/lib suite/reruns suite/book suite/press suite/records
@@ -134,7 +136,7 @@ _build/run/%.ipynb: _build/src/%.ipynb $(LIBRARY) | $(PROFILE)
 	  { echo "make: chapter $* failed; its cells up to the error are in _build/part/$*.ipynb" >&2; exit 1; }
 	@mv _build/part/$*.ipynb $@
 
-$(BOOK): $(EXECUTED) $(PAGES) $(PRESS) $(wildcard chapters/*.bib _static/*) _config.yml _toc.yml | $(VENV)
+$(BOOK): $(EXECUTED) $(PAGES) $(PRESS) $(CLAIMED) $(wildcard chapters/*.bib _static/*) _config.yml _toc.yml | $(VENV)
 	@$(call timed,book/pages,{ python -m press stage && python -m press site; })
 	@python -m press times book
 
