@@ -46,7 +46,8 @@ def verify(
         asserts: for measured claims, whether the chapter runs at its default parameters.  Where it does not, a
             ``claim-`` is reported and nothing is raised; any other label asserts always.
 
-    Prints one line, rounded so that it does not change with the machine; ``normgeom.checks.verdicts`` keeps what it rounds.
+    Prints one line, rounded so that it does not change with the machine; ``normgeom.checks.verdicts`` keeps what it
+    rounds.
 
     Raises:
         ValueError: ``tol`` is not positive and finite, or there is no deviation at all.
