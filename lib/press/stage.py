@@ -17,7 +17,7 @@ from press.seeds import Tried, tried
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 MARKDOWN = "text/markdown"
-MEASURED = ":::{{container}} measured\n{}.\n:::"
+MEASURED = ":::{{container}} measured\n{}.\n:::\n\n"
 TABLE = """::::{{table}} {caption}
 :name: {name}
 
@@ -85,7 +85,7 @@ def _is_widget_alone(output: nbformat.NotebookNode) -> bool:
 def anchored(notebook: nbformat.NotebookNode, checks: list[Check], tries: dict[str, Tried]) -> nbformat.NotebookNode:
     """The notebook with a target before each check, for the ledger to link to, and how a claim was measured."""
     for check in reversed(checks):
-        target = nbformat.v4.new_markdown_cell(f"({check.anchor})=\n{measured(check, tries)}".strip(), id=check.anchor)
+        target = nbformat.v4.new_markdown_cell(f"{measured(check, tries)}({check.anchor})=", id=check.anchor)
         notebook.cells.insert(check.cell - 1, target)
     return notebook
 
