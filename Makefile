@@ -32,7 +32,9 @@ CHAPTERS := $(if $(PAGES),$(shell grep -l '^jupytext:' $(PAGES)))
 EXECUTED := $(CHAPTERS:chapters/%.md=_build/run/%.ipynb)
 .SECONDARY: $(CHAPTERS:chapters/%.md=_build/src/%.ipynb)
 PRESS    := $(shell find lib/press -name '*.py')
-LIBRARY  := $(shell find lib/normgeom -name '*.py') $(wildcard figures/data/*)
+# What became of claims at many seeds is for the pages; chapters do not read it.
+CLAIMED  := $(wildcard figures/data/claims-*)
+LIBRARY  := $(shell find lib/normgeom -name '*.py') $(filter-out $(CLAIMED),$(wildcard figures/data/*))
 NBVAL    := $(patsubst %,nbval/%,$(wildcard notebooks/*.ipynb notebooks/appendix/*.ipynb))
 # Folders of tests, those that take longest first, and the library's numbers once more under the plainest rounding.
 SUITES   := suite/lib suite/reruns suite/book suite/press suite/records
@@ -42,7 +44,7 @@ PLAIN    := suite/rounding
 timed = mkdir -p $(dir _build/times/$(1)) && TIMEFORMAT='%U %S %R' && exec 3>&2 && \
   { time $(2) 2>&3; } 2> _build/times/$(1)
 
-.PHONY: book run notebooks colab figures bench record test test-all slow lint unit floors search margins serve clean \
+.PHONY: book run notebooks colab figures bench record claims test test-all slow lint unit floors search margins serve clean \
   help $(NBVAL) $(SUITES) $(PLAIN)
 
 book: $(BOOK)  ## run the chapters and build the pages: _build/html/index.html
@@ -76,6 +78,9 @@ record: | $(VENV)  ## train placements and twins, measure a model again: MODEL=â
 	python -m records zeroed "$(MODEL)" "$(NAME)" "$(TEXT)" --corpus "$(CORPUS)"
 	python -m records massive "$(MODEL)" "$(NAME)" "$(TEXT)" --corpus "$(CORPUS)"
 	python -m records angles "$(MODEL)" "$(NAME)" "$(TEXT)" --corpus "$(CORPUS)" --windows 1024 --length 128
+
+claims: | $(VENV) $(PROFILE)  ## try each measured claim at 20 seeds, where its record is missing or of another version
+	$(KEEP) python -m records claims
 
 test: lint $(SUITES) $(PLAIN) $(NBVAL)  ## style, library, notebooks compared output by output, the pages
 	@python -m press times test
@@ -131,7 +136,7 @@ _build/run/%.ipynb: _build/src/%.ipynb $(LIBRARY) | $(PROFILE)
 	  { echo "make: chapter $* failed; its cells up to the error are in _build/part/$*.ipynb" >&2; exit 1; }
 	@mv _build/part/$*.ipynb $@
 
-$(BOOK): $(EXECUTED) $(PAGES) $(PRESS) $(wildcard chapters/*.bib _static/*) _config.yml _toc.yml | $(VENV)
+$(BOOK): $(EXECUTED) $(PAGES) $(PRESS) $(CLAIMED) $(wildcard chapters/*.bib _static/*) _config.yml _toc.yml | $(VENV)
 	@$(call timed,book/pages,{ python -m press stage && python -m press site; })
 	@python -m press times book
 

@@ -4,6 +4,7 @@ import click
 
 from records import (
     angles,
+    claims,
     dropping,
     gains,
     massive,
@@ -17,7 +18,21 @@ from records import (
     zeroed,
 )
 
-COMMANDS = (angles, dropping, gains, massive, norms, overhead, placement, quote, speed, training, watched, zeroed)
+COMMANDS = (
+    angles,
+    claims,
+    dropping,
+    gains,
+    massive,
+    norms,
+    overhead,
+    placement,
+    quote,
+    speed,
+    training,
+    watched,
+    zeroed,
+)
 main = click.Group("records", {module.__name__.rpartition(".")[2]: module.main for module in COMMANDS})
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ def measure_speed(rounds: int, folder: Path) -> None:
         "the versions ran in turns: converted to RMSNorm by to_rms_norm, and with no norms at all, the bound on what "
         "any replacement can save.",
         folder,
-        model="GPT-2 of random weights with its head, float32; small: 12 layers of 768; the other 4 of 128",
+        model="GPT-2 of random weights with its head, float32; GPT-2 small: 12 layers of 768; small: 4 of 128",
         rounds=rounds,
         norms="torch.nn.LayerNorm in the original, normgeom.RMSNorm in the converted model",
     )

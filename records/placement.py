@@ -1,8 +1,10 @@
-"""Where norms stand and whether training succeeds: learning rate × warm-up × placement × depth, and a deep stack."""
+"""Whether training succeeds: placement × depth × learning rate × warm-up; a deep stack; many seeds; norms × scale."""
 
 import json
 import math
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
 from itertools import islice, product
 from multiprocessing import get_context
 from pathlib import Path
@@ -14,7 +16,9 @@ from normgeom.models.placement import LanguageModel, Stack
 from normgeom.records import FOLDER, record
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, random_windows
+from normgeom.training.byte_models import first_over_last, train_bytes, varying_share
 from normgeom.training.fitting import fit
+from torch import Tensor
 from tqdm.auto import tqdm
 
 WIDTH, HEADS, LENGTH, BATCH, LAST = 64, 4, 65, 8, 20
@@ -22,6 +26,15 @@ SWEEP = dict(
     placement=("pre", "post", "deepnorm"), layers=(6, 18), rate=(3e-4, 1e-3, 3e-3), warmup=(0, 100), seed=(0, 1, 2)
 )
 DEEP = dict(placement=("pre", "post", "deepnorm"), layers=(48,), rate=(1e-3,), warmup=(0,), seed=(0, 1, 2))
+STARTS = dict(rate=(1.5e-3, 2e-3, 3e-3), seed=tuple(range(21)), placement=("post", "deepnorm"))
+SCALES = dict(norm=("layer", "rms", "none"), scale=(0.5, 1.0, 2.0), rate=(1e-3, 3e-3, 1e-2, 3e-2), seed=(0, 1, 2))
+NAMES = ("sweep-placement", "deep-placement", "starts-placement", "scales-placement")
+
+
+@cache
+def text() -> Tensor:
+    """What all models here learn, as bytes."""
+    return byte_tokens("".join(load_corpus("stdlib").texts()))
 
 
 def run(placement: str, layers: int, rate: float, warmup: int, seed: int, steps: int) -> list[float]:
@@ -29,19 +42,34 @@ def run(placement: str, layers: int, rate: float, warmup: int, seed: int, steps:
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     model = LanguageModel(256, LENGTH, Stack(WIDTH, HEADS, layers, placement), scale=1 / math.sqrt(WIDTH))
-    tokens = byte_tokens("".join(load_corpus("stdlib").texts()))
-    return fit(model, islice(random_windows(tokens, LENGTH, BATCH, seed), steps), rate, warmup)
+    return fit(model, islice(random_windows(text(), LENGTH, BATCH, seed), steps), rate, warmup)
 
 
-def curves(grid: dict, steps: int, kept: Path, processes: int) -> pd.DataFrame:
-    """All runs of a grid, one row each, with ``losses``; those that stand in the file ``kept`` are not run again."""
+def start(rate: float, seed: int, placement: str, steps: int) -> list[float]:
+    """Of a run as the chapter makes it: the loss, the share that varies, the first block's gradient over the last's."""
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)  # in which the chapter draws weights
+    model, losses = train_bytes(text(), placement, 6, rate, steps, seed)
+    probe = next(random_windows(text(), LENGTH, 64, seed + 1000))
+    return [sum(losses[-10:]) / 10, varying_share(model, probe), first_over_last(model, probe)]
+
+
+def scaled_run(norm: str, scale: float, rate: float, seed: int, steps: int) -> list[float]:
+    """The losses of a pre-norm model of 6 blocks, with its initial matrices multiplied by ``scale``."""
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    return train_bytes(text(), "pre", 6, rate, steps, seed, norm=norm, scale=scale)[1]
+
+
+def curves(grid: dict, steps: int, kept: Path, processes: int, run: Callable[..., list[float]] = run) -> pd.DataFrame:
+    """What ``run`` gives for each of a grid, a row each, ``losses``; what stands in ``kept`` is not run again."""
     kept.parent.mkdir(parents=True, exist_ok=True)
     lines = kept.read_text().splitlines() if kept.exists() else []
     done = {tuple(json.loads(line)["key"]): json.loads(line)["losses"] for line in lines}
     keys = [(*values, steps) for values in product(*grid.values())]
     todo = [key for key in keys if key not in done]
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool, kept.open("a") as out:
-        jobs = {pool.submit(run, *key): key for key in todo}
+        jobs = {pool.submit(run, **dict(zip([*grid, "steps"], key, strict=True))): key for key in todo}
         for job in tqdm(as_completed(jobs), total=len(jobs), unit="run"):
             done[jobs[job]] = job.result()
             out.write(json.dumps(dict(key=jobs[job], losses=job.result())) + "\n")
@@ -50,44 +78,88 @@ def curves(grid: dict, steps: int, kept: Path, processes: int) -> pd.DataFrame:
 
 
 @click.command()
-@click.option("--steps", default=200, help="Updates of each run of the sweep.")
+@click.option("--only", type=click.Choice(NAMES), multiple=True, help="Which records to write; all by default.")
+@click.option("--steps", default=200, help="Updates of each run of the sweep of placements.")
 @click.option("--deep-steps", default=150, help="Updates of each run of the deep stack.")
+@click.option("--short-steps", default=120, help="Updates of each run of many seeds and of the sweep of scales.")
 @click.option("--processes", default=2, help="Runs at a time.")
 @click.option("--folder", default=FOLDER, type=click.Path(path_type=Path), help="Where the records go.")
 @click.option("--kept", default="_build/placement.jsonl", type=click.Path(path_type=Path), help="Finished runs.")
-def main(steps: int, deep_steps: int, processes: int, folder: Path, kept: Path) -> None:
-    """Write sweep-placement and deep-placement; an interrupted run goes on where it stopped."""
-    common = dict(
-        model=f"byte language model, {WIDTH} wide, {HEADS} heads, LayerNorm, Xavier-normal matrices, embeddings and "
-        "head of standard deviation 1/√d",
-        corpus="the standard library's documentation strings (corpus stdlib), "
-        f"batches of {BATCH} windows of {LENGTH - 1} predicted bytes",
-        optimizer="Adam, β = 0.9 and 0.98, no decay, no clipping, linear warm-up, then constant",
-    )
-    sweep = curves(SWEEP, steps, kept, processes)
-    sweep["loss"] = sweep.losses.map(lambda losses: sum(losses[-LAST:]) / LAST)
-    record(
-        "sweep-placement",
-        sweep.drop(columns="losses"),
-        f"Loss in nats a byte, mean of the last {LAST} of {steps} updates, for each placement, number of blocks, "
-        "learning rate, length of warm-up and seed.",
-        folder,
-        **common,
-        seeds="0, 1, 2: of weights and batches",
-    )
-    deep = curves(DEEP, deep_steps, kept, processes)
+def main(
+    only: tuple[str, ...], steps: int, deep_steps: int, short_steps: int, processes: int, folder: Path, kept: Path
+) -> None:
+    """Write the records of placements; an interrupted run goes on where it stopped."""
+    for name in only or NAMES:
+        if name == "sweep-placement":
+            table, what, batch = swept(steps, kept, processes), SWEPT.format(LAST, steps), BATCH
+        elif name == "deep-placement":
+            table, what, batch = deep_losses(deep_steps, kept, processes), DEEP_LOSSES, BATCH
+        elif name == "starts-placement":
+            table, what, batch = started(short_steps, kept, processes), STARTED.format(short_steps), 4
+        else:
+            table, what, batch = at_scales(short_steps, kept, processes), AT_SCALES.format(LAST, short_steps), 4
+        seeds = sorted(set(table.seed))
+        record(
+            name,
+            table,
+            what,
+            folder,
+            model=f"byte language model, {WIDTH} wide, {HEADS} heads, LayerNorm unless said otherwise, Xavier-normal "
+            "matrices, embeddings and head of standard deviation 1/√d",
+            corpus="the standard library's documentation strings (corpus stdlib), "
+            f"batches of {batch} windows of {LENGTH - 1} predicted bytes",
+            optimizer="Adam, β = 0.9 and 0.98, no decay, no clipping, linear warm-up, then constant",
+            seeds=f"{', '.join(map(str, seeds))}: of weights and batches",
+        )
+
+
+SWEPT = (
+    "Loss in nats a byte, mean of the last {} of {} updates, for each placement, number of blocks, learning rate, "
+    "length of warm-up and seed."
+)
+DEEP_LOSSES = (
+    f"Loss in nats a byte, means of ten updates, of stacks of {DEEP['layers'][0]} blocks without warm-up, at a "
+    f"learning rate of {DEEP['rate'][0]:g}."
+)
+STARTED = (
+    "Of stacks of 6 blocks after {} updates without warm-up: loss in nats a byte, mean of the last ten; share of the "
+    "final stream's mean square that varies from token to token; length of the gradient of the first block's W₂ over "
+    "that of the last one's."
+)
+AT_SCALES = (
+    "Loss in nats a byte, mean of the last {} of {} updates, of pre-norm stacks of 6 blocks with LayerNorm, RMSNorm or "
+    "no norm anywhere, without warm-up, for each factor on the initial matrices of the branches, learning rate and "
+    "seed; infinite where one of these losses was not a number."
+)
+
+
+def swept(steps: int, kept: Path, processes: int) -> pd.DataFrame:
+    """One row a run of :data:`SWEEP`, with its loss."""
+    return _ends(curves(SWEEP, steps, kept, processes))
+
+
+def deep_losses(steps: int, kept: Path, processes: int) -> pd.DataFrame:
+    """One row for each ten updates of a run of :data:`DEEP`."""
     rows = [
         dict(placement=r.placement, layers=r.layers, seed=r.seed, step=i + 10, loss=sum(r.losses[i : i + 10]) / 10)
-        for r in deep.itertuples()
-        for i in range(0, deep_steps, 10)
+        for r in curves(DEEP, steps, kept, processes).itertuples()
+        for i in range(0, steps, 10)
     ]
-    record(
-        "deep-placement",
-        pd.DataFrame(rows),
-        f"Loss in nats a byte, means of ten updates, of stacks of {DEEP['layers'][0]} blocks without warm-up, at a "
-        f"learning rate of {DEEP['rate'][0]:g}.",
-        folder,
-        **common,
-        seeds="0, 1, 2: of weights and batches",
-    )
-    click.echo(sweep.pivot_table("loss", ["layers", "placement"], ["rate", "warmup"]).round(2).to_string())
+    return pd.DataFrame(rows)
+
+
+def started(steps: int, kept: Path, processes: int) -> pd.DataFrame:
+    """One row a run of :data:`STARTS`, with what :func:`start` gives."""
+    runs = curves(STARTS, steps, kept, processes, start)
+    found = pd.DataFrame(runs.losses.tolist(), columns=["loss", "varying", "first_over_last"])
+    return pd.concat([runs.drop(columns="losses"), found], axis=1)
+
+
+def at_scales(steps: int, kept: Path, processes: int) -> pd.DataFrame:
+    """One row a run of :data:`SCALES`, with its loss, infinite where it was not a number."""
+    return _ends(curves(SCALES, steps, kept, processes, scaled_run)).fillna(math.inf)
+
+
+def _ends(runs: pd.DataFrame) -> pd.DataFrame:
+    loss = runs.losses.map(lambda losses: sum(losses[-LAST:]) / LAST)
+    return runs.drop(columns="losses").assign(loss=loss)

@@ -8,9 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+
+class Verdict(NamedTuple):
+    """What :func:`verify` judged: the largest deviation of a statement, the smallest of its near misses, the line."""
+
+    label: str
+    holds: float
+    breaks: float
+    tol: float
+
+
+verdicts: list[Verdict] = []  # of this process, in order
 
 
 def verify(
@@ -33,7 +46,8 @@ def verify(
         asserts: for measured claims, whether the chapter runs at its default parameters.  Where it does not, a
             ``claim-`` is reported and nothing is raised; any other label asserts always.
 
-    Prints one line, rounded so that it does not change with the machine.
+    Prints one line, rounded so that it does not change with the machine; ``normgeom.checks.verdicts`` keeps what it
+    rounds.
 
     Raises:
         ValueError: ``tol`` is not positive and finite, or there is no deviation at all.
@@ -44,6 +58,7 @@ def verify(
     holds, breaks = _extreme("holds", holds, max), _extreme("breaks", breaks, min)
     if not 0 < tol < math.inf:
         raise ValueError(f"tol: expected a positive number, got {tol}")
+    verdicts.append(Verdict(label, holds, breaks, tol))
     if label.startswith("claim-") and not asserts:
         print(
             f"{label}: reported, not asserted (parameters differ from the defaults): "
@@ -93,6 +108,17 @@ def relative(a: Tensor | float, b: Tensor | float) -> float:
 def excess(a: Tensor | float, b: Tensor | float) -> float:
     """By how much an entry of ``a`` is above that of ``b`` at most; 0 where none is.  Shapes broadcast."""
     return _largest((_float64(a) - _float64(b)).clamp_min(0))
+
+
+def outside(low: float, high: float, values: Tensor | float) -> float:
+    """How far the farthest of some values is from the middle of an interval, over half its length: 1 at its ends.
+
+    Raises:
+        ValueError: ``low`` is not below ``high``.
+    """
+    if not low < high:
+        raise ValueError(f"low, high: expected low < high, got {low} and {high}")
+    return error(values, (low + high) / 2) / ((high - low) / 2)
 
 
 def _float64(a: Tensor | float) -> Tensor:
@@ -145,6 +171,12 @@ class Draws:
         """Vectors ``(rows, d)`` whose spreads run from ``low`` to ``high`` in equal ratios, with means of that size."""
         sizes = torch.logspace(math.log10(low), math.log10(high), rows, dtype=torch.float64)[:, None]
         return sizes * (self(rows, d) + self(rows, 1))
+
+    def cases(
+        self, rows: int, *sizes: int, zeros: int = 0, repeats: int = 0, low: float = 1e-4, high: float = 1e2
+    ) -> list[tuple[Tensor, Tensor, Tensor, float]]:
+        """For each size ``d`` vectors :meth:`rows`, a gain :meth:`gain`, a bias ``(d,)`` and a constant :meth:`eps`."""
+        return [(self.rows(rows, d, low, high), self.gain(d, zeros, repeats), self(d), self.eps()) for d in sizes]
 
 
 def check_parameters(**parameters: tuple[object, object, Container | type]) -> bool:

@@ -10,10 +10,13 @@ from pathlib import Path
 import nbformat
 
 from press.book import Book, Page
-from press.myst import roles, walk
+from press.myst import Block, references, walk
 
-PROVABLE = {"thm": "prf:theorem", "prop": "prf:proposition", "cor": "prf:corollary", "lem": "prf:lemma"}
+PROOF = "prf:proof"
+PROVABLE = {"thm", "prop", "cor", "lem"}
 CHECKED = {"eq", "claim", "err", *PROVABLE}
+LISTED = CHECKED | {"conj"}
+STATED = LISTED | {"def"}
 ROLES = {"eq": "eq", **dict.fromkeys(("fig", "tab"), "numref"), **dict.fromkeys(("sec", "ex", "sol"), "ref")}
 PREFIXES = CHECKED | {"def", "conj", "fig", "sec", "ex", "sol", "tab"}
 ALIAS = "ng"  # what the chapters call the library
@@ -24,15 +27,31 @@ LINE = re.compile(r"(?P<label>[\w-]+): (?P<rest>.+)")
 MUTANT = re.compile(r"(?P<holds>.+); with (?P<mutant>.+?) (?P<breaks>(?:> )?\S+)")
 
 
+@dataclass(frozen=True)
+class Proof:
+    """A proof: the labels that it refers to, and how many labels of its page stand before it."""
+
+    cell: int
+    cites: list[str]
+    before: int
+
+
 @dataclass
 class Statement:
-    """A label, where it is defined, and whether a proof stands by it."""
+    """A label, where it is defined, and what is said of it.
+
+    ``kind`` is what a reader calls it: theorem, equation, observation; ``cites`` are the labels in its own text;
+    ``part_of`` is the statement in whose text or proof it stands, an empty string where it stands alone.
+    """
 
     label: str
     page: str
     cell: int
     title: str = ""
-    inside: tuple[str, ...] = ()
+    kind: str = ""
+    part_of: str = ""
+    cites: list[str] = field(default_factory=list)
+    proofs: list[Proof] = field(default_factory=list)
     proved: bool = False
 
     @property
@@ -42,7 +61,7 @@ class Statement:
     @property
     def link(self) -> str:
         """A reference to it in MyST, with its title."""
-        return f"{{{role(self.label)}}}`{self.label}`" + (f" ({self.title})" if self.title else "")
+        return reference(self.label, self.title)
 
 
 @dataclass(frozen=True)
@@ -83,6 +102,14 @@ class Claims:
         return [statement for page in self.pages for statement in page_statements(page)]
 
     @cached_property
+    def by_label(self) -> dict[str, Statement]:
+        return {statement.label: statement for statement in self.statements}
+
+    def whole(self, s: Statement) -> Statement:
+        """The statement that ``s`` is part of, or itself: who refers to an equation of a theorem uses the theorem."""
+        return self.by_label.get(s.part_of, s)
+
+    @cached_property
     def checks(self) -> list[Check]:
         return [
             _check(page, number, cell)
@@ -97,34 +124,48 @@ def role(label: str) -> str:
     return ROLES.get(label.partition("-")[0], "prf:ref")
 
 
+def reference(label: str, title: str = "") -> str:
+    """A reference in MyST, with the title behind it."""
+    return f"{{{role(label)}}}`{label}`" + (f" ({title})" if title else "")
+
+
 def page_statements(page: Page) -> list[Statement]:
-    """The labels of a page in order; proofs are credited to the statement before them and to what they cite."""
+    """The labels of a page in order, each with its proofs.
+
+    A proof is that of the nearest statement above it which can have one, and of the equations in both.  What it refers
+    to is what it uses: a remark on what comes later stands outside of it.
+    """
     found: list[Statement] = []
-    cited: set[str] = set()
+    proven: Statement | None = None
     for number, cell in enumerate(page.cells, 1):
         if cell.cell_type == "code":
-            for captioned in (cell.metadata.get("mystnb", {}).get("figure", {}), cell.metadata.get("table", {})):
+            for kind, captioned in (
+                ("figure", cell.metadata.get("mystnb", {}).get("figure", {})),
+                ("table", cell.metadata.get("table", {})),
+            ):
                 if "name" in captioned:
-                    found.append(Statement(captioned["name"], page.name, number))
+                    found.append(Statement(captioned["name"], page.name, number, kind=kind))
             continue
         for block, inside in walk(cell.source):
             if block.label:
-                found.append(Statement(block.label, page.name, number, block.argument, inside))
-            if block.name == "prf:proof":
-                cited |= set(roles(block.body, "eq"))
-                _credit(found)
+                found.append(_stated(block, inside, page.name, number, proven))
+            if block.name == PROOF:
+                proven = next((s for s in reversed(found) if s.prefix in PROVABLE), None)
+                if proven:
+                    proven.proofs.append(Proof(number, references(block.body), len(found)))
+    proved = {s.label for s in found if s.proofs}
     for statement in found:
-        statement.proved |= statement.label in cited or "prf:proof" in statement.inside
+        statement.proved |= bool({statement.label, statement.part_of} & proved)
     return found
 
 
-def _credit(found: list[Statement]) -> None:
-    """Mark what a proof proves: the nearest statement above that can have one, and the equations in it."""
-    for statement in reversed(found):
-        statement.proved |= bool(set(PROVABLE.values()) & set(statement.inside))
-        if statement.prefix in PROVABLE:
-            statement.proved = True
-            return
+def _stated(block: Block, inside: tuple[Block, ...], page: str, cell: int, proven: Statement | None) -> Statement:
+    in_proof = PROOF in [outer.name for outer in inside]
+    around = [outer.label for outer in inside if outer.name.startswith("prf:") and outer.label]
+    part_of = (proven.label if proven else "") if in_proof else (around[-1] if around else "")
+    kind = "equation" if block.kind == "math" or block.name == "math" else block.name.removeprefix("prf:")
+    cites = references(f"{block.argument}\n{block.body}")
+    return Statement(block.label, page, cell, block.argument, kind, part_of, cites, proved=in_proof)
 
 
 def _check(page: Page, number: int, cell: nbformat.NotebookNode) -> Check:

@@ -1,4 +1,4 @@
-"""The ledger: every statement of the book beside its check."""
+"""The ledger: every statement of the book beside its check, as a page; a view of the manifest."""
 
 from __future__ import annotations
 
@@ -6,51 +6,59 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from press.book import Book
-from press.labels import CHECKED, Check, Claims, Statement
+from press.labels import ALIAS, LISTED, reference
+from press.manifest import manifest
 from press.myst import table
 
 HEAD = """# The ledger
 
 Every statement of the book stands here with what vouches for it.
 *Proved and checked* means that the text proves it and a cell tests it with numbers;
-*checked numerically* that a cell tests it;
+*checked numerically* that a cell tests it: a definition, a line of a derivation, a slip in a source;
 *measured* that it was observed on the material named, and says nothing about other material;
 *open* that nobody has shown it.
 Each check also tests a near miss, a plausible wrong version of its statement, and must see it fail.
 *Printed* is how closely the statement held, and by how much its wrong version missed.
+*Seeds* are those at which the page that measures a claim was run: how many, at how many it held, and the share of its
+bound that it used at most; a claim without them rests on recorded runs, which are named.
+The same as data, with what each statement uses and where it is used: <a href="../../manifest.json">manifest.json</a>.
 """
-COLUMNS = ("statement", "status", "tested through", "wrong version", "printed", "check")
-LISTED = CHECKED | {"conj"}
+COLUMNS = ("statement", "status", "seeds", "tested through", "wrong version", "printed", "check")
 
 
 def ledger(book: Book) -> str:
     """The ledger as a MyST page."""
-    claims = Claims(book)
-    titles = {page.name: page.title for page in book.pages}
+    content = manifest(book)
+    listed = [entry for entry in content["statements"] if entry["label"].partition("-")[0] in LISTED]
     parts = [HEAD]
-    for page, group in groupby(claims.statements, key=lambda s: s.page):
-        if listed := [s for s in group if s.prefix in LISTED]:
-            parts += [f"## {titles[page]}\n", table(COLUMNS, _rows(listed, claims))]
+    for page, group in groupby(listed, key=lambda entry: entry["page"]):
+        parts += [f"## {content['pages'][page]}\n", table(COLUMNS, map(_row, group))]
     return "\n".join(parts)
 
 
-def _rows(statements: list[Statement], claims: Claims) -> Iterator[list[str]]:
-    for s in statements:
-        checks = [check for check in claims.checks if s.label in check.verifies]
-        verdicts = [v for check in checks for v in check.verdicts if v.label == s.label and v.mutant]
-        yield [
-            s.link,
-            _status(s, checks),
-            ", ".join(dict.fromkeys(f"`{name}`" for check in checks for name in check.functions)),
-            "; ".join(dict.fromkeys(v.mutant for v in verdicts)),
-            "; ".join(dict.fromkeys(f"{v.holds} against {v.breaks}" for v in verdicts)),
-            ", ".join(f"{{ref}}`cell {check.cell} <{check.anchor}>`" for check in checks),
-        ]
+def _row(entry: dict) -> list[str]:
+    checks = entry["checks"]
+    printed = [verdict for check in checks for verdict in check["printed"]]
+    measured_on = "; ".join(dict.fromkeys(check["measured_on"] or "" for check in checks))
+    return [
+        reference(entry["label"], entry["title"]),
+        f"measured on {measured_on}" if entry["status"] == "measured" else entry["status"],
+        _seeds(entry["seeds"]),
+        _each(", ", (f"`{_short(name)}`" for check in checks for name in check["functions"])),
+        _each("; ", (verdict["near_miss"] for verdict in printed)),
+        _each("; ", (f"{verdict['holds']} against {verdict['gave']}" for verdict in printed)),
+        _each(", ", (f"{{ref}}`cell {check['cell']} <{check['anchor']}>`" for check in checks)),
+    ]
 
 
-def _status(s: Statement, checks: list[Check]) -> str:
-    if s.prefix == "conj":
-        return "open"
-    if s.prefix == "claim":
-        return "measured on " + "; ".join(dict.fromkeys(check.measured_on for check in checks))
-    return "proved and checked" if s.proved else "checked numerically"
+def _seeds(tried: dict | None) -> str:
+    return "{held} of {tried}, {deviation:.0%}".format(**tried) if tried else ""
+
+
+def _short(name: str) -> str:
+    """A public name as chapters write it, any other without its room and file."""
+    return name if name.startswith(f"{ALIAS}.") else name.rpartition(".")[2]
+
+
+def _each(between: str, words: Iterator[str]) -> str:
+    return between.join(dict.fromkeys(words))

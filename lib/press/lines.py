@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from press.book import Book, Page
+from press.book import Book, Page, chapter_number
 
 
 @dataclass(frozen=True)
@@ -67,4 +67,10 @@ def too_long(book: Book) -> Iterator[str]:
 
 
 def _together(found: list[Count]) -> Count:
-    return Count("all", [n for count in found for n in count.cells], [n for count in found for n in count.checks])
+    """Of the numbered chapters; an appendix answers for itself alone."""
+    chapters = [count for count in found if chapter_number(count.name) is not None]
+    return Count(
+        "chapters",
+        [n for count in chapters for n in count.cells],
+        [n for count in chapters for n in count.checks],
+    )

@@ -19,6 +19,7 @@ NAME = re.compile(r"\{([\w:.-]+)\}$")
 OPTION = re.compile(r":([\w-]+):[ \t]*(.*)")
 # A code span is matched first and has no name, so that a role quoted in one is left alone.
 ROLE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)|\{(?P<name>[\w:.-]+)\}(`+)(?P<text>.+?)\3", re.S)
+REFERENCES = ("prf:ref", "eq", "ref", "numref")
 NO_MYST_INSIDE = {"math", "code", "code-block", "code-cell", "literalinclude", "raw", "bibliography"}
 
 _parser = (
@@ -66,17 +67,23 @@ def blocks(text: str) -> list[Block]:
     return [found[start] for start in sorted(found)]
 
 
-def walk(text: str, inside: tuple[str, ...] = ()) -> Iterator[tuple[Block, tuple[str, ...]]]:
-    """Every block, outer before inner, with the names of the directives around it."""
+def walk(text: str, inside: tuple[Block, ...] = ()) -> Iterator[tuple[Block, tuple[Block, ...]]]:
+    """Every block, outer before inner, with the directives around it, the outermost first."""
     for block in blocks(text):
         yield block, inside
         if block.kind == "directive" and block.name not in NO_MYST_INSIDE:
-            yield from walk(block.body, (*inside, block.name))
+            yield from walk(block.body, (*inside, block))
 
 
 def roles(text: str, name: str) -> Iterator[str]:
     """The contents of the roles called ``name``."""
     return (match["text"] for match in ROLE.finditer(text) if match["name"] == name)
+
+
+def references(text: str) -> list[str]:
+    """The labels that ``text`` refers to, each once; a reference with words of its own is ``words <label>``."""
+    written = (found for role in REFERENCES for found in roles(text, role))
+    return list(dict.fromkeys(found.rpartition("<")[2].rstrip("> ") for found in written))
 
 
 def table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 
-from press.book import Book
-from press.labels import CHECKED, NAMED, NOT_ASSERTED, PREFIXES, Check, Claims
+from press import seeds
+from press.book import MADE, Book
+from press.cells import cells
+from press.labels import CHECKED, NAMED, NOT_ASSERTED, PREFIXES, STATED, Check, Claims
 from press.library import Library
 from press.myst import walk
 from press.stage import is_table
@@ -78,6 +81,33 @@ def measured_on_what(book: Book, claims: Claims) -> Iterator[str]:
                 yield f"{_at(check)}: {label} does not say what it was measured on (:measured-on: …)"
 
 
+def measured_when(book: Book, claims: Claims) -> Iterator[str]:
+    """Readers must see which claims rest on a recorded table, and which on a run of the chapter."""
+    for name in book.names:
+        written = [] if name in MADE else cells(book, name)
+        for at, cell in enumerate(written):
+            said = "recorded" in str(cell.head.get("measured-on", ""))
+            if any(label.startswith("claim-") for label in cell.verifies) and said != seeds.is_recorded(written, at):
+                how = "a run of the page" if said else "a recorded table"
+                yield f"{cell.file}:{cell.line}: measured-on {'says' if said else 'does not say'} recorded; it is {how}"
+
+
+def claim_untried(book: Book, claims: Claims) -> Iterator[str]:
+    text = (cell for page in book.pages for cell in page.cells if cell.cell_type == "markdown")
+    said = {block.label: block.body for cell in text for block, _ in walk(cell.source)}
+    tried = seeds.tried(book)
+    for claim in seeds.live(book):
+        for message in seeds.amiss(claim, tried.get(claim.label), said.get(claim.label, "")):
+            yield f"{claim.page}: {claim.label} {message}"
+
+
+def bound_of_nothing(book: Book, claims: Claims) -> Iterator[str]:
+    defined = {s.label for s in claims.statements}
+    for claim in seeds.live(book):
+        if claim.theorem and claim.theorem not in defined:
+            yield f"{claim.page}: the bound of {claim.label} is that of {claim.theorem}, which no page defines"
+
+
 def figure_without_alt(book: Book, claims: Claims) -> Iterator[str]:
     for page in book.notebooks:
         for number, cell in enumerate(page.cells, 1):
@@ -128,6 +158,33 @@ def docstring_of_nothing(book: Book, claims: Claims) -> Iterator[str]:
                 yield f"{place}: the docstring names {label}, which no page defines"
 
 
+def used_before_stated(book: Book, claims: Claims) -> Iterator[str]:
+    """A proof refers to what it uses; a look ahead belongs outside of it."""
+    place = {s.label: number for number, s in enumerate(claims.statements)}
+    first: dict[str, int] = {}
+    for number, s in enumerate(claims.statements):
+        first.setdefault(s.page, number)
+    for s in claims.statements:
+        for proof in s.proofs:
+            for label in proof.cites:
+                used = claims.by_label.get(label)
+                ahead = used and place[label] >= first[s.page] + proof.before
+                if ahead and used.prefix in STATED and claims.whole(used) is not s:
+                    where = f"{used.page}, cell {used.cell}"
+                    yield f"{s.page}, cell {proof.cell}: the proof of {s.label} uses {label}, stated later: {where}"
+
+
+def circular_proof(book: Book, claims: Claims) -> Iterator[str]:
+    uses: dict[str, set[str]] = {}
+    for s in claims.statements:
+        cited = (claims.by_label.get(label) for proof in s.proofs for label in proof.cites)
+        uses[s.label] = {claims.whole(used).label for used in cited if used} - {s.label}
+    try:
+        TopologicalSorter(uses).prepare()
+    except CycleError as circle:
+        yield f"proved in a circle: {' from '.join(circle.args[1][::-1])}"
+
+
 def _at(check: Check) -> str:
     return f"{check.page}, cell {check.cell}"
 
@@ -141,9 +198,14 @@ RULES = [
     check_without_mutant,
     claim_not_asserted,
     measured_on_what,
+    measured_when,
+    claim_untried,
+    bound_of_nothing,
     figure_without_alt,
     table_without_caption,
     glued_mathematics,
     glossary_with_colons,
     docstring_of_nothing,
+    used_before_stated,
+    circular_proof,
 ]

@@ -11,10 +11,13 @@ from press.book import CHAPTERS, LEDGER, REFERENCE, Book
 from press.figures import figures
 from press.labels import Check, Claims
 from press.ledger import ledger
+from press.manifest import FILE, dumped, manifest
 from press.reference import reference
+from press.seeds import Tried, tried
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 MARKDOWN = "text/markdown"
+MEASURED = ":::{{container}} measured\n{}.\n:::\n\n"
 TABLE = """::::{{table}} {caption}
 :name: {name}
 
@@ -31,18 +34,19 @@ def stage(book: Book) -> dict[str, bytes]:
             for path in book.root.glob(pattern)
             if path.is_file()
         }
-    claims = Claims(book)
+    claims, tries = Claims(book), tried(book)
     for page in book.pages:
         if page.is_notebook:
             checks = [check for check in claims.checks if check.page == page.name]
-            files[f"{CHAPTERS}/{page.name}.ipynb"] = dumps(tabled(anchored(still(page.notebook), checks))).encode()
+            staged = tabled(anchored(still(page.notebook), checks, tries))
+            files[f"{CHAPTERS}/{page.name}.ipynb"] = dumps(staged).encode()
         else:
             files[f"{CHAPTERS}/{page.name}.md"] = page.cells[0].source.encode()
     files |= {f"figures/{name}.svg": svg.encode() for name, svg in figures(book).items()}
     for name, made in ((LEDGER, ledger), (REFERENCE, reference)):
         if name in book.names:
             files[f"{CHAPTERS}/{name}.md"] = made(book).encode()
-    return files
+    return files | {FILE: dumped(manifest(book))}
 
 
 def put(folder: Path, files: dict[str, bytes]) -> None:
@@ -78,12 +82,20 @@ def _is_widget_alone(output: nbformat.NotebookNode) -> bool:
     return WIDGET in kinds and kinds <= {WIDGET, "text/plain"}
 
 
-def anchored(notebook: nbformat.NotebookNode, checks: list[Check]) -> nbformat.NotebookNode:
-    """The notebook with a target before each check, for the ledger to link to."""
+def anchored(notebook: nbformat.NotebookNode, checks: list[Check], tries: dict[str, Tried]) -> nbformat.NotebookNode:
+    """The notebook with a target before each check, for the ledger to link to, and how a claim was measured."""
     for check in reversed(checks):
-        target = nbformat.v4.new_markdown_cell(f"({check.anchor})=", id=check.anchor)
+        target = nbformat.v4.new_markdown_cell(f"{measured(check, tries)}({check.anchor})=", id=check.anchor)
         notebook.cells.insert(check.cell - 1, target)
     return notebook
+
+
+def measured(check: Check, tries: dict[str, Tried]) -> str:
+    """A line that says on what a check measured, and at how many seeds what it verifies held."""
+    if not check.measured_on:
+        return ""
+    held = {str(tries[label]) for label in check.verifies if label in tries}
+    return MEASURED.format("; ".join(["Measured on " + check.measured_on, *sorted(held)]))
 
 
 def tabled(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:

@@ -6,7 +6,7 @@ import re
 import normgeom as ng
 import pytest
 import torch
-from normgeom.checks import Draws, error, excess, relative
+from normgeom.checks import Draws, error, excess, outside, relative, verdicts
 
 
 def test_a_statement_that_holds_prints_one_line(capsys):
@@ -185,3 +185,28 @@ def test_drawn_constants_and_rows():
     spread = rows.std(-1)
     assert torch.allclose(spread.log10(), torch.tensor([-4.0, -3, -2, -1, 0], dtype=torch.float64), atol=0.05)
     assert bool((rows.mean(-1).abs() > 0.03 * spread).all()), "centred already: a forgotten mean would not show"
+
+
+def test_what_was_judged_is_kept_unrounded():
+    before = len(verdicts)
+    ng.verify("eq-x", [1e-16, 2e-13], [0.4123, 0.5])
+    ng.verify("claim-x", 0.7, 0.6, tol=0.5, asserts=False)
+    with pytest.raises(AssertionError):
+        ng.verify("claim-x", 0.7, 0.6, tol=0.5)
+    assert verdicts[before:] == [("eq-x", 2e-13, 0.4123, 1e-12), *[("claim-x", 0.7, 0.6, 0.5)] * 2], "a failure as well"
+
+
+def test_drawn_cases_are_of_their_sizes_and_the_draws_in_turn():
+    cases = Draws(3).cases(5, 4, 7, zeros=1, repeats=2, low=0.1, high=10)
+    again = Draws(3)
+    for (x, gain, bias, eps), d in zip(cases, (4, 7), strict=True):
+        assert torch.equal(x, again.rows(5, d, 0.1, 10)), "other bounds?"
+        assert torch.equal(gain, again.gain(d, 1, 2)), "zeros and repeats exchanged?"
+        assert torch.equal(bias, again(d)) and eps == again.eps()
+
+
+def test_outside_is_one_at_the_ends_of_an_interval():
+    assert outside(2.0, 6.0, torch.tensor([2.0, 4.0])) == 1 and outside(2.0, 6.0, 6.0) == 1
+    assert outside(2.0, 6.0, 5.0) == 0.5 and outside(2.0, 6.0, torch.tensor([3.0, 8.0])) == 2
+    with pytest.raises(ValueError, match="low, high: expected low < high, got 6 and 2"):
+        outside(6, 2, 3.0)

@@ -215,6 +215,7 @@ def test_help_and_version():
 # several processes
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_table_of_one(arguments, undisturbed, tmp_path):
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*launch, "-m", "normgeom.cli", *arguments, "--out", str(tmp_path)]
@@ -235,6 +236,7 @@ def test_two_processes_give_the_table_of_one(arguments, undisturbed, tmp_path):
 # a kill
 
 
+@pytest.mark.slow
 def test_a_killed_survey_goes_on(folder, arguments, undisturbed, tmp_path):
     """The model comes by its name out of the hub's cache, as after a download."""
     cached = tmp_path / "home" / "hub" / "models--org--tiny"

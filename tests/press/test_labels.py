@@ -18,7 +18,13 @@ def test_statements_of_the_toy_book(book):
     found = {s.label: s for s in Claims(book).statements}
     assert found["thm-mean"].title == "The norm $|x|$ shrinks"
     assert found["fig-dot"].cell == 4
-    assert {label for label, s in found.items() if s.proved} == {"thm-mean", "eq-mean", "eq-shorter"}
+    assert {label for label, s in found.items() if s.proved} == {"thm-mean", "eq-shorter"}
+    assert {found[label].kind for label in ("eq-mean", "eq-short", "eq-shorter")} == {"equation"}
+    assert [found[label].kind for label in ("thm-mean", "claim-right", "tab-squares")] == [
+        "theorem",
+        "observation",
+        "table",
+    ]
 
 
 def test_a_proof_is_credited_to_the_statement_before_it():
@@ -29,9 +35,29 @@ def test_a_proof_is_credited_to_the_statement_before_it():
     assert not found["lem-a"].proved
 
 
-def test_equations_in_or_cited_by_a_proof_are_proved():
-    text = "$$a$$ (eq-cited)\n\n$$b$$ (eq-alone)\n\n::::{prf:proof}\nBy {eq}`eq-cited`\n\n$$c$$ (eq-inside)\n::::\n"
-    assert {label for label, s in stated(text).items() if s.proved} == {"eq-cited", "eq-inside"}
+A = ":::::{prf:lemma} A\n:label: lem-a\n\n::::{note}\n$$a$$ (eq-in-a)\n::::\n:::::\n\n"
+USING = "::::{prf:proof}\nBy {eq}`eq-before`, {eq}`words <eq-in-a>` and {prf:ref}`lem-b`\n\n$$c$$ (eq-inside)\n::::\n\n"
+B = ":::{prf:lemma} B, see {eq}`eq-before`\n:label: lem-b\nAs {prf:ref}`lem-a`.\n:::\n"
+TEXT = "$$b$$ (eq-before)\n\n" + A + USING + B
+
+
+def test_equations_in_a_statement_and_in_its_proof_are_part_of_it_and_proved():
+    found = stated(TEXT)
+    assert {label: s.part_of for label, s in found.items() if s.part_of} == {"eq-in-a": "lem-a", "eq-inside": "lem-a"}
+    assert {label for label, s in found.items() if s.proved} == {"lem-a", "eq-in-a", "eq-inside"}
+
+
+def test_a_proof_uses_what_it_refers_to_and_does_not_prove_it():
+    found = stated(TEXT)
+    (proof,) = found["lem-a"].proofs
+    assert proof.cites == ["lem-b", "eq-before", "eq-in-a"]
+    assert proof.before == 3
+    assert not found["eq-before"].proved
+
+
+def test_a_statement_refers_to_what_its_title_and_its_text_name():
+    assert stated(TEXT)["lem-b"].cites == ["lem-a", "eq-before"]
+    assert stated(TEXT)["lem-a"].cites == []
 
 
 def test_checks_of_the_toy_book(book):

@@ -24,9 +24,13 @@ def test_every_checked_or_open_label_has_a_row(book):
 
 def test_a_row_says_what_vouches_for_the_statement(book):
     assert rows(book)["eq-short"] == (
-        "| {eq}`eq-short` | checked numerically | `ng.center`, `ng.secular.mean` | the mean \\| forgotten "
+        "| {eq}`eq-short` | checked numerically |  | `ng.center`, `ng.secular.mean` | the mean \\| forgotten "
         "| error ≤ 1e-12 against 3e-02 | {ref}`cell 3 <check-02-mean-3>` |"
     )
+
+
+def test_a_claim_says_at_how_many_seeds_it_held(book):
+    assert rows(book)["claim-right"].split(" | ")[2] == "20 of 20, 69%"
 
 
 def test_the_four_statuses(book):

@@ -1,12 +1,22 @@
 """The Makefile on the toy book: what runs, what does not run again, what a failure says."""
 
 import re
+from collections import Counter
+from pathlib import Path
 
 from toybook import make
+
+TESTS = Path(__file__).parents[1]
 
 
 def ran(done):
     return re.findall(r"^running (\S+)$", done.stdout, re.M)
+
+
+def test_no_two_files_of_tests_share_a_name():
+    names = Counter(path.name for path in TESTS.rglob("test_*.py"))
+    twice = [name for name, times in names.items() if times > 1]
+    assert not twice, f"`make slow` collects all rooms in one process and would mistake one for the other: {twice}"
 
 
 def test_nothing_changed_nothing_runs(made):

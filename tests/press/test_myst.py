@@ -12,7 +12,7 @@ def test_nested_fences_of_both_kinds():
     outer, *_ = blocks(text)
     assert (outer.name, outer.argument, outer.label) == ("prf:theorem", "A *title*", "thm-a")
     assert (outer.start, outer.end) == (0, 10)
-    assert [(b.name, inside) for b, inside in walk(text) if b.kind == "directive"] == [
+    assert [(b.name, tuple(outer.name for outer in inside)) for b, inside in walk(text) if b.kind == "directive"] == [
         ("prf:theorem", ()),
         ("note", ("prf:theorem",)),
         ("math", ("prf:theorem", "note")),

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from normgeom.models.placement import LanguageModel, Stack
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, random_windows
+from normgeom.training.byte_models import first_over_last, train_bytes, varying_share
 from normgeom.training.fitting import fit
 
 pytestmark = pytest.mark.slow
@@ -20,12 +21,15 @@ def small(monkeypatch, tmp_path):
     grid = dict(placement=("pre", "post"), layers=(1,), rate=(1e-3,), warmup=(0, 5), seed=(3,))
     monkeypatch.setattr(placement, "SWEEP", grid)
     monkeypatch.setattr(placement, "DEEP", dict(grid, warmup=(0,)))
+    monkeypatch.setattr(placement, "STARTS", dict(rate=(1e-3,), seed=(3, 4), placement=("post",)))
+    monkeypatch.setattr(placement, "SCALES", dict(norm=("none", "rms"), scale=(0.5,), rate=(1e-3,), seed=(3,)))
     monkeypatch.setattr("normgeom.records.FOLDER", tmp_path)
     return placement, tmp_path
 
 
 def run(placement, folder):
-    options = ["--steps", "20", "--deep-steps", "20", "--processes", "1", "--folder", folder, "--kept", folder / "kept"]
+    steps = ["--steps", "20", "--deep-steps", "20", "--short-steps", "20"]
+    options = [*steps, "--processes", "1", "--folder", folder, "--kept", folder / "kept"]
     done = CliRunner().invoke(placement.main, [str(o) for o in options], catch_exceptions=False)
     assert done.exit_code == 0, done.output
 
@@ -44,6 +48,20 @@ def test_the_record_is_of_the_runs_and_finished_runs_are_kept(small):
     losses = fit(model, [next(windows) for _ in range(20)], 1e-3, 5)
     got = table.query("placement == 'post' and warmup == 5").loss.iloc[0]
     assert got == pytest.approx(sum(losses) / 20, rel=1e-4), "another seed, text, schedule or placement"
+
+    starts, scales = ng.recorded("starts-placement").table, ng.recorded("scales-placement").table
+    assert starts.seed.tolist() == [3, 4] and scales.norm.tolist() == ["none", "rms"]
+    torch.set_default_dtype(torch.float64)
+    try:
+        model, losses = train_bytes(tokens, "post", 6, 1e-3, 20, seed=4)
+        _, bare = train_bytes(tokens, "pre", 6, 1e-3, 20, seed=3, norm="none", scale=0.5)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    probe = next(random_windows(tokens, 65, 64, 1004))
+    measured = [sum(losses[-10:]) / 10, varying_share(model, probe), first_over_last(model, probe)]
+    got = starts.loc[1, ["loss", "varying", "first_over_last"]].tolist()
+    assert got == pytest.approx(measured, rel=1e-3), "another seed, or another model measured"
+    assert scales.loss[0] == pytest.approx(sum(bare) / 20, rel=1e-4), "another norm, scale or seed"
 
     kept = folder / "kept"
     lines = kept.read_text().splitlines()

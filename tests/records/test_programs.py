@@ -53,6 +53,29 @@ def test_zeroed_gains_turn_the_embeddings(encoder, text, folder, monkeypatch):
     assert table["last", "smallest", 3] == pytest.approx(expected, abs=1e-5)
 
 
+def test_draws_of_zeroed_gains_differ_and_are_those_of_their_seed(encoder, text, folder, monkeypatch):
+    from records import zeroed
+
+    monkeypatch.setattr(zeroed, "DRAWN", (3, 16))
+    how = ("zeroed", encoder, "tiny", text, "--corpus", "words", "--windows", 6, "--length", 8, "--part", "draws")
+    run(*how, "--draws", 3, "--seed", 5)
+    table = ng.recorded("zeroed-draws-tiny").table.set_index(["k", "seed"]).mean_cosine
+    assert [*table[3].index] == [*table[16].index] == [5, 6, 7]
+    assert table[3].nunique() == 3, "the same coordinates in every draw?"
+    assert np.ptp(table[16]) < 1e-6, "with all silenced the draw cannot matter: were the gains put back between cases?"
+
+    model = AutoModel.from_pretrained(encoder).eval()
+    ids = windows(encoder, text, 6, 8)
+    with torch.no_grad():
+        before = model(ids).last_hidden_state.mean(1)
+        generator = torch.Generator().manual_seed(6)
+        for site in ng.find_norms(model):
+            site.module.weight[torch.randperm(site.dim, generator=generator)[:3]] = 0
+        after = model(ids).last_hidden_state.mean(1)
+    expected = float(torch.nn.functional.cosine_similarity(before, after).mean())
+    assert table[3, 6] == pytest.approx(expected, abs=1e-5)
+
+
 def test_massive_coordinates(encoder, text, folder):
     run("massive", encoder, "tiny", text, "--corpus", "words", "--windows", 6, "--length", 8)
     table = ng.recorded("massive-tiny").table

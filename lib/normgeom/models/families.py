@@ -77,6 +77,29 @@ def scattered(model: nn.Module, draw: Draws, offset: float = 0.0) -> nn.Module:
     return model
 
 
+def varied(family: str, draw: Draws, seed: int = 0, offset: float = 0.0) -> list[nn.Module]:
+    """Three :func:`small_model` s of one family, :func:`scattered`: other widths and depths, each norm with its own ε.
+
+    Args:
+        family, seed: as in :func:`small_model`.
+        draw: where the ε come from (:meth:`normgeom.checks.Draws.eps`), and what is added to the weights.
+        offset: as in :func:`scattered`.
+
+    Returns:
+        the models, of width 16, 32 and 48 with 2, 1 and 3 blocks.
+    """
+    models = []
+    for width, blocks in ((16, 2), (32, 1), (48, 3)):
+        own = {"opt": dict(word_embed_proj_dim=width), "gpt_neo": dict(attention_types=[[["local"], blocks]])}
+        model = small_model(family, seed, hidden_size=width, num_hidden_layers=blocks, **own.get(family, {}))
+        for module in model.modules():
+            for name in ("eps", "variance_epsilon"):
+                if isinstance(getattr(module, name, None), float):
+                    setattr(module, name, draw.eps())
+        models.append(scattered(model, draw, offset))
+    return models
+
+
 def random_model(family: str, seed: int) -> nn.Module:
     """A :func:`small_model`, :func:`scattered`, both from one seed; errors are as there."""
     return scattered(small_model(family, seed), Draws(seed))

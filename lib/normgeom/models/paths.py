@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from normgeom.models.placement import Stack, Sublayer
 from normgeom.norms.formula import center, rate
-from normgeom.norms.functions import layer_norm
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -59,6 +58,31 @@ def unroll(stack: Stack, x: Stream) -> list[Step]:
     return found
 
 
+def path_factors(stack: Stack, x: Stream) -> tuple[Tensor, Tensor]:
+    """By which factor norms on the sum multiply the identity path of each token, gain left out.
+
+    Args:
+        stack: with LayerNorms on the sum.
+        x: the stream at the start.
+
+    Returns:
+        two tensors ``(..., length)``: the product of α/s over all sublayers; and what it would be if each branch were
+        uncorrelated with a stream of variance 1 and ε were 0, the product of (1 + v/α²)^(-1/2) with v the branch's
+        variance (prop-identity-path).
+
+    Raises:
+        ValueError: a sublayer has no norm on the sum.
+    """
+    factor = law = torch.ones(x.shape[:-1], dtype=x.dtype)
+    for step in unroll(stack, x):
+        alpha, norm = step.sublayer.alpha, step.sublayer.sum
+        if isinstance(norm, nn.Identity):
+            raise ValueError("stack: expected a norm on every sum, got a sublayer without")
+        factor = factor * alpha / (step.sum.var(-1, correction=0) + norm.eps).sqrt()
+        law = law / (1 + step.added.var(-1, correction=0) / alpha**2).sqrt()
+    return factor, law
+
+
 def jacobian_matrix(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """The derivative of ``f`` at ``x`` as a matrix ``(outputs, inputs)``, by automatic differentiation, detached."""
     return torch.func.jacrev(f)(x).detach().reshape(-1, x.numel())
@@ -93,37 +117,6 @@ def composition(stack: Stack, x: Stream) -> list[Tensor]:
         squares = torch.stack([part.square().sum(-1).mean() for part in parts])
         shares.append(squares / squares.sum())
     return shares
-
-
-def uncorrelated_scales(x: Tensor, variance: float, sublayers: int, generator: torch.Generator) -> Tensor:
-    """The scales s_l of post-norm, ε = 0, where each branch has one variance and covariance 0 with the stream.
-
-    Branches are drawn and made so; their entries and those of ``x`` have mean 0 (prop-identity-path).
-
-    Args:
-        x: ``(d,)``, the stream at the start, which is normalised.
-        variance: of each branch's entries.
-        sublayers: how many.
-        generator: of the branches.
-
-    Returns:
-        ``(sublayers,)``.
-
-    Raises:
-        ValueError: ``variance`` is negative, or ``x`` not of shape ``(d,)`` with d at least 3.
-    """
-    if x.dim() != 1 or len(x) < 3:
-        raise ValueError(f"x: expected shape (d,) with d at least 3, got {tuple(x.shape)}")
-    if not variance >= 0:
-        raise ValueError(f"variance: expected a number >= 0, got {variance}")
-    stream, scales = layer_norm(x, eps=0.0), []
-    for _ in range(sublayers):
-        branch = center(torch.randn(x.shape, generator=generator, dtype=x.dtype))
-        branch = layer_norm(branch - (branch @ stream) / (stream @ stream) * stream, eps=0.0)
-        total = stream + variance**0.5 * branch
-        scales.append(total.std(correction=0))
-        stream = layer_norm(total, eps=0.0)
-    return torch.stack(scales)
 
 
 def _is_plain(norm: nn.Module) -> bool:

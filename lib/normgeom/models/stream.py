@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from normgeom.checks import Draws
 from normgeom.models.layouts import layout_of
 from normgeom.models.sites import evaluating, find_norms, forward
 from normgeom.norms.formula import center, rate, widen
@@ -248,3 +249,33 @@ def effects(c: Stream, x: Stream, w: Stream, eps: float, centered: bool = True) 
     whole, share = torch.linalg.vecdot(w, n), torch.linalg.vecdot(n, c * per_unit) / d
     ratio = (per_unit / rate(x - c, eps)).squeeze(-1)
     return Effects(read, whole - (whole - read) / ratio, read - share * whole, share, ratio)
+
+
+class Case(NamedTuple):
+    """Streams in parts and what reads them, all drawn (:func:`drawn_case`).
+
+    Attributes:
+        pieces: ``(parts, 20, d)``.
+        x: their sum, ``(20, d)``.
+        readout: of 30 tokens.
+    """
+
+    pieces: Stream
+    x: Stream
+    readout: Readout
+
+
+def drawn_case(draw: Draws, d: int, parts: int, centered: bool) -> Case:
+    """Twenty streams of so many parts, with means, so short that ε counts; gain, bias, ε and head are drawn as well.
+
+    The first part is large in the middle coordinate.
+
+    Raises:
+        ValueError: fewer than 2 parts, or d below 3.
+    """
+    if parts < 2 or d < 3:
+        raise ValueError(f"parts, d: expected at least 2 and 3, got {parts} and {d}")
+    eps = draw.eps(1e-6, 1e-3)
+    pieces = eps**0.5 * (draw(parts, 20, d) + 0.5)
+    pieces[0, :, d // 2] += 10 * eps**0.5
+    return Case(pieces, pieces.sum(0), Readout(draw.gain(d), draw(d), eps, centered, draw(30, d), draw(30)))

@@ -58,6 +58,13 @@ def compare(model: nn.Module, changed: Mapping[str, nn.Module], batches: Iterabl
     return table.rename_axis("model")
 
 
+def least_divergence(model: nn.Module, changed: nn.Module, ids: Tensor) -> float:
+    """The smallest KL at any position of token ids ``(batch, length)``, of ``changed`` from ``model``, in nats."""
+    with torch.no_grad():
+        p, q = (forward(m, ids).logits.double().log_softmax(-1) for m in (model, changed))
+        return float((p.exp() * (p - q)).sum(-1).min())
+
+
 def without_subtraction(model: nn.Module, sites: Iterable[str] | None = None) -> nn.Module:
     """A copy that shares the parameters, after :func:`normgeom.drop_mean_subtraction` at the sites of these names."""
     return drop_mean_subtraction(_sharing(model), sites)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from normgeom.models.initial import scaled
 from normgeom.models.placement import LanguageModel, Stack
 from normgeom.text.tokens import random_windows
 from normgeom.training.fitting import fit, next_token_loss
@@ -33,6 +34,8 @@ def train_bytes(
     seed: int,
     warmup: int = 0,
     batch: int = 4,
+    norm: str = "layer",
+    scale: float = 1.0,
 ) -> tuple[LanguageModel, list[float]]:
     """A byte model, 64 wide, trained on windows of a text by :func:`normgeom.training.fitting.fit`.
 
@@ -47,6 +50,8 @@ def train_bytes(
         updates: how many; 0 for a model as it starts.
         seed: of weights and batches.
         batch: windows of 65 bytes, of which 64 are predicted.
+        norm: ``"layer"``, ``"rms"`` or ``"none"``.
+        scale: by which all matrices of the branches are multiplied before the first update.
 
     Returns:
         the model, and the loss of each batch before its update in nats a byte.
@@ -57,7 +62,7 @@ def train_bytes(
     if updates < 0:
         raise ValueError(f"updates: expected a number >= 0, got {updates}")
     torch.manual_seed(seed)
-    stack = Stack(WIDTH, HEADS, blocks, placement)
+    stack = scaled(Stack(WIDTH, HEADS, blocks, placement, norm), scale)
     model = LanguageModel(256, LENGTH, stack, scale=1 / math.sqrt(WIDTH)).float()
     batches = random_windows(text, LENGTH, batch, seed)
     return model, fit(model, itertools.islice(batches, updates), rate, warmup)

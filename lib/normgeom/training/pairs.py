@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from normgeom.checks import Draws
+from normgeom.models.gpt2 import gpt2
+from normgeom.models.untrained import shaken
 from normgeom.text.tokens import byte_tokens, random_windows, windows
 from normgeom.training.twins import train, twins
 
@@ -48,6 +51,21 @@ def pairs(config: GPT2Config, seeds: Iterable[int], device: str | torch.device =
     if not made:
         raise ValueError("seeds: expected at least one, got none")
     return made
+
+
+def tiny_pairs(draw: Draws, seed: int) -> list[tuple[GPT2LMHeadModel, GPT2LMHeadModel]]:
+    """Three pairs of tiny twins ``(LayerNorm, RMSNorm)`` of other sizes, away from their start: for statements.
+
+    They know 64 tokens and 16 positions, have 2, 3 and 4 blocks of width 16, 10 and 24, each pair an ε that ``draw``
+    gives, and are float64, every parameter moved (:func:`normgeom.models.untrained.shaken`), in a pair alike.
+    """
+    found = []
+    for width, layers, heads in ((16, 2, 2), (10, 3, 1), (24, 4, 3)):
+        config = gpt2(64, 16, width, layers, heads)
+        config.layer_norm_epsilon = draw.eps()
+        layer, rms = twins(config, seed)
+        found.append((shaken(layer.double(), 0.3, seed), shaken(rms.double(), 0.3, seed)))
+    return found
 
 
 def train_pairs(networks: Mapping[tuple[str, int], GPT2LMHeadModel], ids: Tensor, steps: int) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -13,7 +14,11 @@ from torch import Tensor
 
 from normgeom.models.gradients import power_law
 from normgeom.models.growth import Growth
+from normgeom.models.placement import PLACEMENTS
 from normgeom.view.style import COLORS, WIDTH, style
+
+if TYPE_CHECKING:
+    from normgeom.models.behaviour import Behaviour
 
 # What the placements of normgeom.models.placement are called in words.
 WORDS = {
@@ -252,3 +257,20 @@ def _points_and_power(axis: Axes, values: Sequence[int], lengths: Tensor, dash: 
     line = np.exp(float(lengths.log().mean()) + power * (x - x.mean()))
     axis.loglog(values, line, dash, color=LOOKS[name]["color"], lw=1.2, label=name)
     return power
+
+
+def name_of(behaviour: Behaviour, line: float = 0.02) -> str | None:
+    """The placement that answers in this way, in words; None if none of them does.
+
+    Args:
+        behaviour: a block's, of :func:`normgeom.models.behaviour.behaviour`.
+        line: below it a relative change counts as none.
+
+    Post-norm and DeepNorm answer alike; such a block is called a post-norm.
+    """
+    yes = (behaviour.before < line, behaviour.after < line, behaviour.sum < line)
+    for name, rule in PLACEMENTS.items():
+        if yes == (rule.before, rule.after, rule.sum) and not rule.deep:
+            parallel = ", parallel" if behaviour.parallel < line else ""
+            return WORDS[name] + parallel + ("" if behaviour.final_norm < line else ", final norm")
+    return None

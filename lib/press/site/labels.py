@@ -32,6 +32,13 @@ def labels(env: BuildEnvironment) -> dict[str, dict[str, str]]:
     return found
 
 
+def anchors(env: BuildEnvironment) -> dict[str, tuple[str, str]]:
+    """Label → its page and the place in it."""
+    std = {label: (doc, anchor) for label, (doc, anchor) in env.get_domain("std").anonlabels.items()}
+    math = {label: (doc, f"equation-{label}") for label, (doc, _) in env.get_domain("math").data["objects"].items()}
+    return std | math | {label: (proof["docname"], label) for label, proof in getattr(env, "proof_list", {}).items()}
+
+
 def terms(env: BuildEnvironment) -> dict[str, str]:
     """Term of a glossary, in lower case → its page."""
     objects = env.get_domain("std").objects.items()

@@ -366,6 +366,7 @@ def test_a_disk_that_is_really_full(folder, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_kill_leaves_nothing_that_is_taken(folder, run, tmp_path, monkeypatch):
     """Killed when the weights are written and the configuration is not."""
     killed = (

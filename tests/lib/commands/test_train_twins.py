@@ -443,6 +443,7 @@ torch.save(seen, f"{out}/{rank}.pt")
 """
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one(whole, texts, tmp_path):
     """To rounding; each takes half of each batch, and measures and messages come from one."""
     script = tmp_path / "launched.py"

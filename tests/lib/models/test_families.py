@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from normgeom.checks import Draws
-from normgeom.models.families import PARALLEL, PRE_NORM, SPREAD, random_model, scattered, small_model
+from normgeom.models.families import PARALLEL, PRE_NORM, SPREAD, random_model, scattered, small_model, varied
 from normgeom.models.sites import find_norms
 from normgeom.models.stream import components, silenced
 from torch import nn
@@ -87,3 +87,21 @@ def test_which_blocks_are_parallel(family):
     with silenced(model, "a2"):
         without = components(model, IDS)["m2"]
     assert bool((plain - without).abs().max() < 1e-12) == (family in PARALLEL)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neo", "gpt_neox", "gptj", "phi", "opt", "bloom", "bert", "llama"])
+def test_models_of_several_sizes_and_constants(family):
+    """Which are read off by running the norms: each has its own ε."""
+    models = varied(family, Draws(2))
+    assert [(m.config.hidden_size, m.config.num_hidden_layers) for m in models] == [(16, 2), (32, 1), (48, 3)]
+    for model in models:
+        assert all(parameter.dtype == torch.float64 for parameter in model.parameters())
+    found = [site.eps for model in models for site in find_norms(model)]
+    assert len(set(found)) == len(found) > 6, "an ε that is shared, or left as it was"
+    assert all(1e-8 < eps < 0.1 for eps in found)
+
+
+def test_their_embeddings_lie_far_out():
+    for near, far in zip(varied("gpt2", Draws(2)), varied("gpt2", Draws(2), offset=3.0), strict=True):
+        moved = (far.get_input_embeddings().weight - near.get_input_embeddings().weight).detach()
+        assert float((moved - 3).abs().max()) < 1e-12

@@ -3,7 +3,8 @@
 import pytest
 import torch
 from norm_checks import close, draw, rounding
-from normgeom.models.initial import even_stack, seeded_stack, shaken
+from normgeom.checks import Draws
+from normgeom.models.initial import drawn_stacks, even_stack, scaled, seeded_stack, shaken
 from normgeom.models.placement import PLACEMENTS, Stack
 
 
@@ -61,3 +62,32 @@ def test_shaking_moves_gains_and_biases_and_no_matrix():
             moved.append((p - q).detach())
     spread = float(torch.cat(moved).std())
     assert spread == pytest.approx(0.3, rel=0.1), f"moved by {spread}, expected 0.3"
+
+
+@pytest.mark.parametrize("factor", [0.25, 3.0])
+def test_scaling_multiplies_every_matrix_of_the_branches_and_nothing_else(factor):
+    stack = shaken(seeded_stack(0, 16, 2, "sandwich"), torch.Generator().manual_seed(0))
+    before = {name: p.detach().clone() for name, p in stack.named_parameters()}
+    assert scaled(stack, factor) is stack
+    for name, p in stack.named_parameters():
+        expected = factor if name.endswith("weight") and ".branch." in name else 1.0
+        assert torch.equal(p, expected * before[name]), f"{name}: expected {expected} times what it was"
+    for wrong in (0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match=f"factor: expected a positive number, got {wrong}"):
+            scaled(stack, wrong)
+
+
+def test_drawn_stacks_differ_in_shape_weights_gains_and_eps():
+    found = list(drawn_stacks(Draws(1), "pre", "post"))
+    assert [name for name, _ in found] == ["pre"] * 3 + ["post"] * 3
+    assert [(s.d, len(s.blocks)) for _, s in found] == [(8, 3), (16, 2), (24, 1)] * 2
+    norms = [s.blocks[0].mlp.before if name == "pre" else s.blocks[0].mlp.sum for name, s in found]
+    assert len({norm.eps for norm in norms}) == 6, "one ε for several"
+    assert all((norm.weight != 1).all() and norm.bias.any() for norm in norms)
+    again = [s for _, s in drawn_stacks(Draws(1), "pre", "post")]
+    assert all(torch.equal(weights(s), weights(t)) for (_, s), t in zip(found, again, strict=True))
+    other = next(s for _, s in drawn_stacks(Draws(2), "pre"))
+    assert not torch.equal(weights(other), weights(found[0][1])), "the seed does not count"
+    for _, stack in drawn_stacks(Draws(1), "sandwich", biases=False):
+        for name, p in stack.named_parameters():
+            assert name.endswith("bias") != bool(p.any()), name

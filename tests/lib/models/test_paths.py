@@ -4,7 +4,7 @@ import pytest
 import torch
 from norm_checks import close, draw, rounding
 from normgeom.models.initial import seeded_stack, shaken
-from normgeom.models.paths import composition, jacobian_matrix, uncorrelated_scales, unroll
+from normgeom.models.paths import composition, jacobian_matrix, path_factors, unroll
 from normgeom.models.placement import PLACEMENTS, Stack
 from normgeom.norms.functions import RMSNorm
 from torch import nn
@@ -98,17 +98,26 @@ def test_composition_refuses_gains_on_the_sum():
     composition(small("pre"), draw(2, WIDTH))  # gains before a branch do not matter
 
 
-@pytest.mark.parametrize("variance", [0.0, 0.3, 4.0])
-def test_uncorrelated_branches_give_one_scale(variance):
-    got = uncorrelated_scales(draw(32), variance, 7, torch.Generator().manual_seed(9))
-    expected = torch.full((7,), (1 + variance) ** 0.5, dtype=torch.float64)
-    tol = 4 * 7 * rounding(expected, torch.float64, 32)
-    close(got, expected, tol, "s", "Branches not made orthogonal? A variance for a standard deviation?")
+@pytest.mark.parametrize("placement", ["post", "deepnorm"])
+def test_path_factors_are_the_gain_of_a_direction_that_no_norm_removes(placement):
+    """Against automatic differentiation of the norms alone, along a direction orthogonal to all that they remove."""
+    stack, x = seeded_stack(3, WIDTH, BLOCKS, placement).double(), draw(5, WIDTH)
+    factor, law = path_factors(stack, x)
+    sums = [step.sum for step in unroll(stack, x)]
+    for t in range(5):
+        removed = torch.stack([torch.ones(WIDTH, dtype=torch.float64), *(total[t] for total in sums)])
+        v = torch.linalg.svd(removed).Vh[-1]
+        moved = v
+        for sublayer, total in zip(stack.sublayers, sums, strict=True):
+            moved = torch.func.jvp(sublayer.sum, (total[t],), (sublayer.alpha * moved,))[1].detach()
+        close(moved, factor[t] * v, 1e-10, f"{placement}, token {t}", "α left out? ε? The variance with d−1?")
+    pairs = zip(stack.sublayers, stack.streams(x)[:-1], strict=True)
+    spread = [sublayer.branch(stream).var(-1, correction=0) for sublayer, stream in pairs]
+    alpha = stack.sublayers[0].alpha
+    expected = torch.stack([1 + v / alpha**2 for v in spread]).prod(0).rsqrt().detach()
+    close(law, expected, 1e-12, "the law", "α² left out? A root?")
 
 
-def test_uncorrelated_scales_refuses():
-    generator = torch.Generator()
-    with pytest.raises(ValueError, match=r"x: expected shape \(d,\) with d at least 3, got \(2, 4\)"):
-        uncorrelated_scales(draw(2, 4), 0.3, 1, generator)
-    with pytest.raises(ValueError, match=r"variance: expected a number >= 0, got -1"):
-        uncorrelated_scales(draw(8), -1, 1, generator)
+def test_path_factors_need_norms_on_the_sums():
+    with pytest.raises(ValueError, match="stack: expected a norm on every sum"):
+        path_factors(seeded_stack(0, WIDTH, 1, "pre").double(), draw(5, WIDTH))

@@ -161,6 +161,7 @@ def compiled(request, tmp_path_factory):
         yield torch.compile(norm, fullgraph=True, dynamic=True, backend=BACKEND), norm
 
 
+@pytest.mark.slow
 @pytest.mark.compiles
 @pytest.mark.parametrize("shape", [(4, 32), (9, 48)], ids=str)
 def test_compiled_forward_and_backward(compiled, shape):

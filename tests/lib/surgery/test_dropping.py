@@ -13,6 +13,7 @@ from normgeom.surgery.dropping import (
     by_site,
     compare,
     drop_errors,
+    least_divergence,
     shifted,
     with_head,
     without_subtraction,
@@ -60,6 +61,15 @@ def test_losses_are_those_written_out(model):
     assert abs(kl - by_hand(other, model)[1]) > 1e-3, "the test could not tell which way the divergence is taken"
     assert table.loc["same", ["more", "kl", "largest"]].tolist() == [0, 0, 0]
     assert table.loc["same", "nll"] == pytest.approx(own, rel=1e-9)
+
+
+def test_the_smallest_divergence_is_that_written_out(model):
+    other = uneven("gpt2", seed=2)
+    p, q = (logits(network, IDS).softmax(-1) for network in (model, other))
+    wanted = (p * (p / q).log()).sum(-1)
+    assert least_divergence(model, other, IDS) == pytest.approx(float(wanted.min()), rel=1e-9)
+    back = (q * (q / p).log()).sum(-1).min()
+    assert abs(float(back - wanted.min())) > 1e-3, "the test could not tell which way the divergence is taken"
 
 
 def test_a_common_number_in_all_logits_is_no_difference(model):

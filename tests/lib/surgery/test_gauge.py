@@ -8,7 +8,7 @@ import torch
 from norm_checks import close, rounding
 from normgeom.models.gpt2 import gpt2, written
 from normgeom.models.untrained import shaken
-from normgeom.surgery.gauge import turned, with_means_of
+from normgeom.surgery.gauge import onto_uniform, rotated, scenarios, turned, with_means_of
 from tiny_models import tiny, token_ids
 
 CONFIG = gpt2(vocabulary=64, length=16, width=12, layers=2, heads=2)
@@ -95,3 +95,89 @@ def test_turning_leaves_the_model_as_it_was():
 def test_no_constant():
     with pytest.raises(ValueError, match=r"^constants: expected at least one, got none$"):
         turned(pair(0)[0], [], IDS)
+
+
+def at_last(model):
+    """What enters the last norm, rows of it, first positions left out."""
+    seen = []
+    hook = model.transformer.ln_f.register_forward_hook(lambda module, args, y: seen.append(args[0]))
+    with torch.no_grad():
+        model(IDS)
+    hook.remove()
+    return seen[0][:, 1:].flatten(0, 1)
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(IDS).logits
+
+
+def drawn_rotation(d, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.linalg.qr(torch.randn(d, d, generator=generator, dtype=torch.float64))[0]
+
+
+def test_a_rotated_stream_and_the_same_function():
+    """Of an RMSNorm network with gains and a tied head; every vector of the stream is turned."""
+    model, _ = pair(1)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    Q = drawn_rotation(12)
+    other = rotated(model, Q)
+    assert float((logits(other) - logits(model)).abs().max()) < 1e-10, "a reader forgotten? the head? gains not folded?"
+    turned_rows = at_last(model) @ Q.T
+    assert float((at_last(other) - turned_rows).abs().max()) < 1e-11 * float(turned_rows.abs().max())
+    assert float((turned_rows - at_last(model) @ Q).abs().max()) > 0.01, "the test could not tell Q from its inverse"
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_what_cannot_be_rotated():
+    layer, rms = (pair(which)[0] for which in (0, 1))
+    Q = drawn_rotation(12)
+    with pytest.raises(ValueError, match=r"^model: expected RMSNorm throughout"):
+        rotated(layer, Q)
+    with pytest.raises(ValueError, match=r"^rotation: expected shape \(12, 12\), got \(11, 11\)"):
+        rotated(rms, drawn_rotation(11))
+    with pytest.raises(ValueError, match=r"^rotation: expected an orthogonal matrix"):
+        rotated(rms, 1.001 * Q)
+    with pytest.raises(ValueError, match=r"^model: expected a GPT2LMHeadModel"):
+        rotated(tiny("llama"), Q)
+
+
+@pytest.mark.parametrize("d", [2, 3, 50])
+def test_a_direction_is_reflected_onto_one(d):
+    u = torch.arange(d, dtype=torch.float64) - 0.4
+    Q = onto_uniform(7 * u)
+    one = torch.ones(d, dtype=torch.float64) / d**0.5
+    assert float((Q @ u / u.norm() - one).abs().max()) < 1e-14
+    assert float((Q @ Q - torch.eye(d, dtype=torch.float64)).abs().max()) < 1e-14
+    already = onto_uniform(torch.ones(d, dtype=torch.float64)) @ one
+    assert float((already - one).abs().max()) < 1e-14, "what lies there stays there"
+
+
+@pytest.mark.parametrize("direction", [torch.zeros(3), torch.ones(2, 2)], ids=["zero", "a matrix"])
+def test_no_direction(direction):
+    with pytest.raises(ValueError, match=r"^direction: expected a vector that is not 0"):
+        onto_uniform(direction)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["layer norm", "rms norm"])
+def test_least_and_most_along_one(which):
+    """Against shares written out; RMSNorm's ends against singular values."""
+    model, _ = pair(which)
+    table = scenarios(model, IDS, c=1e4)
+    assert list(table.index) == ["as trained", "least along 1", "most along 1"]
+    assert table["change of log p"].max() < 1e-9 and table["change of log p"]["as trained"] == 0
+    rows = at_last(model)
+    rows = rows / rows.norm(dim=-1, keepdim=True)
+    assert table.share["as trained"] == pytest.approx(float((rows.sum(-1) ** 2 / 12).mean()), rel=1e-12)
+    values = torch.linalg.svdvals(rows).square() / len(rows)
+    least, most = (0, 1) if which == 0 else (float(values[-1]), float(values[0]))
+    assert table.share["least along 1"] == pytest.approx(least, abs=1e-12)
+    assert table.share["most along 1"] == pytest.approx(most, abs=1e-5 if which == 0 else 1e-12)
+
+
+def test_norms_of_both_kinds():
+    model, _ = pair(0)
+    ng.drop_mean_subtraction(model, ["transformer.ln_f"])
+    with pytest.raises(ValueError, match=r"^model: expected norms of one kind, got layer, rms$"):
+        scenarios(model, IDS)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from norm_checks import close, rounding
 from normgeom.models.placement import LanguageModel, Stack
+from normgeom.norms.functions import RMSNorm
 from normgeom.text.tokens import random_windows
 from normgeom.training.byte_models import (
     block_table,
@@ -44,6 +45,18 @@ def test_training_is_fit_on_windows_of_the_text():
     assert losses == expected, "Another seed for the batches? The warm-up left out? Another size of batch?"
     for p, q in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(p, q) and p.dtype == torch.float32
+
+
+def test_norm_and_scale_are_those_of_the_stack():
+    model, _ = train_bytes(TEXT, "pre", 1, 1e-3, 0, seed=5, norm="none", scale=3.0)
+    plain, _ = train_bytes(TEXT, "pre", 1, 1e-3, 0, seed=5)
+    assert isinstance(model.stack.final, nn.Identity) and isinstance(model.stack.blocks[0].mlp.before, nn.Identity)
+    for part in ("attention.branch.in_proj", "mlp.branch.2"):
+        weights = (m.stack.blocks[0].get_submodule(part).weight for m in (model, plain))
+        assert torch.allclose(next(weights), 3 * next(weights)), f"{part}: not three times as large"
+    assert torch.equal(model.head.weight, plain.head.weight), "the head is no branch"
+    rms, _ = train_bytes(TEXT, "pre", 1, 1e-3, 0, seed=5, norm="rms")
+    assert isinstance(rms.stack.blocks[0].mlp.before, RMSNorm)
 
 
 def test_no_updates_is_the_model_as_it_starts():

@@ -3,10 +3,11 @@
 import normgeom as ng
 import pytest
 import torch
+from normgeom.checks import Draws
 from normgeom.models.gpt2 import gpt2
 from normgeom.text.tokens import random_windows
 from normgeom.training import pairs as module
-from normgeom.training.pairs import held_out_bytes, pairs, train_pairs
+from normgeom.training.pairs import held_out_bytes, pairs, tiny_pairs, train_pairs
 from normgeom.training.twins import train
 
 CONFIG = gpt2(vocabulary=256, length=12, width=16, layers=1, heads=2)
@@ -72,3 +73,16 @@ def test_a_text_of_which_nothing_is_left_to_train_on(monkeypatch):
     monkeypatch.setattr(module, "APART", 100)
     with pytest.raises(ValueError, match=r"name a larger one$"):
         held_out_bytes("x" * 105, 50, length=8)
+
+
+def test_tiny_pairs_are_of_several_sizes_and_away_from_their_start():
+    found = tiny_pairs(Draws(1), 5)
+    assert [(layer.config.n_embd, layer.config.n_layer) for layer, _ in found] == [(16, 2), (10, 3), (24, 4)]
+    assert len({site.eps for layer, _ in found for site in ng.find_norms(layer)}) == 3, "one ε for all"
+    for twins in found:
+        kinds = [{(site.kind, site.eps) for site in ng.find_norms(twin)} for twin in twins]
+        eps = twins[0].config.layer_norm_epsilon
+        assert kinds == [{("layer", eps)}, {("rms", eps)}]
+        layer, rms = (dict(twin.named_parameters()) for twin in twins)
+        assert all(p.dtype == torch.float64 and p.std() > 0.1 for p in (*layer.values(), *rms.values())), "gains of 1?"
+        assert torch.equal(layer["transformer.wte.weight"], rms["transformer.wte.weight"])

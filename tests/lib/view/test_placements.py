@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from normgeom.models.behaviour import Behaviour
 from normgeom.models.growth import Growth
 from normgeom.models.placement import PLACEMENTS
 from normgeom.view.placements import (
@@ -15,6 +16,7 @@ from normgeom.view.placements import (
     growth_rows,
     losses_by_rate,
     losses_of_runs,
+    name_of,
     saturation_by_block,
     stream_shares,
 )
@@ -138,3 +140,14 @@ def test_losses_of_runs_are_a_line_each():
     assert np.allclose(drawn(axis, "s"), [[2.9, 2.8], [3.0, 2.9]])
     assert axis.get_legend_handles_labels()[1] == ["pre-norm", "post-norm"], "one entry a placement"
     assert "Loss over 20 updates" in alt and "post-norm ends at 3.80 to 3.90" in alt
+
+
+@pytest.mark.parametrize("placement", [p for p in PLACEMENTS if p != "deepnorm"])
+def test_a_behaviour_has_the_name_of_the_placement_that_it_comes_from(placement):
+    rule = PLACEMENTS[placement]
+    answers = [0.0 if norm else 0.5 for norm in (rule.sum, rule.after, rule.before)]
+    assert name_of(Behaviour(*answers, 0.5, 0.0, "", "")) == WORDS[placement]
+    assert name_of(Behaviour(*answers, 0.01, 0.3, "", "")) == f"{WORDS[placement]}, parallel, final norm"
+    assert name_of(Behaviour(0.01, 0.01, 0.01, 0.5, 0.0, "", "")) is None, "norms at all three places have no name"
+    assert name_of(Behaviour(0.5, 0.5, 0.03, 0.5, 0.0, "", "")) is None
+    assert name_of(Behaviour(0.5, 0.5, 0.03, 0.5, 0.0, "", ""), line=0.1) == "pre-norm"

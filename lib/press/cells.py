@@ -1,0 +1,124 @@
+"""The code cells of a chapter as it is written: where each stands, what it makes, and what it is made from."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import yaml
+
+from press.book import CHAPTERS, Book
+from press.labels import ALIAS
+
+CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```$", re.M | re.S)
+HEAD = re.compile(r"\A(?:---\n(?P<block>.*?)^---\n|(?P<lines>(?::[\w-]+:[^\n]*\n)+))", re.M | re.S)
+MAGIC = re.compile(r"^[%!].*$", re.M)
+DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+BLOCKS = (ast.For, ast.With)  # names that they make and use are taken for their own
+SCOPES = (*DEFINED, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A code cell of a chapter's text: ``line`` is that of its first line of code."""
+
+    file: str
+    line: int
+    head: dict
+    code: str
+
+    @property
+    def verifies(self) -> list[str]:
+        """The labels that it checks."""
+        return self.head.get("verifies", [])
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(MAGIC.sub("pass", self.code))
+
+    @cached_property
+    def makes(self) -> frozenset[str]:
+        """The names that it leaves behind."""
+        return frozenset(bound(self.tree))
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """What it looks up before it makes it: names, and attributes of the library as ``ng.…``."""
+        attributes = (ast.unparse(node) for node in ast.walk(self.tree) if isinstance(node, ast.Attribute))
+        found, made = {a for a in attributes if a.startswith(f"{ALIAS}.")}, set()
+        for node in self.tree.body:
+            alone = ast.Module([node], type_ignores=[])
+            here = set(bound(alone))
+            found |= used(alone) - made - (here if isinstance(node, BLOCKS) else set())
+            made |= here
+        return frozenset(found)
+
+    @property
+    def is_setup(self) -> bool:
+        """Parameters, imports, seeds and devices: what every cell needs and none is about."""
+        imports = any(isinstance(node, ast.ImportFrom) for node in self.tree.body)
+        return imports or "parameters" in self.head.get("tags", []) or f"{ALIAS}.check_parameters" in self.names
+
+    @property
+    def captioned(self) -> set[str]:
+        """The labels of its figure and its table."""
+        heads = (self.head.get("mystnb", {}).get("figure", {}), self.head.get("table", {}))
+        return {head["name"] for head in heads if "name" in head}
+
+
+def bound(scope: ast.AST) -> Iterator[str]:
+    """The names that a scope binds, those of scopes inside it left out."""
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, DEFINED):
+            yield node.name
+        elif isinstance(node, ast.alias):
+            yield (node.asname or node.name).partition(".")[0]
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        if not isinstance(node, SCOPES):
+            yield from bound(node)
+
+
+def used(scope: ast.AST) -> set[str]:
+    """The names that a scope and those inside it look up outside of themselves; of a cell, all that it looks up."""
+    found: set[str] = set()
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            found.add(node.id)
+        inside = used(node)
+        found |= inside - set(bound(node)) if isinstance(node, SCOPES) else inside
+    return found
+
+
+def cells(book: Book, name: str) -> list[Cell]:
+    """The code cells of a chapter."""
+    file = (CHAPTERS / f"{name}.md").as_posix()
+    text, found = (book.root / file).read_text("utf-8"), []
+    for match in CELL.finditer(text):
+        head = HEAD.match(match[1])
+        code = match[1][head.end() if head else 0 :]
+        line = 1 + text.count("\n", 0, match.start(1)) + (match[1][: head.end()].count("\n") if head else 0)
+        line += len(code) - len(code.lstrip("\n"))
+        found.append(Cell(file, line, _head(head) if head else {}, code))
+    return found
+
+
+def behind(written: list[Cell], at: int) -> Iterator[tuple[Cell, set[str]]]:
+    """The cells that made what a cell uses, the nearest first, each with the names that were wanted of it."""
+    wanted = set(written[at].names)
+    for cell in reversed(written[:at]):
+        if (made := cell.makes & wanted) and not cell.is_setup:
+            yield cell, made
+            wanted = (wanted - made) | cell.names
+
+
+def _head(match: re.Match) -> dict:
+    if match["block"] is not None:
+        return yaml.safe_load(match["block"])
+    pairs = (line[1:].split(":", 1) for line in match["lines"].splitlines())
+    return {key: yaml.safe_load(value) for key, value in pairs}

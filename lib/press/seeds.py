@@ -1,0 +1,126 @@
+"""Measured claims tried at many seeds: which of them are live, what was recorded of each, and what is amiss with it."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from press.book import MADE, Book, chapter_number
+from press.cells import Cell, behind, cells
+from press.labels import ALIAS
+
+LEAST = 20  # seeds that a claim is tried at
+ROOM = 0.8  # of its bound that a claim may use, and of what its wrong version reaches
+RECORDED = f"{ALIAS}.recorded"
+BOUND = "bound"  # in a check's head: the statement that the bound comes from
+
+
+class Live(NamedTuple):
+    """A claim whose numbers come from the run of its chapter, and the version of the code that they come from."""
+
+    label: str
+    page: str
+    version: str
+    theorem: str = ""
+
+
+class Tried(NamedTuple):
+    """What became of a claim over seeds: its deviation, and that of its wrong version, in units of the bound."""
+
+    seeds: int
+    held: int
+    deviation: float
+    mutant: float
+    version: str
+
+    @property
+    def summary(self) -> dict:
+        """As the manifest has it: ``deviation`` is the largest and ``mutant`` the smallest, in units of the bound."""
+        return dict(tried=self.seeds, held=self.held, deviation=self.deviation, mutant=self.mutant)
+
+    def __str__(self) -> str:
+        of = f"all {self.seeds}" if self.held == self.seeds else f"{self.held} of {self.seeds}"
+        return f"held at {of} seeds, with at most {self.deviation:.0%} of its bound"
+
+
+def is_recorded(written: list[Cell], at: int) -> bool:
+    """Whether a check reads a recorded measurement, itself or in the cells that made what it uses."""
+    return any(RECORDED in cell.names for cell in (written[at], *(cell for cell, _ in behind(written, at))))
+
+
+def live(book: Book) -> list[Live]:
+    """The claims of all pages that are measured when their page runs, in order."""
+    found = {}
+    for name in book.names:
+        written = [] if name in MADE else cells(book, name)
+        for at, cell in enumerate(written):
+            for label in cell.verifies:
+                if label.startswith("claim-") and not is_recorded(written, at):
+                    found[label] = Live(label, name, version(written, label), cell.head.get(BOUND, ""))
+    return list(found.values())
+
+
+def version(written: list[Cell], label: str) -> str:
+    """A name for the code of a claim: its checks, the cells that made what they use, and the parameters they read."""
+    parts: list[str] = []
+    for at, cell in enumerate(written):
+        if label in cell.verifies:
+            used = [cell, *(other for other, _ in behind(written, at))]
+            names = set().union(*(c.names for c in used))
+            parts += [*(c.code.strip() for c in used), *_values(written, names)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
+def _values(written: list[Cell], names: set[str]) -> Iterator[str]:
+    """The parameters among ``names`` with their values."""
+    for cell in written:
+        for node in cell.tree.body if "parameters" in cell.head.get("tags", []) else ():
+            if isinstance(node, ast.AnnAssign) and node.target.id in names:
+                yield f"{node.target.id} = {ast.unparse(node.value)}"
+
+
+def file(book: Book, page: str) -> Path:
+    """The record of a page's claims."""
+    return book.root / "figures/data" / f"claims-{chapter_number(page) or Path(page).name:02}.csv"
+
+
+def tried(book: Book) -> dict[str, Tried]:
+    """What is recorded of each live claim."""
+    rows = defaultdict(list)
+    for path in {file(book, claim.page) for claim in live(book)}:
+        if path.is_file():
+            with path.open(encoding="utf-8", newline="") as lines:
+                for row in csv.DictReader(lines):
+                    rows[row["claim"]].append(row)
+    return {label: _summary(of) for label, of in rows.items()}
+
+
+def _summary(rows: list[dict[str, str]]) -> Tried:
+    deviations = [float(row["deviation"]) for row in rows]
+    return Tried(
+        seeds=len({row["seed"] for row in rows}),
+        held=sum(deviation <= 1 for deviation in deviations),
+        deviation=max(deviations),
+        mutant=min(float(row["mutant"]) for row in rows),
+        version=rows[0]["version"],
+    )
+
+
+def amiss(claim: Live, found: Tried | None, statement: str) -> Iterator[str]:
+    """What is wrong with the record of a claim whose statement says ``statement``, in words that follow its name."""
+    if found is None or found.seeds < LEAST:
+        yield f"is measured live, but was tried at {found.seeds if found else 0} seeds, not {LEAST} (make claims)"
+        return
+    if found.version != claim.version:
+        yield "was tried at many seeds in another version of its cells (make claims)"
+    if found.held < found.seeds and f"in {found.held} of {found.seeds} seeds" not in statement:
+        yield f"held in {found.held} of {found.seeds} seeds, and its statement does not say so"
+    if found.held == found.seeds and found.deviation > ROOM and not claim.theorem:
+        yield f"uses {found.deviation:.0%} of its bound at one of its seeds, at most {ROOM:.0%} are meant"
+    if found.mutant * ROOM < 1:
+        yield f"has a wrong version that comes down to {found.mutant:.2f} of its bound at one of its seeds"

@@ -1,0 +1,34 @@
+"""The staged manifest with the numbers and addresses of the built pages, served with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+from press.manifest import FILE, dumped
+from press.site.labels import anchors, labels
+
+
+def write(app: Sphinx, exception: Exception | None) -> None:
+    """Add ``number`` and ``anchor`` to each statement, ``url`` to it and to its checks, relative to the manifest."""
+    if exception is not None or app.builder.format != "html":
+        return
+    content = json.loads(Path(app.srcdir, FILE).read_text("utf-8"))
+    read, places = labels(app.env), anchors(app.env)
+
+    def url(label: str) -> str:
+        doc, anchor = places[label]
+        return f"{app.builder.get_target_uri(doc)}#{anchor}"
+
+    for entry in content["statements"]:
+        label = entry["label"]
+        entry |= {"number": read[label]["ref"], "anchor": places[label][1], "url": url(label)}
+        for check in entry["checks"]:
+            check["url"] = url(check["anchor"])
+    Path(app.outdir, FILE).write_bytes(dumped(content))
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("build-finished", write)
