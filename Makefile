@@ -166,4 +166,4 @@ $(PROFILE): Makefile
 	@echo 'c.IPKernelApp.exec_lines = ["import gc; gc.set_threshold(100_000, 20, 100); del gc"]' >> $@
 
 $(NBVAL): nbval/%: | $(VENV) $(PROFILE)
-	@$(call timed,test/notebooks/$(notdir $*),$(KEEP) $(PYTEST) --nbval $*)
+	@$(call timed,test/notebooks/$(notdir $*),$(KEEP) $(PYTEST) --nbval --nbval-sanitize-with tests/nbval.cfg $*)

@@ -46,8 +46,8 @@ def verify(
         asserts: for measured claims, whether the chapter runs at its default parameters.  Where it does not, a
             ``claim-`` is reported and nothing is raised; any other label asserts always.
 
-    Prints one line, rounded so that it does not change with the machine; ``normgeom.checks.verdicts`` keeps what it
-    rounds.
+    Prints one line, rounded: an error so that it does not change with the machine; what was measured for a claim to two
+    digits, of which tests compare none.  ``normgeom.checks.verdicts`` keeps what it rounds.
 
     Raises:
         ValueError: ``tol`` is not positive and finite, or there is no deviation at all.
@@ -73,10 +73,10 @@ def verify(
             "the check cannot tell the statement from its wrong version"
         )
 
-    # A measured number differs from machine to machine; on which side of the line it lies does not.
-    measured = label.startswith("claim-")
-    shown = f"> {tol:g}" if measured else f"{breaks:.1g}"
-    print(f"{label}: {'value' if measured else 'error'} ≤ {tol:g}; with {wrong} {shown}")
+    if label.startswith("claim-"):
+        print(f"{label}: value {holds:.2g} ≤ {tol:g}; with {wrong} {breaks:.2g}")
+    else:
+        print(f"{label}: error ≤ {tol:g}; with {wrong} {breaks:.1g}")
 
 
 def _extreme(name: str, deviations: float | Iterable[float] | Mapping[str, float], of) -> float:

@@ -10,12 +10,11 @@ import textwrap
 import nbformat
 
 from press.book import Book
-from press.notebooks import NOTEBOOKS, SETUP_TAG
+from press.notebooks import FOLDED, NOTEBOOKS, SETUP_TAG
+from press.quiet import FOLD
 from press.stage import dumps
 from press.wheel import wheel
 
-# Colab shows a form's title in place of its code, Jupyter folds it.
-FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}}
 CARRIED = '''\
 #@title Setup: run this first
 # Installs the library that this cell carries, and what it needs and is not here; torch and all the rest stay.
@@ -90,4 +89,6 @@ def _carrying(notebook: nbformat.NotebookNode, source: str) -> bytes:
         if SETUP_TAG in cell.metadata.get("tags", []):
             cell.source = source
             cell.metadata |= FOLDED
+        elif words := cell.metadata.get(FOLD):
+            cell.source = f"#@title {words}\n{cell.source}"
     return dumps(notebook).encode()

@@ -36,12 +36,17 @@ def ledger(book: Book) -> str:
     return "\n".join(parts)
 
 
+def row(label: str) -> str:
+    """The anchor of a statement's row."""
+    return f"row-{label}"
+
+
 def _row(entry: dict) -> list[str]:
     checks = entry["checks"]
     printed = [verdict for check in checks for verdict in check["printed"]]
     measured_on = "; ".join(dict.fromkeys(check["measured_on"] or "" for check in checks))
     return [
-        reference(entry["label"], entry["title"]),
+        f'<span id="{row(entry["label"])}"></span>{reference(entry["label"], entry["title"])}',
         f"measured on {measured_on}" if entry["status"] == "measured" else entry["status"],
         _seeds(entry["seeds"]),
         _each(", ", (f"`{_short(name)}`" for check in checks for name in check["functions"])),

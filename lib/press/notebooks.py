@@ -9,11 +9,14 @@ from nbformat import NotebookNode, v4
 from press.book import CHAPTERS, Book, Page
 from press.citations import citations
 from press.plain import Plain
+from press.quiet import FOLD, title
 from press.stage import dumps
 
 NOTEBOOKS = "notebooks"
 SETUP_TAG = "setup"
 UNCOMPARED = "nbval-ignore-output"
+# Colab shows a form in place of the code, Jupyter folds it.
+FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}}
 TEXT = {"text/plain", "text/markdown"}
 METADATA = {
     "accelerator": "GPU",
@@ -80,12 +83,20 @@ def _cells(cell: NotebookNode, plain: Plain) -> list[NotebookNode]:
     if outputs is None and UNCOMPARED not in tags:
         tags.append(UNCOMPARED)
     kept = [] if UNCOMPARED in tags else outputs
-    code = v4.new_code_cell(cell.source, metadata={"tags": tags} if tags else {}, outputs=kept)
+    metadata = {"tags": tags} if tags else {}
+    if folded := title(cell) or _checked(cell, plain):
+        metadata |= FOLDED | {FOLD: folded}
+    code = v4.new_code_cell(cell.source, metadata=metadata, outputs=kept)
     captioned = cell.metadata.get("table") or cell.metadata.get("mystnb", {}).get("figure", {})
     if "caption" not in captioned:
         return [code]
     head = f"*{plain.number(captioned['name'])}.* " if "name" in captioned else ""
     return [code, v4.new_markdown_cell(head + plain.render(captioned["caption"]))]
+
+
+def _checked(cell: NotebookNode, plain: Plain) -> str:
+    names = ", ".join(plain.name(label) for label in cell.metadata.get("verifies", []))
+    return f"Check of {names}" if names else ""
 
 
 def text_outputs(outputs: list[NotebookNode]) -> list[NotebookNode] | None:

@@ -54,6 +54,10 @@ class Plain:
         """How {numref} reads."""
         return self._label(label)["numref"]
 
+    def name(self, label: str) -> str:
+        """How {ref}, {eq} or {prf:ref} reads."""
+        return self._label(label)["ref"]
+
     def _block(self, block: Block) -> str:
         if block.kind == "math":
             return _math(self, block)

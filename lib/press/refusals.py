@@ -6,14 +6,18 @@ import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 
+from nbformat import NotebookNode
+
 from press import seeds
 from press.book import MADE, Book
 from press.cells import cells
 from press.labels import CHECKED, NAMED, NOT_ASSERTED, PREFIXES, STATED, Check, Claims
 from press.library import Library
 from press.myst import walk
+from press.quiet import title
 from press.stage import is_table
 
+OPEN = 12  # lines of a cell that stays open on its page
 PLOTLY = "application/vnd.plotly.v1+json"
 
 
@@ -108,13 +112,35 @@ def bound_of_nothing(book: Book, claims: Claims) -> Iterator[str]:
             yield f"{claim.page}: the bound of {claim.label} is that of {claim.theorem}, which no page defines"
 
 
+def hidden_without_words(book: Book, claims: Claims) -> Iterator[str]:
+    for page in book.notebooks:
+        for number, cell in enumerate(page.cells, 1):
+            if {"hide-input", "hide-cell"} & set(cell.metadata.get("tags", [])):
+                yield f"{page.name}, cell {number}: hidden without words; say what is folded (:fold: …)"
+
+
+def long_open_cell(book: Book, claims: Claims) -> Iterator[str]:
+    for page in book.notebooks:
+        for number, cell in enumerate(page.cells, 1):
+            stays = cell.cell_type == "code" and not title(cell) and "check" not in cell.metadata.get("tags", [])
+            if stays and (lines := len(cell.source.splitlines())) > OPEN:
+                yield f"{page.name}, cell {number}: {lines} lines stay open, at most {OPEN} are meant (:fold: …)"
+
+
 def figure_without_alt(book: Book, claims: Claims) -> Iterator[str]:
     for page in book.notebooks:
         for number, cell in enumerate(page.cells, 1):
             for output in cell.get("outputs", []):
-                drawn = any(kind.startswith("image/") or kind == PLOTLY for kind in output.get("data", {}))
-                if drawn and not output.metadata.get("alt", "").strip():
+                if _is_drawn(output) and not output.metadata.get("alt", "").strip():
                     yield f"{page.name}, cell {number}: a figure without alt text"
+
+
+def figure_without_caption(book: Book, claims: Claims) -> Iterator[str]:
+    for page in book.notebooks:
+        for number, cell in enumerate(page.cells, 1):
+            captioned = {"name", "caption"} <= set(cell.metadata.get("mystnb", {}).get("figure", {}))
+            if not captioned and any(_is_drawn(out) or _slides(out) for out in cell.get("outputs", [])):
+                yield f"{page.name}, cell {number}: a figure without a name and a caption (mystnb: {{figure: …}})"
 
 
 def table_without_caption(book: Book, claims: Claims) -> Iterator[str]:
@@ -185,6 +211,14 @@ def circular_proof(book: Book, claims: Claims) -> Iterator[str]:
         yield f"proved in a circle: {' from '.join(circle.args[1][::-1])}"
 
 
+def _is_drawn(output: NotebookNode) -> bool:
+    return any(kind.startswith("image/") or kind == PLOTLY for kind in output.get("data", {}))
+
+
+def _slides(output: NotebookNode) -> bool:
+    return 'class="explore"' in output.get("data", {}).get("text/html", "")
+
+
 def _at(check: Check) -> str:
     return f"{check.page}, cell {check.cell}"
 
@@ -201,7 +235,10 @@ RULES = [
     measured_when,
     claim_untried,
     bound_of_nothing,
+    hidden_without_words,
+    long_open_cell,
     figure_without_alt,
+    figure_without_caption,
     table_without_caption,
     glued_mathematics,
     glossary_with_colons,

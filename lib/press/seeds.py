@@ -43,10 +43,6 @@ class Tried(NamedTuple):
         """As the manifest has it: ``deviation`` is the largest and ``mutant`` the smallest, in units of the bound."""
         return dict(tried=self.seeds, held=self.held, deviation=self.deviation, mutant=self.mutant)
 
-    def __str__(self) -> str:
-        of = f"all {self.seeds}" if self.held == self.seeds else f"{self.held} of {self.seeds}"
-        return f"held at {of} seeds, with at most {self.deviation:.0%} of its bound"
-
 
 def is_recorded(written: list[Cell], at: int) -> bool:
     """Whether a check reads a recorded measurement, itself or in the cells that made what it uses."""

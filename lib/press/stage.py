@@ -12,12 +12,12 @@ from press.figures import figures
 from press.labels import Check, Claims
 from press.ledger import ledger
 from press.manifest import FILE, dumped, manifest
+from press.quiet import line, title
 from press.reference import reference
 from press.seeds import Tried, tried
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 MARKDOWN = "text/markdown"
-MEASURED = ":::{{container}} measured\n{}.\n:::\n\n"
 TABLE = """::::{{table}} {caption}
 :name: {name}
 
@@ -38,7 +38,7 @@ def stage(book: Book) -> dict[str, bytes]:
     for page in book.pages:
         if page.is_notebook:
             checks = [check for check in claims.checks if check.page == page.name]
-            staged = tabled(anchored(still(page.notebook), checks, tries))
+            staged = tabled(folded(still(page.notebook), checks, tries))
             files[f"{CHAPTERS}/{page.name}.ipynb"] = dumps(staged).encode()
         else:
             files[f"{CHAPTERS}/{page.name}.md"] = page.cells[0].source.encode()
@@ -82,20 +82,29 @@ def _is_widget_alone(output: nbformat.NotebookNode) -> bool:
     return WIDGET in kinds and kinds <= {WIDGET, "text/plain"}
 
 
-def anchored(notebook: nbformat.NotebookNode, checks: list[Check], tries: dict[str, Tried]) -> nbformat.NotebookNode:
-    """The notebook with a target before each check, for the ledger to link to, and how a claim was measured."""
-    for check in reversed(checks):
-        target = nbformat.v4.new_markdown_cell(f"{measured(check, tries)}({check.anchor})=", id=check.anchor)
-        notebook.cells.insert(check.cell - 1, target)
+def folded(notebook: nbformat.NotebookNode, checks: list[Check], tries: dict[str, Tried]) -> nbformat.NotebookNode:
+    """The notebook with all that does not teach folded under a line, and a target before each check, for the ledger.
+
+    MyST-NB takes the line as what it shows, and :mod:`press.site.folds` what it would show when open as the labels.
+    """
+    by_cell = {check.cell - 1: check for check in checks}
+    cells = []
+    for at, cell in enumerate(notebook.cells):
+        check = by_cell.get(at)
+        if check:
+            cells.append(nbformat.v4.new_markdown_cell(f"({check.anchor})=", id=check.anchor))
+            _fold(cell, "hide-cell", line(check, tries), " ".join(check.verifies))
+        elif cell.cell_type == "code" and (words := title(cell)):
+            _fold(cell, "hide-input", words, "")
+        cells.append(cell)
+    notebook.cells = cells
     return notebook
 
 
-def measured(check: Check, tries: dict[str, Tried]) -> str:
-    """A line that says on what a check measured, and at how many seeds what it verifies held."""
-    if not check.measured_on:
-        return ""
-    held = {str(tries[label]) for label in check.verifies if label in tries}
-    return MEASURED.format("; ".join(["Measured on " + check.measured_on, *sorted(held)]))
+def _fold(cell: nbformat.NotebookNode, how: str, words: str, labels: str) -> None:
+    cell.metadata.tags = [*cell.metadata.get("tags", []), how]
+    prompts = {"code_prompt_show": words, "code_prompt_hide": labels or "."}
+    cell.metadata.mystnb = {**cell.metadata.get("mystnb", {}), **prompts}
 
 
 def tabled(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:

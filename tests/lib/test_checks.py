@@ -22,10 +22,9 @@ def test_the_line_does_not_move_with_rounding_noise(capsys):
     assert lines == {"eq-x: error ≤ 1e-12; with ε outside the root 0.03\n"}
 
 
-def test_a_claim_prints_on_which_side_of_the_line_its_wrong_version_lies(capsys):
-    for breaks in (1.7, 83.0):
-        ng.verify("claim-x", 0.1, breaks, tol=1.0, wrong="shuffled rows")
-        assert capsys.readouterr().out == "claim-x: value ≤ 1; with shuffled rows > 1\n"
+def test_a_claim_prints_what_was_measured(capsys):
+    ng.verify("claim-x", 0.1234, 83.27, tol=1.0, wrong="shuffled rows")
+    assert capsys.readouterr().out == "claim-x: value 0.12 ≤ 1; with shuffled rows 83\n"
 
 
 def test_a_statement_that_does_not_hold():

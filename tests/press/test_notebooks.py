@@ -20,7 +20,7 @@ def test_the_title_then_the_setup_then_the_chapter(mean):
     first, setup, parameters, *_ = mean.cells
     assert first.source.startswith("# The mean\n")
     assert setup.metadata.tags == ["setup", "nbval-ignore-output"]
-    assert parameters.metadata == {"tags": ["parameters"]}
+    assert parameters.metadata.tags == ["parameters"]
 
 
 def test_counts_and_ids_are_in_order(mean):
@@ -35,14 +35,26 @@ def test_metadata_asks_colab_for_a_gpu_and_tells_nothing_of_the_run(mean):
     assert mean.metadata.accelerator == "GPU"
     assert mean.metadata.colab == {"gpuType": "T4", "provenance": []}
     assert "papermill" not in str(mean.metadata)
-    assert {key for cell in mean.cells for key in cell.metadata} == {"tags"}
+    assert {key for cell in mean.cells for key in cell.metadata} == {"tags", "fold", "cellView", "jupyter"}
 
 
 def test_a_figure_is_run_but_not_compared_and_keeps_its_caption(mean):
-    figure = next(n for n, cell in enumerate(mean.cells) if "hide-input" in cell.metadata.get("tags", []))
+    figure = next(n for n, cell in enumerate(mean.cells) if "A dot at the origin" in cell.source)
     assert mean.cells[figure].outputs == []
     assert "nbval-ignore-output" in mean.cells[figure].metadata.tags
     assert mean.cells[figure + 1].source == "*Fig. 2.1.* A dot, see (2.1)."
+
+
+def test_what_the_page_folds_is_folded_in_jupyter_and_a_form_in_colab(mean):
+    folded = {cell.metadata.fold: cell.metadata for cell in mean.cells if "fold" in cell.metadata}
+    assert list(folded) == [
+        "Parameters: d, seed",
+        "Check of (2.1), (2.2), (2.3), Theorem 2.1",
+        "Code of this figure",
+        "Code of this table",
+    ]
+    for metadata in folded.values():
+        assert metadata.cellView == "form" and metadata.jupyter == {"source_hidden": True}
 
 
 def test_a_table_is_compared_and_keeps_its_caption(mean):

@@ -2,6 +2,7 @@
 
 import pytest
 from click.testing import CliRunner
+from nbformat import v4
 from press.book import Book
 from press.cli import main
 from press.labels import Claims
@@ -51,6 +52,16 @@ def no_table(notebook):
     notebook.cells[4].outputs = notebook.cells[4].outputs[:1]
 
 
+def long_and_open(notebook):
+    notebook.cells[4].metadata.pop("table")
+    notebook.cells[4].source, notebook.cells[4].outputs = "x = 1\n" * 13, []
+
+
+def a_slider(notebook):
+    slider = v4.new_output("display_data", data={"text/html": '<div class="explore" id="explore-1">'})
+    notebook.cells.append(v4.new_code_cell("explore()", outputs=[slider]))
+
+
 MEASURED = {"measured-on": None}
 ALL = ["eq-mean", "eq-short", "eq-shorter", "thm-mean"]
 REPORTED = "claim-right: reported, not asserted (parameters differ from the defaults): 1; with all vectors alike"
@@ -81,7 +92,7 @@ CASES = {
     "not run": ("02-mean", text("thm-mean: error", "thm mean"), "thm-mean has a check without a mutant that fails"),
     "not asserted": (
         "07-angle",
-        text("claim-right: error ≤ 0.1; with all vectors alike", REPORTED),
+        text("claim-right: value 0.05 ≤ 0.1; with all vectors alike", REPORTED),
         "07-angle, cell 3: claim-right is only reported",
     ),
     "measured on nothing": ("07-angle", metadata(3, **MEASURED), "claim-right does not say what it was measured on"),
@@ -125,6 +136,10 @@ CASES = {
         text("Pythagoras, with {eq}`eq-mean`.\n:::", CIRCLE),
         "proved in a circle: thm-mean from lem-other from thm-mean",
     ),
+    "hidden without words": ("02-mean", metadata(5, tags=["hide-input"]), "02-mean, cell 5: hidden without words"),
+    "a long open cell": ("02-mean", long_and_open, "02-mean, cell 5: 13 lines stay open, at most 12 are meant"),
+    "image without caption": ("02-mean", metadata(4, mystnb={}), "02-mean, cell 4: a figure without a name and a"),
+    "slider without caption": ("07-angle", a_slider, "07-angle, cell 5: a figure without a name and a caption"),
     "plotly without alt": ("07-angle", no_alt, "07-angle, cell 4: a figure without alt text"),
 }
 

@@ -1,4 +1,4 @@
-"""Scripts served with the book, out of the wheels that carry them, so that no page needs a network."""
+"""Scripts and type served with the book, out of the wheels that carry them, so that no page needs a network."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from sphinx.application import Sphinx
 # Not under the book's own _static: Jupyter Book adds every script there to every page.
 MATHJAX = "vendor/mathjax"
 PLOTLY = "vendor/plotly.min.js"
+FACES = tuple(f"SourceSerifPro-{face}.ttf" for face in ("Regular", "It", "Semibold"))
 MATHJAX_PARTS = ("tex-chtml.js", "input/tex/extensions", "output/chtml/fonts/woff-v2")
 
 
 def copy_scripts(app: Sphinx) -> None:
-    """Copy MathJax's and plotly's parts before pages are written, so that links carry their checksums."""
+    """Copy what pages load before they are written, so that links carry checksums."""
     static = Path(app.outdir, "_static")
     for part in MATHJAX_PARTS:
         _copy(_package("sphinx-mathjax-offline") / "static/mathjax" / part, static / MATHJAX / part)
+    for face in FACES:
+        _copy(_package("font_source_serif_pro") / "files" / face, static / "vendor" / face)
     _copy(_package("plotly") / "package_data/plotly.min.js", static / PLOTLY)
 
 

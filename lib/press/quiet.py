@@ -1,0 +1,73 @@
+"""Quiet pages: which cells are folded, and the line that stands for each.
+
+Code that teaches stays open.  A check is folded under a line made from what it printed; so are the parameters, what
+draws a figure or makes a table, and every cell that says what it holds in its head (``:fold: …``).
+"""
+
+from __future__ import annotations
+
+import re
+
+import nbformat
+
+from press.labels import Check, Verdict
+from press.seeds import Tried
+
+FOLD = "fold"
+BOUNDED = re.compile(r"(?:error|value (?P<value>\S+)) ≤ (?P<bound>\S+)")
+PARAMETER = re.compile(r"^(\w+)\s*(?::[^=\n]*)?=", re.M)
+POWER = re.compile(r"(?P<head>-?[\d.]+)e(?P<sign>[+-])0*(?P<digits>\d+)")
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+EXACT = 1e-200  # a bound that only equal numbers keep
+
+
+def title(cell: nbformat.NotebookNode) -> str:
+    """What stands for a cell that is folded and no check; empty where the cell stays open."""
+    head = cell.metadata
+    if "parameters" in head.get("tags", []):
+        return f"Parameters: {', '.join(PARAMETER.findall(cell.source))}"
+    drawn = "figure" if "figure" in head.get("mystnb", {}) else "table" if "table" in head else ""
+    return head.get(FOLD) or (drawn and f"Code of this {drawn}")
+
+
+def line(check: Check, tries: dict[str, Tried]) -> str:
+    """What stands for a check: a sentence for each label, which ``{label}`` names where there are several."""
+    found = {label: [v for v in check.verdicts if v.label == label and v.mutant] for label in check.verifies}
+    said = {label: "; ".join(_said(v, tries.get(label)) for v in verdicts) for label, verdicts in found.items()}
+    if len(said) == 1:
+        words = next(iter(said.values()))
+        sentences = words[:1].upper() + words[1:]
+    else:
+        sentences = ". ".join(f"{{{label}}} {words}" for label, words in said.items())
+    measured = f". Measured on {check.measured_on}" if check.measured_on else ""
+    return f"{sentences}{measured}."
+
+
+def _said(verdict: Verdict, tried: Tried | None) -> str:
+    """A verdict in words; of a claim tried at many seeds what was seen over them, of another what the page saw."""
+    bounded = BOUNDED.fullmatch(verdict.holds)
+    if bounded is None:
+        return f"{verdict.holds}; with {verdict.mutant} {number(verdict.breaks)}"
+    bound = float(bounded["bound"])
+    if tried:
+        of = f"all {tried.seeds}" if tried.held == tried.seeds else f"{tried.held} of {tried.seeds}"
+        most, least = (number(f"{share * bound:.2g}") for share in (tried.deviation, tried.mutant))
+        claimed = number(bounded["bound"])
+        return f"seen at {of} seeds: at most {most}, where {claimed} is claimed; with {verdict.mutant} at least {least}"
+    if bounded["value"]:
+        value, claimed = number(bounded["value"]), number(bounded["bound"])
+        return f"seen: {value}, where at most {claimed} is claimed; with {verdict.mutant} {number(verdict.breaks)}"
+    closely = "to the last bit" if bound < EXACT else f"to {number(bounded['bound'])}"
+    return f"checked {closely}; with {verdict.mutant}, off by {number(verdict.breaks)}"
+
+
+def number(text: str) -> str:
+    """A number as one prints it: 7e-06 is 7·10⁻⁶, 3e+02 is 300."""
+    power = POWER.fullmatch(text)
+    if not power:
+        return text
+    exponent = int(power["sign"] + power["digits"])
+    if abs(exponent) <= 3:
+        return f"{float(text):g}"
+    head = "" if power["head"] == "1" else f"{power['head']}·"
+    return f"{head}10{str(exponent).translate(RAISED)}"

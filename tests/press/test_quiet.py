@@ -1,0 +1,120 @@
+"""What is folded, under which words, and how pages show it."""
+
+import json
+
+import pytest
+from bs4 import BeautifulSoup
+from nbformat import v4
+from press.labels import Check, Verdict
+from press.quiet import line, number, title
+from press.seeds import Tried
+
+TRIED = Tried(seeds=20, held=20, deviation=0.7, mutant=2.5, version="0")
+ERROR = Verdict("thm-a", "error ≤ 1e-12", "ε outside the root", "4e-01")
+VALUE = Verdict("claim-a", "value 0.031 ≤ 0.06", "no norm", "0.15")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("1e-12", "10⁻¹²"), ("7e-06", "7·10⁻⁶"), ("3e+02", "300"), ("4e-01", "0.4"), ("0.15", "0.15"), ("2e+07", "2·10⁷")],
+)
+def test_numbers_are_written_as_one_prints_them(text, said):
+    assert number(text) == said
+
+
+def check(*verdicts, measured_on=""):
+    return Check("07-angle", 3, [v.label for v in verdicts], measured_on, [], list(verdicts))
+
+
+@pytest.mark.parametrize(
+    ("made", "tries", "said"),
+    [
+        (check(ERROR), {}, "Checked to 10⁻¹²; with ε outside the root, off by 0.4."),
+        (
+            check(VALUE, measured_on="20 recorded pairs"),
+            {},
+            "Seen: 0.031, where at most 0.06 is claimed; with no norm 0.15. Measured on 20 recorded pairs.",
+        ),
+        (
+            check(VALUE),
+            {"claim-a": TRIED},
+            "Seen at all 20 seeds: at most 0.042, where 0.06 is claimed; with no norm at least 0.15.",
+        ),
+        (
+            check(VALUE),
+            {"claim-a": TRIED._replace(held=18)},
+            "Seen at 18 of 20 seeds: at most 0.042, where 0.06 is claimed; with no norm at least 0.15.",
+        ),
+        (
+            check(ERROR, Verdict("eq-b", "error ≤ 1e-300", "LayerNorm", "2")),
+            {},
+            "{thm-a} checked to 10⁻¹²; with ε outside the root, off by 0.4. "
+            "{eq-b} checked to the last bit; with LayerNorm, off by 2.",
+        ),
+    ],
+    ids=["statement", "recorded", "live", "not at all seeds", "two"],
+)
+def test_a_check_is_one_line_made_from_what_it_printed(made, tries, said):
+    assert line(made, tries) == said
+
+
+@pytest.mark.parametrize(
+    ("source", "metadata", "said"),
+    [
+        ("d: int = 4  # width\nseed: int = 0", {"tags": ["parameters"]}, "Parameters: d, seed"),
+        ("import torch", {"fold": "Imports"}, "Imports"),
+        ("show()", {"mystnb": {"figure": {"name": "fig-a"}}}, "Code of this figure"),
+        ("show()", {"table": {"name": "tab-a"}}, "Code of this table"),
+        ("show()", {"table": {"name": "tab-a"}, "fold": "The runs"}, "The runs"),
+        ("def norm(x): ...", {}, ""),
+    ],
+)
+def test_what_is_folded_says_what_it_is(source, metadata, said):
+    assert title(v4.new_code_cell(source, metadata=metadata)) == said
+
+
+@pytest.fixture(scope="module")
+def html(made):
+    folder = made / "_build/html"
+    return lambda name: BeautifulSoup((folder / f"chapters/{name}.html").read_text("utf-8"), "html.parser")
+
+
+def test_a_folded_check_is_one_line_with_its_row_of_the_ledger(html):
+    (fold,) = html("07-angle").select(".fold.check")
+    assert fold.select_one("summary").text == (
+        "Seen at all 20 seeds: at most 0.069, where 0.1 is claimed; with all vectors alike at least 7.1. "
+        "Measured on eight toy vectors."
+    )
+    assert "claim-right: value" in fold.select_one("details").text, "what it printed is inside"
+    page, _, row = fold.select_one("a.fold-row")["href"].partition("#")
+    assert page == "appendix/ledger.html" and html("appendix/ledger").find(id=row)
+
+
+def test_several_statements_are_named_as_readers_know_them(html):
+    (fold,) = html("02-mean").select(".fold.check")
+    assert fold.select_one("summary").text.startswith("(2.1) checked to 10⁻¹²; with the mean | forgotten, off by 0.03.")
+    assert "Theorem 2.1 checked" in fold.select_one("summary").text
+
+
+def test_only_what_teaches_stays_open(html):
+    page = html("02-mean")
+    assert [s.text for s in page.select(".fold.code summary")][:2] == ["Parameters: d, seed", "Code of this figure"]
+    assert not [cell for cell in page.select(".cell_input") if not cell.find_parent("details")]
+
+
+def test_statements_carry_how_they_are_known(html):
+    marks = {
+        box["id"]: box.select_one(".marks") for box in html("02-mean").select(".proof[id]") if box.select(".marks")
+    }
+    assert marks["thm-mean"].text.startswith("proved · checked · uses (2.1)")
+    target = marks["thm-mean"].select_one("a")["href"]
+    assert html("02-mean").select_one(target), "the mark leads to the check"
+    assert html("07-angle").find(id="claim-right").select_one(".marks").text.startswith("measured at 20 seeds")
+
+
+def test_previews_hold_statements_equations_and_terms(made):
+    text = (made / "_build/html/_static/previews.js").read_text("utf-8")
+    shown = json.loads(text.removeprefix("previews = ").rstrip(";\n"))
+    assert "Theorem 2.1" in shown["chapters/02-mean.html#thm-mean"]
+    assert r"\[" in shown["chapters/02-mean.html#equation-eq-mean"]
+    assert not [key for key, html in shown.items() if "<a " in html or ' id="' in html]
