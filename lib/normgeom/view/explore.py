@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from normgeom.view.style import svg
 
 MOST_FRAMES = 80
+_SIGNS = {"eps": "ε", "sigma": "σ", "gamma": "γ", "over": "/", "root": "√"}
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _PAGE = """<div class="explore" id="{id}">
 {sliders}
@@ -52,7 +53,8 @@ def explore(draw: Callable[..., tuple[Figure, str]], **values: Sequence) -> None
     Args:
         draw: takes one value by name for each slider and returns a figure of matplotlib and its alt text; the figure
             is closed.
-        values: for each slider its positions, in order; an underscore in a name is shown as a space.
+        values: for each slider its positions, in order; an underscore in a name is shown as a space, and
+            eps, sigma, gamma, over and root as ε, σ, γ, / and √.
 
     Raises:
         ValueError: no values, a slider without positions, more than 80 frames in all, or an empty alt text.
@@ -123,7 +125,7 @@ def _start(positions: Sequence) -> int:
 
 
 def _name(name: str) -> str:
-    return name.replace("_", " ")
+    return " ".join(_SIGNS.get(word, word) for word in name.split("_")).replace("√ ", "√")
 
 
 def _label(value: object) -> str:

@@ -54,6 +54,12 @@ def test_the_output_carries_a_widget_and_words(shown):
     assert shown[0]["text/plain"] == "A figure with sliders for height."
 
 
+def test_labels_are_signs_and_words(shown):
+    ng.explore(lambda sigma_over_root_eps, third_gain: bar(1.0, "red"), sigma_over_root_eps=[1], third_gain=[2])
+    names = re.findall(r"<span>(.*?)</span>", shown[0]["text/html"])
+    assert names == ["σ / √ε", "third gain"]
+
+
 @pytest.mark.parametrize(
     ("draw", "values", "error", "message"),
     [

@@ -1,0 +1,135 @@
+/* The front page: a cloud of vectors on its way through LayerNorm.  It moves by itself once, then at the reader's hand. */
+{
+  const SECONDS = 9; // of the way through
+  const EPS = 0.02;
+  const GAIN = [1.35, 0.85, 0.4];
+  const BIAS = [0.3, 0.15, 0.45];
+  const WORDS = [
+    "Vectors, wherever they are.",
+    "Drop the mean: all of them lie in one plane.",
+    "Divide by the spread: all of them lie on one circle.",
+    "Gain and bias: a tilted, flat ellipse. Nothing that LayerNorm puts out is anywhere else.",
+  ];
+  const SVG = "http://www.w3.org/2000/svg";
+  const make = (parent, name, attributes) => {
+    const element = document.createElementNS(SVG, name);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    return parent.appendChild(element);
+  };
+
+  // The recipe, for three entries; each way point of a vector.
+  const stages = (x) => {
+    const mean = x.reduce((a, b) => a + b) / 3;
+    const centred = x.map((v) => v - mean);
+    const s = Math.sqrt(centred.reduce((a, v) => a + v * v, 0) / 3 + EPS);
+    const n = centred.map((v) => v / s);
+    return [x, centred, n, n.map((v, i) => GAIN[i] * v + BIAS[i])];
+  };
+  const between = (way, t) => {
+    const k = Math.min(2, Math.floor(t));
+    return way[k].map((v, i) => v + (t - k) * (way[k + 1][i] - v));
+  };
+
+  // Points that are the same at every visit.
+  let state = 7;
+  const uniform = () => (state = (state * 48271) % 2147483647) / 2147483647;
+  const normal = () => Math.sqrt(-2 * Math.log(uniform())) * Math.cos(2 * Math.PI * uniform());
+  const cloud = Array.from({ length: 90 }, () => {
+    const mean = 0.9 * normal();
+    return stages([0, 1, 2].map(() => mean + 1.1 * normal()));
+  });
+  // A circle of length √3 in the plane, and where gain and bias take it.
+  const ring = Array.from({ length: 73 }, (_, i) => {
+    const [c, s] = [Math.cos((i * Math.PI) / 36), Math.sin((i * Math.PI) / 36)];
+    const n = [c / Math.SQRT2 + s / Math.sqrt(6), -c / Math.SQRT2 + s / Math.sqrt(6), (-2 * s) / Math.sqrt(6)].map(
+      (v) => v * Math.sqrt(3),
+    );
+    return [n, n, n, n.map((v, i) => GAIN[i] * v + BIAS[i])];
+  });
+
+  const setUp = (host) => {
+    host.replaceChildren();
+    const svg = make(host, "svg", { viewBox: "-320 -200 640 400", role: "img" });
+    const disc = make(svg, "path", { class: "disc" });
+    const one = make(svg, "line", { class: "one" });
+    const name = make(svg, "text", { class: "name" });
+    name.textContent = "(1, 1, 1)";
+    const outline = make(svg, "path", { class: "ring" });
+    const dots = cloud.map(() => make(svg, "circle", { r: 3.4 }));
+    const words = host.appendChild(document.createElement("p"));
+    const slider = host.appendChild(document.createElement("input"));
+    Object.assign(slider, { type: "range", min: 0, max: 3, step: 0.01 });
+    slider.setAttribute("aria-label", "Steps of LayerNorm");
+
+    let turn = 0.5;
+    const project = ([x, y, z]) => {
+      const [c, s] = [Math.cos(turn), Math.sin(turn)];
+      const [a, b] = [c * x - s * y, s * x + c * y];
+      return [72 * a, -72 * (0.88 * z - 0.47 * b)];
+    };
+    const path = (points) => `M${points.map((p) => project(p).map((v) => v.toFixed(1)).join(",")).join("L")}Z`;
+
+    const draw = (t) => {
+      disc.setAttribute("d", path(ring.map((way) => between(way, Math.max(t, 2)).map((v) => 1.35 * v))));
+      disc.style.opacity = Math.min(1, Math.max(0, t - 0.4) / 0.6) * (t > 2 ? 3 - t : 1);
+      outline.setAttribute("d", path(ring.map((way) => between(way, Math.max(t, 2)))));
+      outline.style.opacity = Math.min(1, Math.max(0, t - 1.4) / 0.6);
+      const [from, to] = [project([-1.6, -1.6, -1.6]), project([1.6, 1.6, 1.6])];
+      for (const [i, [x, y]] of [from, to].entries()) {
+        one.setAttribute(`x${i + 1}`, x);
+        one.setAttribute(`y${i + 1}`, y);
+      }
+      name.setAttribute("x", to[0] + 8);
+      name.setAttribute("y", to[1]);
+      dots.forEach((dot, i) => {
+        const [x, y] = project(between(cloud[i], t));
+        dot.setAttribute("cx", x);
+        dot.setAttribute("cy", y);
+      });
+      const said = WORDS[Math.round(t)];
+      if (words.textContent !== said) {
+        words.textContent = said;
+        svg.setAttribute("aria-label", `A cloud of points in space. ${said}`);
+        slider.setAttribute("aria-valuetext", said);
+      }
+      slider.value = t;
+    };
+
+    let playing;
+    const stop = () => cancelAnimationFrame(playing);
+    const play = () => {
+      let start;
+      const step = (now) => {
+        start ??= now;
+        const share = Math.min(1, (now - start) / (1000 * SECONDS));
+        turn = 0.5 + 1.1 * share;
+        // Each step rests for a third of its time.
+        const whole = Math.floor(3.99 * share);
+        draw(Math.min(3, whole + Math.min(1, Math.max(0, (3.99 * share - whole) * 1.5 - 0.5))));
+        if (share < 1) playing = requestAnimationFrame(step);
+      };
+      playing = requestAnimationFrame(step);
+    };
+
+    slider.addEventListener("input", () => {
+      stop();
+      draw(Number(slider.value));
+    });
+    svg.addEventListener("pointermove", (event) => {
+      if (event.buttons !== 1) return;
+      stop();
+      turn += event.movementX / 120;
+      draw(Number(slider.value));
+    });
+    if (matchMedia("(prefers-reduced-motion: reduce)").matches) draw(3);
+    else {
+      draw(0);
+      play();
+    }
+  };
+
+  addEventListener("DOMContentLoaded", () => {
+    const host = document.getElementById("three-steps");
+    if (host) setUp(host);
+  });
+}
