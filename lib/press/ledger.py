@@ -20,7 +20,9 @@ Every statement of the book stands here with what vouches for it.
 Each check also tests a near miss, a plausible wrong version of its statement, and must see it fail.
 *Printed* is how closely the statement held, and by how much its wrong version missed.
 *Seeds* are those at which the page that measures a claim was run: how many, at how many it held, and the share of its
-bound that it used at most; a claim without them rests on recorded runs, which are named.
+bound that it used at most. A bound that no theorem gives was set, with room, after these seeds had been seen: the
+column describes them, and gives no probability for others. A claim without seeds rests on recorded runs, which are
+named.
 The same as data, with what each statement uses and where it is used: <a href="../../manifest.json">manifest.json</a>.
 """
 COLUMNS = ("statement", "status", "seeds", "tested through", "wrong version", "printed", "check")

@@ -37,7 +37,7 @@ def formats(dtypes: Iterable[torch.dtype]) -> pd.DataFrame:
             "digits p": -round(math.log2(unit)),
             "unit roundoff u": unit,
             "largest": largest,
-            "largest x with a finite x²": math.sqrt(largest),
+            "largest x with a finite x²": float(torch.tensor(math.sqrt(largest), dtype=dtype)),
         }
     return pd.DataFrame.from_dict(rows, orient="index")
 

@@ -63,7 +63,7 @@ def eigh(
 
     Returns:
         ``(k,)`` and ``(d, k)`` in float64.  Columns are orthonormal to rounding even in clusters, because they belong
-        to weights recomputed from the eigenvalues.  In each, the first entry of at least half the largest size is
+        to a direction recomputed from the eigenvalues.  In each, the first entry of at least half the largest size is
         positive.
 
     Raises:

@@ -61,6 +61,33 @@ def beside_signs(survey: pd.DataFrame, null: str = "signs_") -> pd.DataFrame:
     return table.drop(columns="null").reset_index(drop=True)
 
 
+def off_uniform(ranks: Sequence[int], most: int) -> float:
+    """The largest distance between the distribution function of ranks among 1 to ``most`` and the uniform one.
+
+    That is Kolmogorov and Smirnov's statistic, for a distribution with steps (cor-sign-null says that it is uniform).
+
+    Raises:
+        ValueError: a rank is not between 1 and ``most``, or there is none.
+    """
+    found = np.asarray(ranks)
+    if found.size == 0 or found.min() < 1 or found.max() > most:
+        raise ValueError(f"ranks: expected some between 1 and {most}, got {found.tolist()}")
+    places = np.arange(1, most + 1)
+    return float(np.abs((found[:, None] <= places).mean(0) - places / most).max())
+
+
+def chance_of(distance: float, count: int, most: int, draws: int = 10_000, seed: int = 0) -> float:
+    """How often ``count`` uniform ranks from 1 to ``most`` are off by ``distance`` or more (:func:`off_uniform`).
+
+    Raises:
+        ValueError: ``count`` or ``most`` is below 1.
+    """
+    if min(count, most) < 1:
+        raise ValueError(f"count, most: expected at least 1, got {count} and {most}")
+    drawn = np.random.default_rng(seed).integers(1, most + 1, (draws, count))
+    return float(np.mean([off_uniform(ranks, most) >= distance for ranks in drawn]))
+
+
 def shapes(gains: pd.DataFrame, centered: bool, top: int = 8) -> pd.DataFrame:
     """The ellipsoid of each norm over the course of training, and how far its longest axes are those of the end.
 

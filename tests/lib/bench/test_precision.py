@@ -34,7 +34,9 @@ def test_formats_say_digits_and_range():
         assert row["unit roundoff u"] == unit_roundoff(dtype)
         largest, square = row["largest"], row["largest x with a finite x²"]
         assert torch.tensor(largest, dtype=torch.float64).to(dtype) == torch.finfo(dtype).max
-        below, above = (torch.tensor(square * k, dtype=torch.float64).to(dtype) for k in (0.98, 1.02))
+        below = torch.tensor(square, dtype=dtype)
+        above = torch.nextafter(below, torch.tensor(math.inf, dtype=dtype))
+        assert float(below) == square, f"{dtype}: not one of its numbers"
         assert below.square().isfinite() and above.square().isinf(), f"{dtype}: not the largest with a finite square"
 
 

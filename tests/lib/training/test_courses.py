@@ -6,7 +6,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from normgeom.training.courses import beside_signs, noise_walks, paired, read_twins, shapes
+from normgeom.training.courses import (
+    beside_signs,
+    chance_of,
+    noise_walks,
+    off_uniform,
+    paired,
+    read_twins,
+    shapes,
+)
 from normgeom.training.twins import rate_factor
 from normgeom.view import angles_over_steps, losses_over_steps, occupancy_over_steps
 from normgeom.view.courses import ranks_over_seeds, shapes_over_steps
@@ -218,3 +226,30 @@ def test_shapes_are_drawn_as_means_over_norms():
     assert len(left.collections) == 1 and len(right.collections) == 2, "bands of the first model alone"
     assert "LN: spread 6.000 at the end; a tenth of the way the gains correlate with those of the end by 0.20" in words
     assert "the axes overlap by 0.30" in words and "RMS: spread 9.000" in words
+
+
+@pytest.mark.parametrize(
+    ("ranks", "most", "distance"),
+    [((1, 2, 3, 4), 4, 0.0), ((4, 4), 4, 0.75), ((1, 1), 4, 0.75), ((1, 4), 4, 0.25), ((2,), 2, 0.5)],
+)
+def test_ranks_are_compared_with_uniform_ones(ranks, most, distance):
+    assert off_uniform(ranks, most) == distance
+
+
+def test_chance_counts_what_is_as_far_off_or_further():
+    # Two ranks of 1 or 2 agree in half of the cases, and then are off by a half.
+    assert chance_of(0.5, 2, 2) == pytest.approx(0.5, abs=0.03), "0.5 itself has to count"
+    assert chance_of(0.0, 3, 5) == 1
+    # Kolmogorov's limit for many ranks and places: sqrt(n) D is above 1.63 in 1 % of cases.
+    assert chance_of(1.63 / 400**0.5, 400, 1000, draws=2000) == pytest.approx(0.01, abs=0.008)
+
+
+@pytest.mark.parametrize("ranks", [(), (0, 1), (5,)])
+def test_a_rank_is_one_of_those_that_there_are(ranks):
+    with pytest.raises(ValueError, match="ranks: expected some between 1 and 4"):
+        off_uniform(ranks, 4)
+
+
+def test_chance_of_no_ranks():
+    with pytest.raises(ValueError, match="expected at least 1, got 0 and 4"):
+        chance_of(0.1, 0, 4)
