@@ -25,6 +25,16 @@ def test_no_page_is_wider_than_a_phone(walks):
         assert page.overflow <= 0, f"{name} is {page.overflow} pixels too wide"
 
 
+def test_code_is_quiet(walks):
+    for name, page in walks.items():
+        assert page.code < 0.15, f"{name}: {page.code:.0%} of the page is open code"
+
+
+def test_no_formula_is_cut(walks):
+    cut = {name: {width: boxes for width, boxes in page.cut.items() if boxes} for name, page in walks.items()}
+    assert not {name: boxes for name, boxes in cut.items() if boxes}
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_stands_out(walks, theme):
     for name, page in walks.items():
@@ -63,4 +73,82 @@ def test_the_front_page_opens_the_book(browser, html):
     page = browser.new_page()
     page.goto((html / "index.html").as_uri())
     page.wait_for_url("**/chapters/index.html")
+    page.close()
+
+
+@pytest.fixture
+def chapter(browser, html):
+    page = browser.new_page()
+    page.goto((html / "chapters/05-jacobians.html").as_uri())
+    yield page
+    page.close()
+
+
+OPEN = "() => [...document.querySelectorAll('details.hide')].map(d => d.open)"
+
+
+def test_the_switch_opens_all_code_by_keyboard_and_remembers(chapter):
+    assert not any(chapter.evaluate(OPEN)), "pages begin folded"
+    chapter.locator(".code-switch").focus()
+    chapter.keyboard.press("Enter")
+    assert all(chapter.evaluate(OPEN))
+    chapter.reload()
+    assert all(chapter.evaluate(OPEN)), "the switch forgets"
+    assert chapter.locator(".code-switch").get_attribute("aria-pressed") == "true"
+    chapter.locator(".code-switch").click()
+    chapter.reload()
+    assert not any(chapter.evaluate(OPEN))
+
+
+def test_a_folded_check_opens_by_keyboard_and_by_its_address(chapter):
+    fold = chapter.locator(".fold.check").first
+    fold.locator("summary").focus()
+    chapter.keyboard.press("Enter")
+    assert fold.locator("pre").first.is_visible()
+    target = chapter.locator(".cell[id^=check-]").last.get_attribute("id")
+    chapter.goto(chapter.url.partition("#")[0] + f"#{target}")
+    assert chapter.locator(f"#{target} .cell_input").is_visible()
+
+
+def test_a_reference_shows_what_it_refers_to(chapter):
+    link = chapter.locator(".marks a[href*='#prop-']").first
+    link.focus()
+    chapter.wait_for_selector("#preview mjx-container")
+    assert "Proposition" in chapter.locator("#preview").inner_text()
+    assert link.get_attribute("aria-describedby") == "preview"
+    chapter.keyboard.press("Escape")
+    assert chapter.locator("#preview").count() == 0
+    term = chapter.locator("a[href*='glossary.html#term-']").first
+    term.hover()
+    chapter.wait_for_selector("#preview")
+
+
+POINTS = "() => [...document.querySelectorAll('#three-steps circle')].map(c => c.getAttribute('cx')).join()"
+
+
+def test_the_front_page_moves_once_and_then_by_hand(browser, html):
+    page = browser.new_page()
+    page.goto((html / "chapters/index.html").as_uri())
+    page.wait_for_selector("#three-steps circle")
+    first = page.evaluate(POINTS)
+    page.wait_for_function(f"first => ({POINTS})() !== first", arg=first)
+    slider = page.locator("#three-steps input")
+    slider.focus()
+    page.keyboard.press("Home")
+    still = page.evaluate(POINTS)
+    page.wait_for_timeout(300)
+    assert page.evaluate(POINTS) == still, "the reader's hand stops it"
+    page.keyboard.press("End")
+    assert page.evaluate(POINTS) != still
+    assert "ellipse" in page.locator("#three-steps p").inner_text()
+    page.close()
+
+
+def test_the_front_page_stands_still_for_those_who_ask(browser, html):
+    page = browser.new_page(reduced_motion="reduce")
+    page.goto((html / "chapters/index.html").as_uri())
+    page.wait_for_selector("#three-steps circle")
+    still = page.evaluate(POINTS)
+    page.wait_for_timeout(500)
+    assert page.evaluate(POINTS) == still
     page.close()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-DESK, PHONE = {"width": 1280, "height": 720}, {"width": 390, "height": 844}
+DESK, PHONE = {"width": 1300, "height": 1000}, {"width": 390, "height": 844}
 SEEN = """() => ({
     formulas: document.querySelectorAll('.math').length,
     set: document.querySelectorAll('mjx-container').length,
@@ -11,6 +11,15 @@ SEEN = """() => ({
     figures: document.querySelectorAll('.plotly-figure').length,
     drawn: document.querySelectorAll('.js-plotly-plot').length,
 })"""
+# The share of a page's height that is code which nobody opened.
+CODE = """() => {
+    const page = document.querySelector('.bd-article'), height = e => e.getBoundingClientRect().height;
+    const open = [...page.querySelectorAll('.cell_input')].filter(cell => cell.checkVisibility());
+    return open.reduce((sum, cell) => sum + height(cell), 0) / height(page);
+}"""
+CUT = """() => [...document.querySelectorAll('.bd-article div.math')]
+    .filter(box => box.checkVisibility() && box.scrollWidth > box.clientWidth + 1)
+    .map(box => `${box.id || 'a formula'} (${box.scrollWidth} in ${box.clientWidth})`)"""
 OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 SHOWN = "() => [...document.querySelectorAll('.explore img')].filter(image => !image.hidden).map(image => image.alt)"
 CAMERA = "() => JSON.stringify(document.querySelector('.js-plotly-plot')._fullLayout.scene._scene.getCamera().eye)"
@@ -55,6 +64,8 @@ class Walk:
     Attributes:
         seen: counts of formulas and turning figures, and of those that were drawn.
         faint: by theme, text that hardly stands out; ``looked_at``: how many pieces of text were looked at.
+        code: the share of the page's height that is open code.
+        cut: by width of the window, displayed formulas that do not fit their column.
         overflow: pixels by which the page is wider than a phone.
         sliders: one entry a slider: frames shown before, after a key, after a click.
         cameras: of the first turning figure, before and after it was dragged; empty without one.
@@ -64,6 +75,8 @@ class Walk:
     seen: dict
     faint: dict[str, list[str]] = field(default_factory=dict)
     looked_at: int = 0
+    code: float = 0.0
+    cut: dict[int, list[str]] = field(default_factory=dict)
     overflow: int = 0
     sliders: list[tuple[list, list, list]] = field(default_factory=list)
     cameras: list[str] = field(default_factory=list)
@@ -82,11 +95,15 @@ def walk(browser, path: Path) -> Walk:
     found = Walk(page.evaluate(SEEN), complaints=complaints)
     for theme in ("light", "dark"):
         found.faint[theme], found.looked_at = page.evaluate(FAINT, theme)
+    found.code = page.evaluate(CODE)
+    found.cut[DESK["width"]] = page.evaluate(CUT)
     for slider in page.locator(".explore input").all():
         found.sliders.append(_moved(page, slider))
     if found.seen["figures"]:
         found.cameras = _turned(page)
     page.set_viewport_size(PHONE)
+    page.wait_for_timeout(200)
+    found.cut[PHONE["width"]] = page.evaluate(CUT)
     found.overflow = page.evaluate(OVERFLOW)
     page.close()
     found.requests = [url for url in requests if not url.startswith(("file:", "data:", "blob:"))]

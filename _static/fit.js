@@ -1,0 +1,24 @@
+/* A displayed formula that is wider than its column is set smaller, down to a size that can still be read. */
+{
+  const LEAST = 0.55; // of the size it would have
+  const fit = () => {
+    const wide = [...document.querySelectorAll(".bd-article div.math")].filter((box) => box.checkVisibility());
+    for (const box of wide) box.style.fontSize = "";
+    const ratios = wide.map((box) => box.clientWidth / box.scrollWidth);
+    wide.forEach((box, i) => {
+      if (ratios[i] < 1) box.style.fontSize = `${Math.floor(100 * Math.max(LEAST, 0.99 * ratios[i]))}%`;
+    });
+  };
+
+  let width;
+  const refit = () => {
+    if (innerWidth !== width) fit();
+    width = innerWidth;
+  };
+  addEventListener("load", async () => {
+    await window.MathJax?.startup?.promise;
+    refit();
+    addEventListener("resize", refit);
+    document.addEventListener("toggle", fit, true);
+  });
+}
