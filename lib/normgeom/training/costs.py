@@ -12,20 +12,22 @@ def training_cost(size: Size) -> dict[str, float]:
     """What one twin of a size asks for, computed and not measured.
 
     Returns:
-        by a column's name: ``blocks``, the width ``d``, ``"parameters / 10⁶"``, ``"tokens / 10⁹"`` that it reads,
-        ``"time / hours"`` of a device that sustains 200 · 10¹² operations a second, with six operations a weight and
-        token, attention's products and the head included; and ``"state / GB"``, of weights, gradients and Adam's two
-        moments in four bytes each, activations left out.
+        by a column's name: ``blocks``, the width ``d``, ``"parameters / 10⁶"`` with gains and biases, as with
+        LayerNorm, the head tied;
+        ``"tokens / 10⁹"`` that it reads; ``"time / hours"`` of a device that sustains 200 · 10¹² operations a second,
+        with six operations a weight of a matrix and token, attention's products and the head included; and
+        ``"state / GB"``, of all parameters, gradients and Adam's two moments in four bytes each, activations left out.
     """
     vocabulary = WORDS if size.length == 1024 else 256
     blocks, head = 12 * size.layers * size.width**2, vocabulary * size.width
     tokens = size.steps * size.batch * size.length
+    rest = (13 * size.layers + 2 + size.length) * size.width  # biases and gains, and the embeddings of positions
     work = 6 * tokens * (blocks + head + size.layers * size.width * size.length)
     return {
         "blocks": size.layers,
         "d": size.width,
-        "parameters / 10⁶": (blocks + head + size.length * size.width) / 1e6,
+        "parameters / 10⁶": (blocks + head + rest) / 1e6,
         "tokens / 10⁹": tokens / 1e9,
         "time / hours": work / RATE / 3600,
-        "state / GB": STATE * (blocks + head) / 1e9,
+        "state / GB": STATE * (blocks + head + rest) / 1e9,
     }

@@ -73,7 +73,9 @@ def off_uniform(ranks: Sequence[int], most: int) -> float:
     if found.size == 0 or found.min() < 1 or found.max() > most:
         raise ValueError(f"ranks: expected some between 1 and {most}, got {found.tolist()}")
     places = np.arange(1, most + 1)
-    return float(np.abs((found[:, None] <= places).mean(0) - places / most).max())
+    # In whole numbers: equal distances must come out equal, or ties are counted by their rounding.
+    apart = most * (found[:, None] <= places).sum(0) - found.size * places
+    return float(np.abs(apart).max() / (found.size * most))
 
 
 def chance_of(distance: float, count: int, most: int, draws: int = 10_000, seed: int = 0) -> float:
