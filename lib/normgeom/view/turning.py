@@ -15,6 +15,17 @@ _GREY = "#808080"
 _ONE = torch.ones(3)
 
 
+# What each of the six pictures shows, and of which trace; "drop" is the dotted line from x to its two components.
+_PANELS = {
+    "(a) a vector x and the uniform vector 1": ("x", "1"),
+    "(b) its mean vector, and what is left": ("x", "mean vector", "centred", "drop"),
+    "(c) the mean is dropped": ("1", "centred"),
+    "(d) brought to length 1": ("centred", "length 1"),
+    "(e) stretched to length √3, almost": ("length 1", "normalised"),
+    "(f) gain and bias": ("normalised", "output"),
+}
+
+
 def three_steps(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> tuple[go.Figure, str]:
     """LayerNorm of one vector of ℝ³ in six pictures, one a position of the slider.
 
@@ -27,44 +38,53 @@ def three_steps(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> t
     """
     steps = layer_norm_steps(x, weight, bias, eps)
     one, across = uniform_vector(3).to(x), project_out(x, uniform_vector(3).to(x))
-    arrows = {
-        "x": (x, COLORS["uniform"]),
-        "1": (one, COLORS["random_a"]),
-        "mean vector": (x - across, COLORS["random_b"]),
-        "Πx": (across, "#E69F00"),
-        "Πx/‖Πx‖": (across / across.norm(), "#CC79A7"),
-        "n": (steps.normalized, "#56B4E9"),
-        "γ⊙n + β": (steps.output, COLORS["null"]),
-    }
-    panels = {
-        "(a) a vector and the uniform vector": ("x", "1"),
-        "(b) its two components": ("x", "1", "mean vector", "Πx"),
-        "(c) the mean is dropped": ("1", "Πx"),
-        "(d) length 1": ("1", "Πx", "Πx/‖Πx‖"),
-        "(e) length √d, almost": ("1", "Πx/‖Πx‖", "n"),
-        "(f) gain and bias": ("1", "n", "γ⊙n + β"),
-    }
-    inner = ("mean vector", "Πx/‖Πx‖")  # lie inside longer arrows, so they are drawn thicker
-    reach = 1.05 * max(float(v.norm()) for v, _ in arrows.values())
+    tips = {"x": x, "1": one, "mean vector": x - across, "centred": across, "length 1": across / across.norm()}
+    tips |= {"normalised": steps.normalized, "output": steps.output}
     frames = [
-        go.Frame(
-            name=panel,
-            data=[_arrow(*arrows[name], 11 if name in inner else 6, name in shown) for name in arrows],
-            traces=list(range(len(arrows))),
-            layout=dict(scene=dict(annotations=[_label(name, *arrows[name]) for name in shown])),
-        )
-        for panel, shown in panels.items()
+        go.Frame(name=panel, data=_step(tips, shown), traces=list(range(len(tips) + 1)), layout=_named(tips, shown))
+        for panel, shown in _PANELS.items()
     ]
-    figure = go.Figure(data=[*frames[0].data, _circle(3**0.5), *_room(reach)], frames=frames)
-    figure.update_layout(_scene(reach), sliders=[_slider(list(panels))], height=460)
+    reach = max(2.1, *(float(v.norm()) for v in tips.values()))
+    figure = go.Figure(data=[*frames[0].data, _circle(3**0.5), *_room(2.3)], frames=frames)
+    figure.update_layout(_scene(reach), sliders=[_slider(list(_PANELS))], height=470)
     figure.update_layout(frames[0].layout)
-    words = (
+    figure.update_layout(_filled(reach))
+    return figure, (
         f"An arrow in space in six steps. The vector {_numbers(x)} minus its component {_numbers(x - across)} along "
-        f"(1, 1, 1) leaves {_numbers(across)} in the plane orthogonal to (1, 1, 1); brought to a length just "
-        f"below √3, it is {_numbers(steps.normalized)} on a ring in that "
-        f"plane; gain and bias move it to {_numbers(steps.output)}, off the plane."
+        f"(1, 1, 1) leaves {_numbers(across)} in the plane orthogonal to (1, 1, 1), of length "
+        f"{float(across.norm()):.2f}; brought to length 1 and then to a length just below √3, it is "
+        f"{_numbers(steps.normalized)} on a ring in that plane; gain and bias move it to {_numbers(steps.output)}, off the plane."
     )
-    return figure, words
+
+
+def _step(tips: dict[str, Tensor], shown: tuple[str, ...]) -> list[go.Scatter3d]:
+    """An arrow for each of ``tips``, of no length if it is not shown, and the dotted line of picture (b)."""
+    colors = dict(zip(tips, ("uniform", "random_a", "random_b"), strict=False))
+    later = {"centred": "#E69F00", "length 1": "#CC79A7", "normalised": "#56B4E9", "output": COLORS["ink"]}
+    colors = {name: COLORS[key] for name, key in colors.items()} | later
+    widths = {"length 1": 14, "centred": 4, "normalised": 4}  # the first lies inside the others
+    arrows = [_arrow(v, colors[name], widths.get(name, 6), name in shown) for name, v in tips.items()]
+    corners = torch.stack([tips["mean vector"], tips["x"], tips["centred"]]) * ("drop" in shown)
+    dotted = dict(mode="lines", line=dict(width=3, color=_GREY, dash="dot"), hoverinfo="skip", showlegend=False)
+    return [*arrows, go.Scatter3d(**_coordinates(corners), **dotted)]
+
+
+def _named(tips: dict[str, Tensor], shown: tuple[str, ...]) -> dict:
+    """The names of the arrows that are shown, at their tips, in ink; below them in the plane."""
+    names = [name for name in shown if name in tips]
+    below = {name: dict(yshift=-14) for name in ("centred", "normalised")}
+    labels = [_label(name, tips[name], COLORS["ink"]) | below.get(name, {}) for name in names]
+    return dict(scene=dict(annotations=labels))
+
+
+def _filled(reach: float) -> dict:
+    """The picture as large as a phone is wide, seen from far away: lengths upwards can be compared."""
+    up = _frame()[:, 2] * 0.4
+    eye = up + _frame() @ torch.tensor([0.80, -0.90, 0.75])
+    place = {name: dict(zip("xyz", v.tolist(), strict=True)) for name, v in (("center", up), ("eye", eye))}
+    zoom = dict.fromkeys("xyz", 0.8 * reach)
+    camera = dict(**place, projection=dict(type="orthographic"))
+    return dict(scene=dict(aspectmode="manual", aspectratio=zoom, camera=camera))
 
 
 def outputs_in_space(x: Tensor) -> tuple[go.Figure, str]:

@@ -114,7 +114,7 @@ def test_show_carries_the_words(monkeypatch):
 
 
 def test_the_six_pictures_are_the_steps_of_the_norm():
-    x, weight, bias = torch.tensor([2.2, -1.1, 0.7]), torch.tensor([1.3, 0.8, 0.6]), torch.tensor([0.2, 0.4, 0.7])
+    x, weight, bias = torch.tensor([3.0, 0.0, 0.9]), torch.tensor([1.3, 0.8, 0.6]), torch.tensor([0.2, 0.4, 0.7])
     figure, alt = three_steps(x, weight, bias)
     assert len(figure.frames) == len(figure.layout.sliders[0].steps) == 6
 
@@ -122,18 +122,36 @@ def test_the_six_pictures_are_the_steps_of_the_norm():
         return {
             note.text: np.array([trace.x[1], trace.y[1], trace.z[1]])
             for note in frame.layout.scene.annotations
-            for trace in frame.data
+            for trace in frame.data[:-1]
             if np.allclose([trace.x[1], trace.y[1], trace.z[1]], [note.x, note.y, note.z])
         }
 
     first, components, dropped, unit, stretched, last = (tips(frame) for frame in figure.frames)
+    assert [set(found) for found in (first, components, dropped, unit, stretched, last)] == [
+        {"x", "1"},
+        {"x", "mean vector", "centred"},
+        {"1", "centred"},
+        {"centred", "length 1"},
+        {"length 1", "normalised"},
+        {"normalised", "output"},
+    ], "an arrow without its name, or a name without its arrow"
     assert np.allclose(first["x"], x)
-    assert np.allclose(components["mean vector"] + components["Πx"], x)
-    assert abs(dropped["Πx"].sum()) < 1e-6
-    assert abs(np.linalg.norm(unit["Πx/‖Πx‖"]) - 1) < 1e-6
-    assert abs(np.linalg.norm(stretched["n"]) - 3**0.5) < 1e-4
-    assert np.allclose(last["γ⊙n + β"], torch.nn.functional.layer_norm(x, (3,), weight, bias), atol=1e-6)
-    assert "(0.60, 0.60, 0.60)" in alt
+    assert np.allclose(components["mean vector"], 1.3) and np.allclose(components["centred"], [1.7, -1.3, -0.4])
+    assert np.allclose(dropped["centred"], components["centred"]) and np.allclose(dropped["1"], 1)
+    assert np.allclose(unit["length 1"] * 4.74**0.5, [1.7, -1.3, -0.4], atol=1e-5)
+    assert abs(np.linalg.norm(stretched["normalised"]) - 3**0.5) < 1e-4
+    assert np.allclose(last["output"], torch.nn.functional.layer_norm(x, (3,), weight, bias), atol=1e-6)
+    assert "(1.30, 1.30, 1.30)" in alt and "of length 2.18" in alt
+
+
+def test_a_dotted_line_joins_x_to_its_two_components():
+    x = torch.tensor([3.0, 0.0, 0.9])
+    figure, _ = three_steps(x, torch.ones(3), torch.zeros(3))
+    dotted = [np.array([frame.data[-1][c] for c in "xyz"], dtype=float).T for frame in figure.frames]
+    assert np.allclose(dotted[1], [[1.3, 1.3, 1.3], [3, 0, 0.9], [1.7, -1.3, -0.4]], atol=1e-3)
+    assert not np.any([dotted[i] for i in (0, 2, 3, 4, 5)]), "the line belongs to the second picture"
+    arrows = [sum(bool(trace.marker.size[1]) for trace in frame.data[:-1]) for frame in figure.frames]
+    assert arrows == [2, 3, 2, 2, 2, 2], "an arrow that is not of its picture"
 
 
 def test_outputs_lie_on_the_ring_and_on_the_sphere():
