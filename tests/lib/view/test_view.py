@@ -162,19 +162,45 @@ def test_outputs_lie_on_the_ring_and_on_the_sphere():
     assert np.abs(layer.sum(0)).max() < 1e-4 < np.abs(rms.sum(0)).max()
 
 
+GAINS = {"round": torch.ones(3).double(), "flat": torch.tensor([1.2, 0.8, 0.1]).double()}
+
+
 def test_ellipses_are_those_of_the_library():
-    gains = {"round": torch.ones(3).double(), "flat": torch.tensor([1.2, 0.8, 0.1]).double()}
     x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    figure, words = ellipses_in_space(gains, x, eps=0.1)
+    figure, words = ellipses_in_space(GAINS, x, eps=(0.1, 0.7))
     assert [frame.name for frame in figure.frames] == ["round", "flat"]
-    for frame, gain in zip(figure.frames, gains.values(), strict=True):
+    for frame, gain in zip(figure.frames, GAINS.values(), strict=True):
         body = ng.Ellipsoid(gain)
         rim = torch.tensor([frame.data[0][c] for c in "xyz"], dtype=torch.float64).T
         assert float((body.radius(rim) - 1).abs().max()) < 1e-12, "the curve is not the ellipse"
-        dots = torch.tensor([frame.data[3][c] for c in "xyz"], dtype=torch.float64).T
-        assert float((dots - ng.layer_norm(x, gain, eps=0.1)).abs().max()) < 1e-3, "the points are not the outputs"
+        for trace, eps in zip(frame.data[-2:], (0.1, 0.7), strict=True):
+            dots = torch.tensor([trace[c] for c in "xyz"], dtype=torch.float64).T
+            assert float((dots - ng.layer_norm(x, gain, eps=eps)).abs().max()) < 1e-3, "the points are not the outputs"
+        named = {note.text: np.array([note.x, note.y, note.z]) for note in frame.layout.scene.annotations}
+        assert abs(np.cross(named["normal"], 1 / gain.numpy())).max() < 1e-6, "another normal than 1/γ"
+        assert np.allclose(named["1"], 1)
     assert "1.73 and 1.73" in words, "a round gain gives a circle of radius √3"
     assert "at flat the semi-axes are 1.83 and 0.92" in words
+
+
+def test_a_second_slider_chooses_among_the_points_of_each_eps():
+    """Rows of standard deviation 0.5, 1, 2 and 4: within 5 % where σ² is at least 9.26 ε."""
+    x = torch.tensor([[1.0], [2], [4], [8]]) * torch.tensor([-(0.375**0.5), 0, 0.375**0.5])
+    figure, words = ellipses_in_space(GAINS, x, eps=(0.01, 0.1, 1.0))
+    turn, choose = figure.layout.sliders
+    assert [step.method for step in turn.steps] == ["animate"] * 2, "the first slider turns the gain"
+    labels = [f"ε = {eps}: {share} % within 5 % of the rim" for eps, share in (("0.01", 100), ("0.1", 75), ("1", 25))]
+    assert [step.label for step in choose.steps] == labels and all(label in words for label in labels)
+    places = list(choose.steps[0].args[1])
+    for i, step in enumerate(choose.steps):
+        shown, traces = step.args
+        assert step.method == "restyle" and list(traces) == places
+        assert shown["visible"] == [j == i for j in range(3)], "two values of ε at once, or another one"
+    assert choose.active == 1 and [figure.data[place].visible for place in places] == [False, True, False]
+    for place, eps in zip(places, (0.01, 0.1, 1.0), strict=True):
+        dots = torch.tensor([figure.frames[1].data[place][c] for c in "xyz"]).T
+        expected = torch.nn.functional.layer_norm(x, (3,), GAINS["flat"].float(), None, eps)
+        assert torch.allclose(dots, expected, atol=1e-3), "the slider shows the points of another ε"
 
 
 class Course:
