@@ -39,7 +39,7 @@ FACTS = """() => {
         folds: shown("details.hide").map(named),
         frames: all(".explore").map(e => [...e.querySelectorAll("img")].filter(visible).length),
         mute: all(".explore output").filter(e => !visible(e) || !e.textContent).map(named),
-        steps: all(".slider-container").map(e => [...e.querySelectorAll(".slider-label")].filter(visible).length),
+        steps: all(".slider-group").map(e => [...e.querySelectorAll(".slider-label")].filter(visible).length),
         split: all("figure, .explore, .plotly-figure, div.math, .proof, tr").filter(visible)
             .filter(e => style(e).breakInside !== "avoid").map(named),
         pale: body.filter(e => words(e) && onWhite(style(e).color) < 4.5).map(named),

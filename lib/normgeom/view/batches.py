@@ -6,9 +6,11 @@ from collections.abc import Mapping
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from torch import Tensor
 
-from normgeom.view.style import style
+from normgeom.view.style import COLORS, style
 
 
 def shared_statistics() -> tuple[Figure, str]:
@@ -58,3 +60,53 @@ def gaps_by_size(gaps: Mapping[int, float]) -> tuple[Figure, str]:
     named = dict.fromkeys((sizes[0], sizes[len(sizes) // 3], sizes[-1]))
     words = ", ".join(f"{gaps[size]:.2f} at {size}" for size in named)
     return figure, f"The gap of batch norm by examples in a batch: {words}; the line of layer norm is at zero."
+
+
+def one_far_out(before: Tensor, batch: Tensor, layer: Tensor) -> tuple[Figure, str]:
+    """One feature of a batch, of which the first example is far out: as it is, after batch norm, after layer norm.
+
+    Args:
+        before, batch, layer: ``(examples, d)``; the first column is drawn, a stroke for each example but the first,
+            which is a diamond, or an arrow where it is off the picture (prop-coupling).
+
+    Returns:
+        the figure and its alt text, with the spread (standard deviation) of the others in each.
+
+    Raises:
+        ValueError: fewer than three examples, or other shapes in ``batch`` and ``layer`` than in ``before``.
+    """
+    if len(before) < 3 or not before.shape == batch.shape == layer.shape:
+        shapes = [tuple(x.shape) for x in (before, batch, layer)]
+        raise ValueError(f"before, batch, layer: expected one shape (examples >= 3, d), got {shapes}")
+    rows = {"as it is": before, "batch norm": batch, "layer norm": layer}
+    words = []
+    with style():
+        figure, axis = plt.subplots(figsize=(5, 2.5))
+        for height, (name, x) in enumerate(rows.items()):
+            far, others = float(x[0, 0]), x[1:, 0].double()
+            spread = float(others.std(correction=0))
+            _strokes(axis, -height, others)
+            _diamond(axis, -height, far)
+            axis.text(-3.4, 0.32 - height, f"{name}: spread of the others {spread:.2f}", color=COLORS["ink"])
+            words.append(f"{name}, the first is at {far:.2f} and the others have a spread of {spread:.2f}")
+        axis.set(xlim=(-3.5, 3.5), ylim=(-2.4, 0.6), yticks=[], xlabel="first feature (diamond: of the first example)")
+        axis.spines["left"].set_visible(False)
+    return figure, f"The first feature of {len(before)} examples, on three lines. {'; '.join(words).capitalize()}."
+
+
+def _strokes(axis: Axes, height: float, values: Tensor) -> None:
+    """A stroke for each of the values, all in one path."""
+    at = np.repeat(values.numpy(), 3)
+    up = np.tile([height - 0.18, height + 0.18, np.nan], len(values))
+    axis.plot(at, up, color=COLORS["uniform"], lw=1, label="others")
+
+
+def _diamond(axis: Axes, height: float, at: float) -> None:
+    """The example that is far out; at the edge an arrow with its number."""
+    edge, color = 3.3, COLORS["random_a"]
+    if abs(at) < edge:
+        axis.plot(at, height, "D", color=color, ms=7, label="first")
+        return
+    side = np.sign(at)
+    axis.plot(side * edge, height, ">" if side > 0 else "<", color=color, ms=8, label="first")
+    axis.text(side * edge, height + 0.32, f"first at {at:.4g}", color=color, ha="right" if side > 0 else "left")

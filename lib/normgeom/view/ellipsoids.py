@@ -13,7 +13,6 @@ from torch import Tensor
 
 from normgeom.geometry import secular
 from normgeom.geometry.ellipsoid import Ellipsoid
-from normgeom.norms.functions import layer_norm
 from normgeom.view.style import COLORS, MARKERS, WIDTH, style
 
 # Which gains are silenced: colour and marker.
@@ -122,35 +121,6 @@ def shares_near_surface(found: pd.DataFrame, theory: pd.DataFrame, edge: float) 
     return figure, (
         "Rising curves of a share, the steeper the more features. Over the standard deviation in units of root ε, "
         f"{'; '.join(words)}. A dotted line marks {edge:.2f}. Samples lie within {max(off):.2f} of the curves."
-    )
-
-
-def outputs_in_plane(weight: Tensor, x: Tensor, eps: float) -> tuple[Figure, str]:
-    """LayerNorm's outputs in ℝ³, seen straight from above the plane in which they lie, inside their ellipse.
-
-    Args:
-        weight: γ ``(3,)``, at most one zero.
-        x: inputs ``(n, 3)``.
-        eps: ε of the norm.
-
-    Raises:
-        ValueError: ``weight`` has another shape or more than one zero; as :func:`normgeom.layer_norm`.
-    """
-    body = Ellipsoid(weight)
-    if weight.shape != (3,) or body.dim != 2:
-        raise ValueError(f"weight: expected three gains, at most one of them zero, got {weight.tolist()}")
-    y, turn = layer_norm(x, weight, eps=eps).double(), torch.linspace(0, 2 * torch.pi, 200, dtype=torch.float64)
-    rim = body.semi_axes[:, None] * torch.stack([turn.cos(), turn.sin()])
-    with style():
-        figure, axis = plt.subplots(figsize=(5.2, 3.0))
-        axis.plot(*rim, color=COLORS["uniform"])
-        axis.plot(*(y @ body.axes()).T, ".", ms=3, color=COLORS["random_a"])
-        axis.set(xlim=(-2.3, 2.3), ylim=(-1.9, 1.9), aspect="equal", xlabel="first axis", ylabel="second axis")
-    near = 100 * float((body.radius(y) >= 0.95).double().mean())
-    long, short = body.semi_axes.tolist()
-    return figure, (
-        f"An ellipse with semi-axes {long:.2f} and {short:.2f} and {len(x)} outputs in it; with ε = {eps:g}, "
-        f"{near:.0f} percent of them lie within 5 percent of the rim."
     )
 
 

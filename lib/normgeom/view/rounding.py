@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -12,22 +13,40 @@ from normgeom.bench.sums import rounded_walk
 from normgeom.view.style import COLORS, WIDTH, style
 
 
-def walk(steps: Sequence[float], digits: int) -> tuple[Figure, str]:
-    """The running totals of ``steps`` in float64 and rounded to ``digits`` binary digits; and the alt text.
+def walk(walks: np.ndarray, digits: int, law: Callable[[int, float], float]) -> tuple[Figure, str]:
+    """Random walks whose totals are rounded to ``digits`` binary digits; their errors in the law's band (prop-walk).
+
+    Args:
+        walks: ``(walks, n)``, the steps, of variance 1; above, the first of them is drawn.
+        digits: p, between 1 and 53.
+        law: of k steps and u = 2⁻ᵖ, the root mean square of the error over that of the sum.
+
+    Returns:
+        the figure and its alt text.
 
     Raises:
         ValueError: ``digits`` is not between 1 and 53.
     """
-    path, exact = rounded_walk(steps, digits), rounded_walk(steps, 53)
+    exact = np.pad(np.cumsum(walks, axis=1), ((0, 0), (1, 0)))
+    rounded = np.array([rounded_walk(steps, digits) for steps in walks.tolist()])
+    off, at = rounded - exact, np.unique(np.linspace(0, walks.shape[1], 81).astype(int))
+    band = np.array([k**0.5 * law(k, 2.0**-digits) for k in at])
+    inside = int((abs(off[:, -1]) <= band[-1]).sum())
     with style():
-        figure, axes = plt.subplots(figsize=(WIDTH, 2.8))
-        axes.plot(exact, color=COLORS["null"], lw=3, label="exact")
-        axes.plot(path, lw=1.2, label=f"{digits} digits")
-        axes.set(xlabel="terms added", ylabel="running total", ylim=(min(exact) - 25, max(exact) + 25))
-        axes.legend(loc="upper left")
+        figure, (top, below) = plt.subplots(2, 1, figsize=(5, 4.2), sharex=True)
+        top.plot(exact[0], color=COLORS["null"], lw=3, label="exact")
+        top.plot(rounded[0], color=COLORS["uniform"], lw=1.2, label=f"{digits} digits")
+        top.set(ylabel="running total", ylim=(exact[0].min() - 25, exact[0].max() + 25))
+        top.legend(loc="upper left", ncols=2)
+        below.fill_between(at, -band, band, color=COLORS["random_a"], alpha=0.25, lw=0)
+        below.plot(at, off[:, at].T, color=COLORS["null"], lw=0.7)
+        below.plot(at, off[0, at], color=COLORS["uniform"], lw=1.6)
+        below.set(ylabel="error", xlabel="terms added", ylim=(-3.5 * band[-1], 3.5 * band[-1]))
+        below.set_title(f"{inside} of {len(walks)} errors end within ±{band[-1]:.2g}")
     return figure, (
-        f"A random walk of {len(steps)} steps and the same walk with totals rounded to {digits} digits; at the end "
-        f"they are {abs(path[-1] - exact[-1]):.2g} apart."
+        f"A random walk of {walks.shape[1]} steps and the same walk with totals rounded to {digits} digits; at the end "
+        f"they are {abs(off[0, -1]):.2g} apart. Below, the errors of {len(walks)} such walks: {inside} end within the "
+        f"band of the law, {band[-1]:.2g} to either side."
     )
 
 

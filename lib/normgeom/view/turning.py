@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import plotly.graph_objects as go
 import torch
 from torch import Tensor
@@ -13,6 +15,17 @@ from normgeom.view.style import COLORS
 
 _GREY = "#808080"
 _ONE = torch.ones(3)
+
+
+# What each of the six pictures shows, and of which trace; "drop" is the dotted line from x to its two components.
+_PANELS = {
+    "(a) a vector x and the uniform vector 1": ("x", "1"),
+    "(b) its mean vector, and what is left": ("x", "mean vector", "centred", "drop"),
+    "(c) the mean is dropped": ("1", "centred"),
+    "(d) brought to length 1": ("centred", "length 1"),
+    "(e) stretched to length √3, almost": ("length 1", "normalised"),
+    "(f) gain and bias": ("normalised", "output"),
+}
 
 
 def three_steps(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> tuple[go.Figure, str]:
@@ -27,44 +40,53 @@ def three_steps(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> t
     """
     steps = layer_norm_steps(x, weight, bias, eps)
     one, across = uniform_vector(3).to(x), project_out(x, uniform_vector(3).to(x))
-    arrows = {
-        "x": (x, COLORS["uniform"]),
-        "1": (one, COLORS["random_a"]),
-        "mean vector": (x - across, COLORS["random_b"]),
-        "Πx": (across, "#E69F00"),
-        "Πx/‖Πx‖": (across / across.norm(), "#CC79A7"),
-        "n": (steps.normalized, "#56B4E9"),
-        "γ⊙n + β": (steps.output, COLORS["null"]),
-    }
-    panels = {
-        "(a) a vector and the uniform vector": ("x", "1"),
-        "(b) its two components": ("x", "1", "mean vector", "Πx"),
-        "(c) the mean is dropped": ("1", "Πx"),
-        "(d) length 1": ("1", "Πx", "Πx/‖Πx‖"),
-        "(e) length √d, almost": ("1", "Πx/‖Πx‖", "n"),
-        "(f) gain and bias": ("1", "n", "γ⊙n + β"),
-    }
-    inner = ("mean vector", "Πx/‖Πx‖")  # lie inside longer arrows, so they are drawn thicker
-    reach = 1.05 * max(float(v.norm()) for v, _ in arrows.values())
+    tips = {"x": x, "1": one, "mean vector": x - across, "centred": across, "length 1": across / across.norm()}
+    tips |= {"normalised": steps.normalized, "output": steps.output}
     frames = [
-        go.Frame(
-            name=panel,
-            data=[_arrow(*arrows[name], 11 if name in inner else 6, name in shown) for name in arrows],
-            traces=list(range(len(arrows))),
-            layout=dict(scene=dict(annotations=[_label(name, *arrows[name]) for name in shown])),
-        )
-        for panel, shown in panels.items()
+        go.Frame(name=panel, data=_step(tips, shown), traces=list(range(len(tips) + 1)), layout=_named(tips, shown))
+        for panel, shown in _PANELS.items()
     ]
-    figure = go.Figure(data=[*frames[0].data, _circle(3**0.5), *_room(reach)], frames=frames)
-    figure.update_layout(_scene(reach), sliders=[_slider(list(panels))], height=460)
+    reach = max(2.1, *(float(v.norm()) for v in tips.values()))
+    figure = go.Figure(data=[*frames[0].data, _circle(3**0.5), *_room(2.3)], frames=frames)
+    figure.update_layout(_scene(reach), sliders=[_slider(list(_PANELS))], height=470)
     figure.update_layout(frames[0].layout)
-    words = (
+    eye = _frame() @ torch.tensor([0.80, -0.90, 0.75])
+    figure.update_layout(_filled(reach, eye, _ONE / 3**0.5, lift=0.4))
+    return figure, (
         f"An arrow in space in six steps. The vector {_numbers(x)} minus its component {_numbers(x - across)} along "
-        f"(1, 1, 1) leaves {_numbers(across)} in the plane orthogonal to (1, 1, 1); brought to a length just "
-        f"below √3, it is {_numbers(steps.normalized)} on a ring in that "
-        f"plane; gain and bias move it to {_numbers(steps.output)}, off the plane."
+        f"(1, 1, 1) leaves {_numbers(across)} in the plane orthogonal to (1, 1, 1), of length "
+        f"{float(across.norm()):.2f}; brought to length 1 and then to a length just below √3, it is "
+        f"{_numbers(steps.normalized)} on a ring in that plane; gain and bias move it to {_numbers(steps.output)}, off "
+        "the plane."
     )
-    return figure, words
+
+
+def _step(tips: dict[str, Tensor], shown: tuple[str, ...]) -> list[go.Scatter3d]:
+    """An arrow for each of ``tips``, of no length if it is not shown, and the dotted line of picture (b)."""
+    colors = dict(zip(tips, ("uniform", "random_a", "random_b"), strict=False))
+    later = {"centred": "#E69F00", "length 1": "#CC79A7", "normalised": "#56B4E9", "output": COLORS["ink"]}
+    colors = {name: COLORS[key] for name, key in colors.items()} | later
+    widths = {"length 1": 14, "centred": 4, "normalised": 4}  # the first lies inside the others
+    arrows = [_arrow(v, colors[name], widths.get(name, 6), name in shown) for name, v in tips.items()]
+    corners = torch.stack([tips["mean vector"], tips["x"], tips["centred"]]) * ("drop" in shown)
+    dotted = dict(mode="lines", line=dict(width=3, color=_GREY, dash="dot"), hoverinfo="skip", showlegend=False)
+    return [*arrows, go.Scatter3d(**_coordinates(corners), **dotted)]
+
+
+def _named(tips: dict[str, Tensor], shown: tuple[str, ...]) -> dict:
+    """The names of the arrows that are shown, at their tips, in ink; below them in the plane."""
+    names = [name for name in shown if name in tips]
+    below = {name: dict(yshift=-14) for name in ("centred", "normalised")}
+    labels = [_label(name, tips[name], COLORS["ink"]) | below.get(name, {}) for name in names]
+    return dict(scene=dict(annotations=labels))
+
+
+def _filled(reach: float, eye: Tensor, up: Tensor, lift: float) -> dict:
+    """The picture as large as a phone is wide, seen from far away along ``eye``, its middle ``lift`` up."""
+    places = {"up": up, "center": lift * up, "eye": lift * up + eye}
+    camera = {name: dict(zip("xyz", v.tolist(), strict=True)) for name, v in places.items()}
+    camera["projection"] = dict(type="orthographic")
+    return dict(scene=dict(aspectmode="manual", aspectratio=dict.fromkeys("xyz", 0.8 * reach), camera=camera))
 
 
 def outputs_in_space(x: Tensor) -> tuple[go.Figure, str]:
@@ -95,36 +117,58 @@ def outputs_in_space(x: Tensor) -> tuple[go.Figure, str]:
     return figure, words
 
 
-def ellipses_in_space(gains: dict[str, Tensor], x: Tensor, eps: float) -> tuple[go.Figure, str]:
-    """LayerNorm's outputs in ℝ³ for one gain a position of the slider; figure and alt text.
+def ellipses_in_space(gains: dict[str, Tensor], x: Tensor, eps: Sequence[float]) -> tuple[go.Figure, str]:
+    """LayerNorm's outputs in ℝ³, with a slider for the gain and one for ε (thm-image, cor-skin); figure and alt text.
 
     Args:
-        gains: a label for the slider and a gain ``(3,)`` for each position.
+        gains: a label for the slider and a gain ``(3,)``, at most one of it zero, for each position.
         x: ``(n, 3)``, the inputs whose outputs are shown as points.
-        eps: ε of the norm.
+        eps: ε of the norm, one for each position of the second slider, which begins in the middle.
     """
     bodies = {label: Ellipsoid(gain) for label, gain in gains.items()}
-    frames = [
-        go.Frame(name=label, data=_ellipse(body, layer_norm(x, gain, eps=eps)), traces=list(range(6)))
-        for (label, body), gain in zip(bodies.items(), gains.values(), strict=True)
-    ]
-    for frame, body in zip(frames, bodies.values(), strict=True):
-        ends = {"G⁻¹1": (1.7 * body.complement[:, 0], COLORS["random_a"]), "1": (_ONE, COLORS["random_b"])}
-        frame.layout = dict(scene=dict(annotations=[_label(name, *end) for name, end in ends.items()]))
+    frames = [_tilted(label, body, [layer_norm(x, gains[label], eps=e) for e in eps]) for label, body in bodies.items()]
     reach = 1.05 * max([2.0, *(float(body.semi_axes.max()) for body in bodies.values())])
     figure = go.Figure(data=[*frames[0].data, *_room(reach)[1:]], frames=frames)
-    figure.update_layout(_scene(reach), sliders=[_slider(list(gains))], height=460)
+    first = len(frames[0].data) - len(eps)  # of the traces of points, one for each ε
+    near = [100 * float((layer_norm(x, eps=e).norm(dim=-1) >= 0.95 * 3**0.5).double().mean()) for e in eps]
+    names = [f"ε = {e:g}: {share:.0f} % within 5 % of the rim" for e, share in zip(eps, near, strict=True)]
+    figure.update_layout(_scene(reach), sliders=[_slider(list(gains)), _chooser(names, first)], height=520)
     figure.update_layout(frames[0].layout)
+    up = torch.tensor([0.0, 0.0, 1.0])  # at a third gain of zero the ellipse lies in the floor
+    figure.update_layout(_filled(reach, torch.tensor([1.2, -0.25, 0.5]), up, lift=0.1))
+    for i, trace in enumerate(figure.data[first : first + len(eps)]):
+        trace.visible = i == len(eps) // 2
     words = "; ".join(
         f"at {label} the semi-axes are {' and '.join(f'{a:.2f}' for a in body.semi_axes)}, and the normal of the plane "
         f"stands at {float(angle(body.complement[:, 0], _ONE.double())):.0f} degrees to (1, 1, 1)"
         for label, body in bodies.items()
     )
-    return figure, f"An ellipse in space that tilts and flattens as one gain falls: {words}. All outputs lie in it."
+    return figure, f"An ellipse in space that tilts and flattens: {words}. All outputs lie in it. {'; '.join(names)}."
 
 
-def _ellipse(body: Ellipsoid, outputs: Tensor) -> list:
-    """Curve, disc, semi-axes, outputs, and the arrows of the plane's normal and of 1."""
+def _tilted(label: str, body: Ellipsoid, outputs: list[Tensor]) -> go.Frame:
+    """One position of the gain: ellipse, normal, 1, and the points for each ε."""
+    ends = {"normal": (1.7 * body.complement[:, 0], COLORS["random_a"]), "1": (_ONE, COLORS["random_b"])}
+    arrows = [_arrow(*ends["normal"]), _arrow(*ends["1"], 4)]
+    dots = dict(mode="markers", marker=dict(size=2, color=COLORS["uniform"]), hoverinfo="skip", showlegend=False)
+    points = [go.Scatter3d(**_coordinates(y), **dots) for y in outputs]
+    data = [*_ellipse(body), *arrows, *points]
+    notes = [_label("normal", *ends["normal"]), _label("1", *ends["1"]) | dict(yshift=-14)]
+    layout = dict(scene=dict(annotations=notes))
+    return go.Frame(name=label, data=data, traces=list(range(len(data))), layout=layout)
+
+
+def _chooser(labels: list[str], first: int) -> dict:
+    """A second slider, below the other, that shows one of the traces from ``first`` on; it begins in the middle."""
+    places, slider = list(range(first, first + len(labels))), _slider(labels)
+    for i, step in enumerate(slider["steps"]):
+        shown = [place == first + i for place in places]
+        step |= dict(method="restyle", args=[dict(visible=shown), places])
+    return slider | dict(active=len(labels) // 2, pad=dict(l=20, r=20, b=10, t=80))
+
+
+def _ellipse(body: Ellipsoid) -> list:
+    """Curve, disc and semi-axes."""
     t = torch.linspace(0, 2 * torch.pi, 91, dtype=torch.float64)
     legs = body.axes() * body.semi_axes
     rim = legs @ torch.stack([t.cos(), t.sin()])
@@ -140,9 +184,6 @@ def _ellipse(body: Ellipsoid, outputs: Tensor) -> list:
             opacity=0.18, hoverinfo="skip",
         ),
         go.Scatter3d(**_coordinates(lines.T), mode="lines", line=dict(width=3, color=_GREY, dash="dash"), **quiet),
-        go.Scatter3d(**_coordinates(outputs), mode="markers", marker=dict(size=2.2, color="#56B4E9"), **quiet),
-        _arrow(1.7 * body.complement[:, 0], COLORS["random_a"]),
-        _arrow(_ONE, COLORS["random_b"], 4),
     ]  # fmt: skip
 
 

@@ -3,7 +3,8 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from normgeom.view.batches import gaps_by_size, shared_statistics
+import torch
+from normgeom.view.batches import gaps_by_size, one_far_out, shared_statistics
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +54,32 @@ def test_one_gap_is_named_once():
 def test_no_gap_is_refused():
     with pytest.raises(ValueError, match="gaps: expected at least one batch size, got none"):
         gaps_by_size({})
+
+
+BEFORE = torch.tensor([[-9.0, 5], [0, 5], [2, 5], [1, 5]])
+BATCH = torch.tensor([[-1.5, 0], [0.4, 0], [0.6, 0], [0.5, 0]])
+LAYER = torch.tensor([[0.25, 0], [-1, 0], [1, 0], [0, 0]])
+
+
+def test_the_first_example_is_marked_and_the_others_are_strokes():
+    figure, alt = one_far_out(BEFORE, BATCH, LAYER)
+    (axis,) = figure.axes
+    others = [line.get_xdata()[::3].tolist() for line in axis.lines if line.get_label() == "others"]
+    assert others == [pytest.approx(x[1:, 0].tolist()) for x in (BEFORE, BATCH, LAYER)], "the first among the others?"
+    first = [line for line in axis.lines if line.get_label() == "first"]
+    assert [line.get_marker() for line in first] == ["<", "D", "D"], "off the picture: an arrow to its own side"
+    assert [float(line.get_xdata()[0]) for line in first[1:]] == [-1.5, 0.25]
+    assert -3.5 < float(first[0].get_xdata()[0]) < -3
+    heights = [float(line.get_ydata()[0]) for line in first]
+    assert heights == sorted(heights, reverse=True), "as it is on top"
+    texts = [text.get_text() for text in axis.texts]
+    assert "first at -9" in texts
+    for name, spread in (("as it is", "0.82"), ("batch norm", "0.08"), ("layer norm", "0.82")):
+        assert f"{name}: spread of the others {spread}" in texts, "the first counted among the others, or d - 1?"
+    assert "batch norm, the first is at -1.50 and the others have a spread of 0.08" in alt and "of 4 examples" in alt
+
+
+def test_one_far_out_asks_for_three_examples_of_one_shape():
+    for tensors in ((BEFORE[:2], BATCH[:2], LAYER[:2]), (BEFORE, BATCH[:3], LAYER)):
+        with pytest.raises(ValueError, match="before, batch, layer: expected one shape"):
+            one_far_out(*tensors)

@@ -5,7 +5,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import torch.nn.functional as F
 from normgeom.view import ellipsoids
 
 GAIN = torch.tensor([0.9, -0.4, 1.3, 0.7], dtype=torch.float64)
@@ -75,22 +74,6 @@ def test_shares_are_drawn_as_given():
     assert "marks 4.25" in alt and "within 0.02" in alt
 
 
-@pytest.mark.parametrize("third", (0.6, 0.0))
-def test_outputs_in_their_plane_keep_their_lengths(third):
-    weight = torch.tensor([1.2, -0.8, third], dtype=torch.float64)
-    x = torch.randn(50, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    figure, alt = ellipsoids.outputs_in_plane(weight, x, eps=0.5)
-    rim, dots = (np.stack(line.get_data()) for line in figure.axes[0].lines)
-    y = F.layer_norm(x, (3,), weight, None, 0.5).numpy()
-    assert np.allclose(np.linalg.norm(dots, axis=0), np.linalg.norm(y, axis=1)), "a plane that they do not lie in"
-    assert np.allclose(dots.T @ dots, y @ y.T), "lengths right, angles wrong"
-    singular = 3**0.5 * np.linalg.svd(np.diag(weight.numpy()) @ (np.eye(3) - 1 / 3))[1][:2]
-    assert np.allclose(np.abs(rim).max(1), singular, rtol=1e-3), "the rim has other semi-axes"
-    variance = x.var(1, correction=0)
-    near = 100 * float((torch.sqrt(variance / (variance + 0.5)) >= 0.95).double().mean())
-    assert f"{singular[0]:.2f} and {singular[1]:.2f}" in alt and f"{near:.0f} percent" in alt
-
-
 def recorded():
     keys = [
         (norms, order, k) for norms in ("last", "all") for order in ("smallest", "random", "largest") for k in (0, 2, 8)
@@ -131,9 +114,6 @@ def test_refusals():
     for deficit in (0.0, 1.0):
         with pytest.raises(ValueError, match=r"^deficit: expected a number between 0 and 1"):
             ellipsoids.secular_equation(GAIN, deficit)
-    for weight in (torch.ones(4), torch.tensor([1.0, 0.0, 0.0])):
-        with pytest.raises(ValueError, match=r"^weight: expected three gains, at most one of them zero"):
-            ellipsoids.outputs_in_plane(weight, torch.ones(2, len(weight)), 0.1)
     shares = pd.DataFrame({1: [0.0], 2: [0.0], 3: [0.0], 4: [0.0]})
     for theory, found in ((shares, shares), (shares[[1]], shares[[2]])):
         with pytest.raises(ValueError, match=r"^theory: expected the columns of found, 3 at most"):

@@ -3,12 +3,13 @@
 import math
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import pytest
 from normgeom.bench.sums import rounded_walk
 from normgeom.view.rounding import errors_over_means, walk
 
-STEPS = [0.3, -1.1, 2.7, 0.9, 5.7]
+WALKS = np.array([[0.3, -1.1, 2.7, 0.9, 5.7], [0.1, 0.1, 0.1, 0.1, 0.1], [9.0, 1.0, 1.0, 1.0, 1.0]])
 
 
 @pytest.fixture(autouse=True)
@@ -18,14 +19,32 @@ def _close():
 
 
 def test_a_walk_beside_the_exact_one():
-    figure, alt = walk(STEPS, 2)
+    figure, alt = walk(WALKS, 2, lambda k, u: u)
     exact, path = (line.get_ydata() for line in figure.axes[0].lines)
-    assert list(exact) == rounded_walk(STEPS, 53) and list(path) == rounded_walk(STEPS, 2)
-    off = abs(path[-1] - exact[-1])
-    assert off > 0 and f"{off:.2g} apart" in alt
-    assert "5 steps" in alt and "2 digits" in alt
+    assert list(exact) == pytest.approx([0, 0.3, -0.8, 1.9, 2.8, 8.5])
+    assert list(path) == rounded_walk(WALKS[0].tolist(), 2) == [0, 0.25, -0.75, 2, 3, 8]
+    assert "of 5 steps" in alt and "2 digits" in alt and "at the end they are 0.5 apart" in alt
     with pytest.raises(ValueError, match="digits: expected 1 to 53"):
-        walk(STEPS, 0)
+        walk(WALKS, 0, lambda k, u: u)
+
+
+def test_errors_of_all_walks_stand_in_the_band_of_the_law():
+    """Rounded to two digits the sums are 8, 0.5 and 8 for 8.5, 0.5 and 13; the law is 2u √k here, so the band 2u k."""
+    figure, alt = walk(WALKS, 2, lambda k, u: 2 * u * k**0.5)
+    below = figure.axes[1]
+    *others, first = (line.get_ydata() for line in below.lines)
+    assert list(first) == pytest.approx([0, -0.05, 0.05, 0.1, 0.2, -0.5])
+    ends = [line[-1] for line in others]
+    assert ends == pytest.approx([-0.5, rounded_walk([0.1] * 5, 2)[-1] - 0.5, -5.0])
+    (band,) = below.collections
+    corners = band.get_paths()[0].vertices
+    edge = max(corners[:, 1])
+    assert edge == pytest.approx(5 / 2) and min(corners[:, 1]) == pytest.approx(-5 / 2), "u = 2⁻ᵖ, k = 5"
+    middle = corners[np.isclose(corners[:, 0], 3), 1]
+    assert sorted(middle) == pytest.approx([-1.5, 1.5]), "a band that does not grow with the terms"
+    low, high = below.get_ylim()
+    assert low < -edge and edge < high
+    assert below.get_title() == "2 of 3 errors end within ±2.5" and "2 end within the band of the law, 2.5" in alt
 
 
 def test_errors_and_what_rounding_promises():

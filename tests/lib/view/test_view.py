@@ -114,7 +114,7 @@ def test_show_carries_the_words(monkeypatch):
 
 
 def test_the_six_pictures_are_the_steps_of_the_norm():
-    x, weight, bias = torch.tensor([2.2, -1.1, 0.7]), torch.tensor([1.3, 0.8, 0.6]), torch.tensor([0.2, 0.4, 0.7])
+    x, weight, bias = torch.tensor([3.0, 0.0, 0.9]), torch.tensor([1.3, 0.8, 0.6]), torch.tensor([0.2, 0.4, 0.7])
     figure, alt = three_steps(x, weight, bias)
     assert len(figure.frames) == len(figure.layout.sliders[0].steps) == 6
 
@@ -122,18 +122,36 @@ def test_the_six_pictures_are_the_steps_of_the_norm():
         return {
             note.text: np.array([trace.x[1], trace.y[1], trace.z[1]])
             for note in frame.layout.scene.annotations
-            for trace in frame.data
+            for trace in frame.data[:-1]
             if np.allclose([trace.x[1], trace.y[1], trace.z[1]], [note.x, note.y, note.z])
         }
 
     first, components, dropped, unit, stretched, last = (tips(frame) for frame in figure.frames)
+    assert [set(found) for found in (first, components, dropped, unit, stretched, last)] == [
+        {"x", "1"},
+        {"x", "mean vector", "centred"},
+        {"1", "centred"},
+        {"centred", "length 1"},
+        {"length 1", "normalised"},
+        {"normalised", "output"},
+    ], "an arrow without its name, or a name without its arrow"
     assert np.allclose(first["x"], x)
-    assert np.allclose(components["mean vector"] + components["Πx"], x)
-    assert abs(dropped["Πx"].sum()) < 1e-6
-    assert abs(np.linalg.norm(unit["Πx/‖Πx‖"]) - 1) < 1e-6
-    assert abs(np.linalg.norm(stretched["n"]) - 3**0.5) < 1e-4
-    assert np.allclose(last["γ⊙n + β"], torch.nn.functional.layer_norm(x, (3,), weight, bias), atol=1e-6)
-    assert "(0.60, 0.60, 0.60)" in alt
+    assert np.allclose(components["mean vector"], 1.3) and np.allclose(components["centred"], [1.7, -1.3, -0.4])
+    assert np.allclose(dropped["centred"], components["centred"]) and np.allclose(dropped["1"], 1)
+    assert np.allclose(unit["length 1"] * 4.74**0.5, [1.7, -1.3, -0.4], atol=1e-5)
+    assert abs(np.linalg.norm(stretched["normalised"]) - 3**0.5) < 1e-4
+    assert np.allclose(last["output"], torch.nn.functional.layer_norm(x, (3,), weight, bias), atol=1e-6)
+    assert "(1.30, 1.30, 1.30)" in alt and "of length 2.18" in alt
+
+
+def test_a_dotted_line_joins_x_to_its_two_components():
+    x = torch.tensor([3.0, 0.0, 0.9])
+    figure, _ = three_steps(x, torch.ones(3), torch.zeros(3))
+    dotted = [np.array([frame.data[-1][c] for c in "xyz"], dtype=float).T for frame in figure.frames]
+    assert np.allclose(dotted[1], [[1.3, 1.3, 1.3], [3, 0, 0.9], [1.7, -1.3, -0.4]], atol=1e-3)
+    assert not np.any([dotted[i] for i in (0, 2, 3, 4, 5)]), "the line belongs to the second picture"
+    arrows = [sum(bool(trace.marker.size[1]) for trace in frame.data[:-1]) for frame in figure.frames]
+    assert arrows == [2, 3, 2, 2, 2, 2], "an arrow that is not of its picture"
 
 
 def test_outputs_lie_on_the_ring_and_on_the_sphere():
@@ -144,19 +162,45 @@ def test_outputs_lie_on_the_ring_and_on_the_sphere():
     assert np.abs(layer.sum(0)).max() < 1e-4 < np.abs(rms.sum(0)).max()
 
 
+GAINS = {"round": torch.ones(3).double(), "flat": torch.tensor([1.2, 0.8, 0.1]).double()}
+
+
 def test_ellipses_are_those_of_the_library():
-    gains = {"round": torch.ones(3).double(), "flat": torch.tensor([1.2, 0.8, 0.1]).double()}
     x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    figure, words = ellipses_in_space(gains, x, eps=0.1)
+    figure, words = ellipses_in_space(GAINS, x, eps=(0.1, 0.7))
     assert [frame.name for frame in figure.frames] == ["round", "flat"]
-    for frame, gain in zip(figure.frames, gains.values(), strict=True):
+    for frame, gain in zip(figure.frames, GAINS.values(), strict=True):
         body = ng.Ellipsoid(gain)
         rim = torch.tensor([frame.data[0][c] for c in "xyz"], dtype=torch.float64).T
         assert float((body.radius(rim) - 1).abs().max()) < 1e-12, "the curve is not the ellipse"
-        dots = torch.tensor([frame.data[3][c] for c in "xyz"], dtype=torch.float64).T
-        assert float((dots - ng.layer_norm(x, gain, eps=0.1)).abs().max()) < 1e-3, "the points are not the outputs"
+        for trace, eps in zip(frame.data[-2:], (0.1, 0.7), strict=True):
+            dots = torch.tensor([trace[c] for c in "xyz"], dtype=torch.float64).T
+            assert float((dots - ng.layer_norm(x, gain, eps=eps)).abs().max()) < 1e-3, "the points are not the outputs"
+        named = {note.text: np.array([note.x, note.y, note.z]) for note in frame.layout.scene.annotations}
+        assert abs(np.cross(named["normal"], 1 / gain.numpy())).max() < 1e-6, "another normal than 1/γ"
+        assert np.allclose(named["1"], 1)
     assert "1.73 and 1.73" in words, "a round gain gives a circle of radius √3"
     assert "at flat the semi-axes are 1.83 and 0.92" in words
+
+
+def test_a_second_slider_chooses_among_the_points_of_each_eps():
+    """Rows of standard deviation 0.8, 1, 2 and 4: within 5 % where σ² is at least 9.26 ε."""
+    x = torch.tensor([[1.6], [2], [4], [8]]) * torch.tensor([-(0.375**0.5), 0, 0.375**0.5])
+    figure, words = ellipses_in_space(GAINS, x, eps=(0.01, 0.1, 1.0))
+    turn, choose = figure.layout.sliders
+    assert [step.method for step in turn.steps] == ["animate"] * 2, "the first slider turns the gain"
+    labels = [f"ε = {eps}: {share} % within 5 % of the rim" for eps, share in (("0.01", 100), ("0.1", 75), ("1", 25))]
+    assert [step.label for step in choose.steps] == labels and all(label in words for label in labels)
+    places = list(choose.steps[0].args[1])
+    for i, step in enumerate(choose.steps):
+        shown, traces = step.args
+        assert step.method == "restyle" and list(traces) == places
+        assert shown["visible"] == [j == i for j in range(3)], "two values of ε at once, or another one"
+    assert choose.active == 1 and [figure.data[place].visible for place in places] == [False, True, False]
+    for place, eps in zip(places, (0.01, 0.1, 1.0), strict=True):
+        dots = torch.tensor([figure.frames[1].data[place][c] for c in "xyz"]).T
+        expected = torch.nn.functional.layer_norm(x, (3,), GAINS["flat"].float(), None, eps)
+        assert torch.allclose(dots, expected, atol=1e-3), "the slider shows the points of another ε"
 
 
 class Course:
