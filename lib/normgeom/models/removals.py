@@ -103,14 +103,14 @@ class Predictions:
             kept: the factors of the part, which are the rows.
         """
         x, w, c, how = self.stream, self.above_mean, self.parts[name], (self.readout.eps, self.readout.centered)
-        whole, full = effects(x, x, w, *how).frozen, effects(c, x, w, *how)
+        whole, frozen = (effects(v, x, w, *how).frozen for v in (x, c))
         rows = {}
         for left in kept:
             gone = effects((1 - left) * c, x, w, *how)
-            logit, part = whole - gone.removed, left * full.frozen / gone.ratio
-            held, tangent = whole - gone.frozen, whole - (1 - left) * full.slope
-            means = (float(a.mean()) for a in (logit, held, tangent, part, logit - part))
-            rows[left] = dict(zip(("logit", "frozen", "tangent", "part", "others"), means, strict=True))
+            logit, part = whole - gone.removed, left * frozen / gone.ratio
+            answers = (logit, whole - gone.frozen, whole - gone.slope, part, logit - part)
+            names = ("logit", "frozen", "tangent", "part", "others")
+            rows[left] = {name: float(answer.mean()) for name, answer in zip(names, answers, strict=True)}
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis(name)
 
     @property

@@ -125,7 +125,7 @@ def fading_part(faded: pd.DataFrame, kept: float) -> tuple[Figure, str]:
         right.set_axisbelow(True)
         look = dict(width=0.6, tick_label=[name, "others"], color=("#CC79A7", "#56B4E9"))
         right.bar((0, 1), here[["part", "others"]], **look)
-        right.bar((0, 1), whole[["part", "others"]], **look, alpha=0.25)
+        right.hlines(whole[["part", "others"]], (-0.4, 0.6), (0.4, 1.4), color=COLORS["ink"])
         right.set_title("who brings it")
         figure.legend(loc="outside upper left", ncols=3)
     values = ", ".join(f"{words} {whole[column] - here[column]:.1f}" for column, words in _LOST.items())

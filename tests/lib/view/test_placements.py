@@ -91,8 +91,9 @@ def test_shares_are_those_after_so_many_sublayers():
     assert np.allclose(bars, [*first, *second]), "the input not lowest, or the newest not on top"
     colors = [bar.get_facecolor() for bar in axis.patches]
     assert colors[:3] == colors[3:] and len(set(colors)) == 3, "a summand has one shade in all bars"
-    one = stream_shares({"pre-norm": shares}, 1)[0].axes[0]
-    assert [bar.get_facecolor() for bar in one.patches] == colors[:2], "a branch changes its shade as others come"
+    deeper = {"pre-norm": [*shares, torch.full((4,), 0.25)]}
+    early, late = ([bar.get_facecolor() for bar in stream_shares(deeper, k)[0].axes[0].patches] for k in (2, 3))
+    assert early == late[:3], "a branch changes its shade as others come"
     assert "After 2 sublayers" in alt and "pre-norm, input 50 %, last two 50 %; DeepNorm, input 10 %" in alt
     assert axis.get_xticklabels()[1].get_text() == "DeepNorm\ninput 10 %\nlast two 90 %"
 
