@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -92,6 +92,40 @@ class Predictions:
         x, readout = self.stream, self.readout
         return {name: effects(c, x, w, readout.eps, readout.centered) for name, c in self.parts.items()}
 
+    def faded(self, name: str, kept: Sequence[float] = tuple(k / 20 for k in range(20, -1, -1))) -> pd.DataFrame:
+        """The logit of the next token above the mean one while a part fades at the final norm, averaged over positions.
+
+        Columns ``logit``, without the readout's constant; ``frozen``, with the scale held; ``tangent``, by the slope at
+        the whole part; and what the ``part`` and the ``others`` then bring to ``logit``.
+
+        Args:
+            name: of the part, which becomes the name of the index.
+            kept: the factors of the part, which are the rows.
+        """
+        x, w, c, how = self.stream, self.above_mean, self.parts[name], (self.readout.eps, self.readout.centered)
+        whole, frozen = (effects(v, x, w, *how).frozen for v in (x, c))
+        rows = {}
+        for left in kept:
+            gone = effects((1 - left) * c, x, w, *how)
+            logit, part = whole - gone.removed, left * frozen / gone.ratio
+            answers = (logit, whole - gone.frozen, whole - gone.slope, part, logit - part)
+            names = ("logit", "frozen", "tangent", "part", "others")
+            rows[left] = {name: float(answer.mean()) for name, answer in zip(names, answers, strict=True)}
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis(name)
+
+    @property
+    def whole(self) -> Numbers:
+        """:meth:`lead` of the logits without the readout's constant: what the parts add up to."""
+        return self.lead(self.logits - self.readout.constant)
+
+    def sizes(self) -> dict[str, float]:
+        """Root mean squares over positions of the two wholes that parts are asked about."""
+        return {"the logit above the mean": rms(self.whole), "the difference": rms(self.gap())}
+
+    def spreads(self) -> dict[str, float]:
+        """Standard deviations over tokens: of the readout's constant, and of the logits, averaged over positions."""
+        return {"the constant": float(self.readout.constant.std()), "final logits": float(self.logits.std(-1).mean())}
+
     def total_effects(self) -> dict[str, Numbers]:
         """By how much each part raises :meth:`lead`: with it less without it, all that comes later reacting.
 
@@ -128,6 +162,12 @@ def answers_by_part(found: Mapping[str, Effects], total: Mapping[str, Numbers]) 
     answers = pd.DataFrame.from_dict(means, orient="index").join(errors_by_part(found))
     answers["direct off total"] = [relative_rms(e.removed, total[name]) for name, e in found.items()]
     return answers
+
+
+def added_up(answers: pd.DataFrame, run: Predictions) -> pd.DataFrame:
+    """Columns of :func:`answers_by_part`, each the sum over parts; below ``frozen`` the mean of the logit itself."""
+    sums = {"all parts": answers.sum(), "the logit itself": {"frozen": float(run.whole.mean())}}
+    return pd.DataFrame(sums).T[answers.columns]
 
 
 def errors_by_part(found: Mapping[str, Effects], where: Tensor | None = None) -> pd.DataFrame:

@@ -158,6 +158,21 @@ def by_shift(model: nn.Module, shifts: Sequence[float], batches: Sequence[Tensor
     return pd.DataFrame(rows)
 
 
+def next_by_shift(model: nn.Module, shifts: Sequence[float], ids: Tensor) -> dict[float, dict[str, Tensor]]:
+    """What :func:`by_shift` compares at one batch ``(batch, length)``, position by position.
+
+    Returns:
+        for each shift the log-probabilities of the next tokens, float64 ``(batch · (length − 1),)``: ``"before"``, by
+        the model itself; ``"with"`` and ``"without"`` the subtraction in the shifted weights.
+    """
+    centred = center_writers(copy.deepcopy(model))
+    before, found = _next(model, ids), {}
+    for c in shifts:
+        kept = shifted(centred, c)
+        found[c] = {"before": before, "with": _next(kept, ids), "without": _next(without_subtraction(kept), ids)}
+    return found
+
+
 def drop_errors(model: nn.Module, batches: Iterable[Tensor]) -> pd.Series:
     """The mean relative change of each LayerNorm's output before the bias without the subtraction, by its name."""
     names = [site.name for site in find_norms(model) if site.kind == "layer"]
@@ -173,6 +188,12 @@ def _logits(model: nn.Module, ids: Tensor) -> list[Tensor]:
     """Of each window ``(length − 1, vocabulary)``, its last position left out."""
     with evaluating(model):
         return list(forward(model, ids).logits[:, :-1])
+
+
+def _next(model: nn.Module, ids: Tensor) -> Tensor:
+    """The log-probability of each next token, float64, on the CPU."""
+    found = torch.stack(_logits(model, ids)).double().log_softmax(-1)
+    return found.gather(-1, ids[:, 1:, None].to(found.device)).flatten().cpu()
 
 
 def _differences(ours: Tensor, theirs: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:

@@ -2,7 +2,15 @@
 
 from normgeom.view.courses import angles_over_steps, losses_over_steps, occupancy_over_steps
 from normgeom.view.explore import explore
-from normgeom.view.plots import NULLS, angles_by_layer, errors_by_layer, null_band, nulls_by_layer, occupancy_by_layer
+from normgeom.view.plots import (
+    NULLS,
+    angles_by_layer,
+    errors_by_layer,
+    null_band,
+    nulls_by_layer,
+    occupancy_by_layer,
+    turned_by,
+)
 from normgeom.view.style import COLORS, MARKERS, WIDTH, show, style
 from normgeom.view.tables import how_recorded, table
 
@@ -24,4 +32,5 @@ __all__ = [
     "show",
     "style",
     "table",
+    "turned_by",
 ]

@@ -186,6 +186,36 @@ def ranks_over_seeds(ranks: Mapping[str, pd.Series], most: int = 40) -> tuple[Fi
     return figure, f"Distribution of the rank of the uniform vector among {most} over seeds. {'; '.join(words)}."
 
 
+def rank_dots(ranks: pd.DataFrame, norm: int, updates: int, most: int = 40) -> tuple[Figure, str]:
+    """One dot a seed at the rank of 1, in columns of five ranks, a panel a model; a dotted line where they are even.
+
+    Args:
+        ranks: ``norm``, the model, and ``seed``, ``step``, ``site`` and ``rank``, from 1 to ``most``.
+        norm: which site, from 1, in the order of the rows.
+        updates: which step.
+
+    Returns:
+        the figure and its alt text.
+    """
+    here, words = ranks[(ranks.site == ranks.site.unique()[norm - 1]) & (ranks.step == updates)], []
+    with style():
+        figure, panels = plt.subplots(2, 1, figsize=(5, 3.8), sharex=True)
+        for axis, (name, rows), color, marker in zip(
+            panels, here.groupby("norm"), ("uniform", "random_a"), "os", strict=True
+        ):
+            column = (rows["rank"].to_numpy(int) - 1) // 5
+            height = pd.Series(column).groupby(column).cumcount() + 1
+            axis.plot(5 * column + 3, height, marker, color=COLORS[color])
+            axis.axhline(len(rows) * 5 / most + 0.5, color=COLORS["null"], linestyle=":")
+            axis.set(title=f"{name}, {len(rows)} seeds", ylim=(0, 11), yticks=[0, 5, 10], ylabel="seeds")
+            words.append(
+                f"{name}, {len(rows)} seeds: median rank {rows['rank'].median():g}, {100 * np.mean(column == 0):.0f} % "
+                f"of them among the lowest five, {100 * np.mean(column == most // 5 - 1):.0f} % among the highest"
+            )
+        axis.set(xlabel=f"rank of 1 among {most}", xlim=(0, most + 1), xticks=range(0, most + 1, 5))
+    return figure, f"After {updates} updates, at norm {norm}. {'; '.join(words)}."
+
+
 def shapes_over_steps(forms: Mapping[str, pd.DataFrame], by_chance: float) -> tuple[Figure, str]:
     """Spread of the gains, and their and the longest axes' agreement with the end, against updates.
 

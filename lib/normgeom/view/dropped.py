@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from normgeom.view.style import COLORS, WIDTH, style
 from normgeom.view.tables import table
@@ -132,4 +135,33 @@ def costs_by_shift(paths: pd.DataFrame, standing: pd.Series) -> tuple[Figure, st
         f"{near.min():.1g} to {near.max():.1g} nats at {sizes[sizes > 0].min():g}, rising at first with slope two, "
         f"flattening above 0.1, and between {far.min():.1f} and {far.max():.1f} nats at {sizes.max():g}. As the "
         f"models stand: {standing.min():.1g} to {standing.max():.1g}."
+    )
+
+
+def next_after_shift(found: Mapping[float, Mapping[str, Tensor]], c: float) -> tuple[Figure, str]:
+    """Log-probabilities of the next tokens in shifted weights against the model's own: with the subtraction, without.
+
+    Args:
+        found: as :func:`normgeom.surgery.dropping.next_by_shift` gives it.
+        c: one of its shifts.
+
+    Returns:
+        the figure and its alt text.
+    """
+    before, words = found[c]["before"], []
+    lowest = min(float(values.min()) for each in found.values() for values in each.values())
+    looks = {"with": ("o", COLORS["uniform"]), "without": ("s", COLORS["random_a"])}
+    with style():
+        figure, panels = plt.subplots(1, 2, figsize=(5, 3.2), sharey=True)
+        for axis, (which, (marker, color)) in zip(panels, looks.items(), strict=True):
+            apart = float((found[c][which] - before).abs().mean())
+            axis.plot([lowest, 0], [lowest, 0], color=COLORS["null"], lw=1)
+            axis.plot(before, found[c][which], marker, color=color, ms=3, alpha=0.6)
+            axis.set(title=f"{which} the subtraction\n{apart:.2f} nats off", xlabel="ln p before")
+            words.append(f"{which} the subtraction they are {apart:.2g} nats off on average")
+        panels[0].set(ylabel=f"ln p, c = {c:g}", ylim=(1.05 * lowest, 0.5), xlim=(1.05 * float(before.min()), 0.5))
+        panels[1].set(xlim=panels[0].get_xlim())
+    return figure, (
+        f"Log-probabilities of {len(before)} next tokens with c = {c:g} on every entry, against those of the model as "
+        f"it was: {'; '.join(words)}."
     )

@@ -20,6 +20,8 @@ _ANSWERS = {
     "total": ("^", COLORS["null"], 0.24),
 }
 
+_LOST = {"logit": "in truth", "frozen": "with the scale frozen", "tangent": "along the tangent"}
+
 
 def effects_by_part(answers: pd.DataFrame) -> tuple[Figure, str]:
     """Four answers to what each part does to a logit; below, each part's share of the scale.
@@ -94,4 +96,41 @@ def lenses_by_part(read: pd.DataFrame) -> tuple[Figure, str]:
         f"scale behind {nats.index[0]} to {own.iloc[-1]:.2g} and {final.iloc[-1]:.2g} behind {nats.index[-1]}. Right: "
         f"the scale grows from {scale.iloc[0]:.2g} to {scale.iloc[-1]:.2g}, the largest step behind "
         f"{scale.diff().idxmax()}."
+    )
+
+
+def fading_part(faded: pd.DataFrame, kept: float) -> tuple[Figure, str]:
+    """What two attributions promise while a part fades, and the truth; beside it what the part and the others bring.
+
+    Args:
+        faded: as :meth:`normgeom.models.removals.Predictions.faded` gives it, from the whole part to none.
+        kept: one of its rows; lines are faint behind it.
+
+    Returns:
+        the figure and its alt text.
+    """
+    looks = {
+        "frozen": ("--", COLORS["random_a"]),
+        "tangent": (":", COLORS["random_b"]),
+        "logit": ("-", COLORS["uniform"]),
+    }
+    name, so_far, here, whole = faded.index.name, faded[faded.index >= kept], faded.loc[kept], faded.iloc[0]
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(5, 3.4), sharey=True, width_ratios=(2, 1))
+        for column, (dash, color) in looks.items():
+            left.plot(faded.index, faded[column], dash, color=color, alpha=0.35)
+            left.plot(so_far.index, so_far[column], dash, color=color, lw=2.5, label=column.replace("logit", "truth"))
+            left.plot(kept, here[column], "o", color=color, ms=6)
+        left.set(xlabel=f"{name} kept", ylabel="logit above the mean", xlim=(1.04, -0.04))
+        right.set_axisbelow(True)
+        look = dict(width=0.6, tick_label=[name, "others"], color=("#CC79A7", "#56B4E9"))
+        right.bar((0, 1), here[["part", "others"]], **look)
+        right.hlines(whole[["part", "others"]], (-0.4, 0.6), (0.4, 1.4), color=COLORS["ink"])
+        right.set_title("who brings it")
+        figure.legend(loc="outside upper left", ncols=3)
+    values = ", ".join(f"{words} {whole[column] - here[column]:.1f}" for column, words in _LOST.items())
+    return figure, (
+        f"With {kept:g} of {name} kept, the logit of the next token above the mean is {here.logit:.1f} of "
+        f"{whole.logit:.1f}; lost are {values}. The part brings {here.part:.1f}, of {whole.part:.1f}, and the others "
+        f"{here.others:.1f}, of {whole.others:.1f}."
     )

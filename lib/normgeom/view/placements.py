@@ -138,7 +138,9 @@ def growth_rows(grown: Mapping[str, Growth]) -> dict[str, dict[str, float]]:
 
 
 def stream_shares(shares: Mapping[str, Sequence[Tensor]], sublayers: int) -> tuple[Figure, str]:
-    """What the stream is made of after so many sublayers: a diamond for the input, a point for each branch.
+    """What the stream is made of after so many sublayers: a bar each, cut into its summands, the input lowest and dark.
+
+    A branch keeps its shade as later ones come.
 
     Args:
         shares: for each of :data:`LOOKS`, what :func:`normgeom.models.paths.composition` gave.
@@ -147,20 +149,21 @@ def stream_shares(shares: Mapping[str, Sequence[Tensor]], sublayers: int) -> tup
     Returns:
         the figure and its alt text.
     """
-    words = []
+    most = max(map(len, shares.values()))
+    shades, words = [COLORS["ink"], *plt.get_cmap("viridis")(np.linspace(0.25, 1, most))], {}
     with style():
-        figure, panels = plt.subplots(1, len(shares), figsize=(WIDTH, 2.5), sharey=True, squeeze=False)
-        for axis, (name, by_depth) in zip(panels[0], shares.items(), strict=True):
-            share = by_depth[sublayers - 1]
-            axis.semilogy(0, share[0], "D", color=COLORS["ink"])
-            axis.semilogy(range(1, sublayers + 1), share[1:], "o", color=LOOKS[name]["color"])
-            axis.set(title=name, xlabel="summand", xlim=(-1, len(by_depth) + 1), ylim=(1e-5, 2))
-            axis.minorticks_off()
-            words.append(f"{name} {float(share[0]):.2g} and {float(share[-1]):.2g}")
-        panels[0, 0].set_ylabel("share of the squared length")
+        figure, axis = plt.subplots(figsize=(5, 3.6))
+        for place, (name, by_depth) in enumerate(shares.items()):
+            share = by_depth[sublayers - 1].tolist()
+            look = dict(color=shades[: len(share)], edgecolor="white", linewidth=0.5)
+            axis.bar([place] * len(share), share, 0.72, np.cumsum([0, *share[:-1]]), **look)
+            words[name] = f"input {100 * share[0]:.0f} %", f"last two {100 * sum(share[1:][-2:]):.0f} %"
+        axis.set(ylabel="share of the squared length", ylim=(0, 1), title=f"after {sublayers} sublayers")
+        axis.set_xticks(range(len(shares)), ["\n".join([name, *rest]) for name, rest in words.items()])
+        axis.grid(visible=False)
     return figure, (
-        f"After {sublayers} sublayers, shares of the input (summand 0, a diamond) and of each branch, logarithmic. "
-        f"The input and the newest branch have: {'; '.join(words)}."
+        f"After {sublayers} sublayers, the shares of the input and of every branch, one bar a placement, the input "
+        f"lowest, the newest on top. {'; '.join(', '.join([name, *rest]) for name, rest in words.items())}."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
@@ -187,3 +188,39 @@ def _rows(table: pd.DataFrame, side: str, positions: str) -> pd.DataFrame:
 
 def _ticks(sites: int) -> range:
     return range(0, sites, max(1, sites // 8))
+
+
+def turned_by(found: Mapping[str, pd.DataFrame], c: float) -> tuple[Figure, str]:
+    """Where adding c·1 sends the mean vector at the last norm, and what it does to the output there.
+
+    Args:
+        found: for each model's name, what :func:`normgeom.surgery.gauge.turned` gave; the lines of the right panel go
+            through all its rows, arrows and marks are those of ``c``.
+        c: one of its constants.
+
+    Returns:
+        the figure and its alt text.
+    """
+    words, looks = [], (("o", "-", COLORS["uniform"]), ("s", "--", COLORS["random_a"]))
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(5, 3.0), width_ratios=(1, 1.5))
+        left.set(xlim=(-0.08, 1.15), ylim=(-0.4, 1.15), aspect=1, title="angle to 1")
+        left.axis("off")
+        _arrow(left, 0.0, COLORS["ink"], "-", width=1.0)
+        left.text(0.05, 1.0, "1", color=COLORS["ink"])
+        for place, ((model, rows), (marker, dash, color)) in enumerate(zip(found.items(), looks, strict=False)):
+            _, angle, change = rows[rows.c == c].iloc[0]
+            _arrow(left, math.radians(angle), color, dash)
+            left.text(0, -0.2 - 0.2 * place, f"{model.split()[0]} {angle:.0f}°", color=color)
+            right.plot(rows.c, rows["change of output"], color=color, linestyle=dash, marker=marker, ms=3, alpha=0.45)
+            right.plot(c, change, marker, color=color, ms=9, label=model)
+            words.append(f"{model}: angle {angle:.0f} degrees, change of the output {change:.1g} of its length")
+        right.set(xlabel="c", title="change of the output / its length", ylim=(-0.06, None))
+        right.legend(loc="center right")
+    return figure, f"With c = {c:g} on every entry of the stream, at the last norm. {'; '.join(words)}."
+
+
+def _arrow(axis: Axes, angle: float, color: str, dash: str, width: float = 2.5) -> None:
+    """From the origin, at an angle to the vertical, of length 1."""
+    look = dict(arrowstyle="-|>", color=color, linestyle=dash, linewidth=width, shrinkA=0, shrinkB=0)
+    axis.annotate("", (math.sin(angle), math.cos(angle)), (0, 0), arrowprops=look)

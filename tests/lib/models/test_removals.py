@@ -171,3 +171,44 @@ def test_too_short_texts(ids):
 def test_a_model_without_a_layout():
     with pytest.raises(ValueError, match="has no layout"):
         removals.Predictions.of(tiny("bert"), IDS)
+
+
+@EACH
+def test_fading_against_a_stream_with_less_of_the_part(family):
+    run = predictions(family)
+    readout, c, x = run.readout, run.parts["m1"], run.stream
+
+    def lead(stream, scale=None):
+        return float(run.lead(readout.logits(stream, scale) - readout.constant).mean())
+
+    faded = run.faded("m1", (1.0, 0.4, 0.0))
+    assert list(faded.index) == [1.0, 0.4, 0.0] and faded.index.name == "m1"
+    near = dict(rel=0, abs=1e-12)
+    for kept, row in faded.iterrows():
+        stream = x - (1 - kept) * c
+        assert row.logit == pytest.approx(lead(stream), **near), "more taken out than said?"
+        assert row.frozen == pytest.approx(lead(stream, readout.scale(x)), **near), "the scale not held?"
+        assert row.part == pytest.approx(lead(kept * c, readout.scale(stream)), **near), "by the whole stream's scale?"
+        assert row.others == pytest.approx(row.logit - row.part, **near)
+    step = 1e-6
+    slope = (lead(x) - lead(x - step * c)) / step
+    assert faded.tangent[1.0] - faded.tangent[0.0] == pytest.approx(slope, rel=1e-3, abs=1e-4), "another's slope?"
+    assert faded.tangent[1.0] == pytest.approx(faded.logit[1.0])
+    assert [*run.faded("m1").index] == [k / 20 for k in range(20, -1, -1)]
+
+
+def test_wholes_and_spreads_by_hand():
+    run = predictions()
+    free = run.lead(run.logits - run.readout.constant)
+    square = sum(float(v) ** 2 for v in free.flatten()) / 8
+    assert run.sizes()["the logit above the mean"] == pytest.approx(math.sqrt(square)), "with the constant?"
+    gaps = sum(float(v) ** 2 for v in run.gap().flatten()) / 8
+    assert run.sizes()["the difference"] == pytest.approx(math.sqrt(gaps))
+    spreads = [float(np.std(z.numpy(), ddof=1)) for z in run.logits.flatten(0, 1)]
+    assert run.spreads()["final logits"] == pytest.approx(np.mean(spreads)), "over positions for over tokens?"
+    assert run.spreads()["the constant"] == pytest.approx(np.std(run.readout.constant.numpy(), ddof=1))
+    answers = removals.answers_by_part(run.effects(run.above_mean), run.total_effects())[["slope", "frozen"]]
+    sums = removals.added_up(answers, run)
+    assert list(sums.columns) == ["slope", "frozen"]
+    assert sums.frozen["all parts"] == pytest.approx(sums.frozen["the logit itself"]), "frozen contributions add up"
+    assert sums.slope["all parts"] == pytest.approx(sum(answers.slope)) and math.isnan(sums.slope["the logit itself"])

@@ -14,6 +14,7 @@ from normgeom.surgery.dropping import (
     compare,
     drop_errors,
     least_divergence,
+    next_by_shift,
     shifted,
     with_head,
     without_subtraction,
@@ -240,3 +241,17 @@ def test_shifts_start_from_the_free_gauge(model):
 def test_a_model_whose_mean_matters_is_refused():
     with pytest.raises(ValueError, match="expected LayerNorm"):
         by_shift(uneven("llama", dtype=torch.float32), [0.0], BATCHES)
+
+
+def test_next_tokens_with_and_without_the_subtraction(model):
+    found = next_by_shift(model, [0.0, 1.0], IDS)
+    own = [float(p[t, ids[t + 1]].log()) for p, ids in zip(probabilities(model), IDS, strict=True) for t in range(12)]
+    for c, rows in found.items():
+        assert rows["before"].tolist() == pytest.approx(own, abs=1e-12), "the token itself for the next one?"
+        assert apart(rows["with"], rows["before"]) < BOUND, f"c = {c}: with the subtraction the function stays"
+        changed = apart(rows["without"], rows["before"])
+        assert changed < BOUND if c == 0 else changed > 0.1, (
+            f"c = {c}: without it only centred weights compute the same"
+        )
+    by_table = by_shift(model, [1.0], [IDS]).more[0]
+    assert float((found[1.0]["before"] - found[1.0]["without"]).mean()) == pytest.approx(by_table, rel=1e-9)

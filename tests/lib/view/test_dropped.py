@@ -4,7 +4,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from normgeom.view.dropped import cost_table, costs_by_shift, costs_by_site
+import torch
+from normgeom.view.dropped import cost_table, costs_by_shift, costs_by_site, next_after_shift
 
 SITES = ["stem.norm", "h.0.ln_1", "h.0.ln_2", "h.1.ln_1", "ln_f"]  # in order of use, which is not that of names
 
@@ -139,3 +140,24 @@ def test_shifts_of_both_signs_beside_the_weights_as_they_stand():
     assert "from 9e-06 to 4e-05 nats at 0.003" in alt, "not the smallest shift"
     assert "between 4.0 and 18.0 nats at 2" in alt, "not the largest shift"
     assert "As the models stand: 0.0001 to 0.0003" in alt
+
+
+def test_predictions_with_the_subtraction_and_without():
+    before = torch.tensor([-1.0, -2.0, -4.0])
+    found = {
+        0.0: {"before": before, "with": before, "without": before},
+        10.0: {"before": before, "with": before, "without": torch.tensor([-3.0, -3.0, -7.0])},
+    }
+    figure, alt = next_after_shift(found, 10.0)
+    kept, dropped = figure.axes
+    assert [list(kept.lines[1].get_data()[i]) for i in (0, 1)] == [[-1, -2, -4], [-1, -2, -4]]
+    assert [list(dropped.lines[1].get_data()[i]) for i in (0, 1)] == [[-1, -2, -4], [-3, -3, -7]], "without for before"
+    assert kept.lines[1].get_marker() != dropped.lines[1].get_marker()
+    for axis in figure.axes:
+        diagonal = axis.lines[0]
+        assert list(diagonal.get_xdata()) == list(diagonal.get_ydata()) == [-7, 0]
+    assert kept.get_title() == "with the subtraction\n0.00 nats off"
+    assert dropped.get_title() == "without the subtraction\n2.00 nats off", "the mean of absolute differences"
+    assert "of 3 next tokens with c = 10" in alt and "without the subtraction they are 2 nats off on average" in alt
+    other, _ = next_after_shift(found, 0.0)
+    assert other.axes[0].get_ylim() == kept.get_ylim(), "frames of other scales jump"

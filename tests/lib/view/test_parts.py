@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from norm_checks import draw
 from normgeom.models.stream import Effects
-from normgeom.view.parts import effects_by_part, frozen_against_direct, lenses_by_part
+from normgeom.view.parts import effects_by_part, fading_part, frozen_against_direct, lenses_by_part
 
 
 @pytest.fixture(autouse=True)
@@ -74,3 +74,37 @@ def test_one_point_for_every_fourth_position():
         assert np.allclose(points.get_ydata(), e.removed.flatten()[::4])
         assert np.array_equal(line.get_xdata(), line.get_ydata()), "on the line they are equal"
         assert f"{title}, at {100 * np.mean((e.frozen > e.removed).numpy()):.0f} % of the positions" in alt
+
+
+FADED = pd.DataFrame(
+    {
+        "logit": [6.0, 6.1, 4.6],
+        "frozen": [6.0, 4.0, 2.0],
+        "tangent": [6.0, 6.2, 6.4],
+        "part": [4.0, 3.1, 0.0],
+        "others": [2.0, 3.0, 4.6],
+    },
+    index=pd.Index([1.0, 0.5, 0.0], name="m1"),
+)
+
+
+def test_a_part_that_fades():
+    figure, alt = fading_part(FADED, 0.5)
+    left, right = figure.axes
+    strong = {line.get_label(): line.get_data() for line in left.lines if not line.get_label().startswith("_")}
+    assert {name: list(y) for name, (x, y) in strong.items()} == {
+        "frozen": [6.0, 4.0],
+        "tangent": [6.0, 6.2],
+        "truth": [6.0, 6.1],
+    }, "lines end where the slider stands"
+    faint = [list(line.get_ydata()) for line in left.lines if line.get_alpha()]
+    assert faint == [list(FADED[name]) for name in ("frozen", "tangent", "logit")], "the whole course behind them"
+    assert len({line.get_linestyle() for line in left.lines if line.get_alpha()}) == 3, "told apart by colour alone"
+    assert left.get_xlim()[0] > left.get_xlim()[1], "the whole part is on the left"
+    assert [bar.get_height() for bar in right.patches] == [3.1, 3.0]
+    marks = [segment.tolist() for segment in right.collections[0].get_segments()]
+    assert [ends[0][1] for ends in marks] == [4.0, 2.0], "what they bring with the whole part"
+    assert "With 0.5 of m1 kept, the logit of the next token above the mean is 6.1 of 6.0" in alt
+    assert "lost are in truth -0.1, with the scale frozen 2.0, along the tangent -0.2" in alt
+    assert "lost are in truth 1.4, with the scale frozen 4.0, along the tangent -0.4" in fading_part(FADED, 0.0)[1]
+    assert "The part brings 3.1, of 4.0, and the others 3.0, of 2.0." in alt

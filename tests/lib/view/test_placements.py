@@ -83,10 +83,19 @@ def test_rows_of_growth():
 
 def test_shares_are_those_after_so_many_sublayers():
     shares = [torch.tensor([0.6, 0.4]), torch.tensor([0.5, 0.3, 0.2])]
-    figure, alt = stream_shares({"pre-norm": shares, "DeepNorm": shares}, 2)
-    left = figure.axes[0]
-    assert np.allclose(drawn(left, "D"), [[0.5]]) and np.allclose(drawn(left, "o"), [[0.3, 0.2]])
-    assert "After 2 sublayers" in alt and "pre-norm 0.5 and 0.2" in alt
+    later = [torch.tensor([0.3, 0.7]), torch.tensor([0.1, 0.15, 0.75])]
+    figure, alt = stream_shares({"pre-norm": shares, "DeepNorm": later}, 2)
+    (axis,) = figure.axes
+    bars = np.array([[bar.get_x() + bar.get_width() / 2, bar.get_y(), bar.get_height()] for bar in axis.patches])
+    first, second = [[0, 0, 0.5], [0, 0.5, 0.3], [0, 0.8, 0.2]], [[1, 0, 0.1], [1, 0.1, 0.15], [1, 0.25, 0.75]]
+    assert np.allclose(bars, [*first, *second]), "the input not lowest, or the newest not on top"
+    colors = [bar.get_facecolor() for bar in axis.patches]
+    assert colors[:3] == colors[3:] and len(set(colors)) == 3, "a summand has one shade in all bars"
+    deeper = {"pre-norm": [*shares, torch.full((4,), 0.25)]}
+    early, late = ([bar.get_facecolor() for bar in stream_shares(deeper, k)[0].axes[0].patches] for k in (2, 3))
+    assert early == late[:3], "a branch changes its shade as others come"
+    assert "After 2 sublayers" in alt and "pre-norm, input 50 %, last two 50 %; DeepNorm, input 10 %" in alt
+    assert axis.get_xticklabels()[1].get_text() == "DeepNorm\ninput 10 %\nlast two 90 %"
 
 
 def test_saturation_shows_both():

@@ -236,3 +236,43 @@ def test_turns_ask_for_twenty_steps():
         courses.turns_over_steps({1.0: Course(1.0, 19)}, {}, 8.0)
     with pytest.raises(ValueError, match="with_eps: expected at least 20 steps, got 5"):
         courses.turns_over_steps({1.0: Course(1.0)}, {0.1: Course(1.0, 5)}, 8.0)
+
+
+def test_arrows_stand_at_the_angles_of_one_constant():
+    columns = ["c", "angle at the last norm / degrees", "change of output"]
+    found = {
+        "LayerNorm twin": pd.DataFrame([[0.0, 90.0, 0.0], [1.0, 60.0, 2e-7]], columns=columns),
+        "RMSNorm twin": pd.DataFrame([[0.0, 88.0, 0.0], [1.0, 30.0, 1.25]], columns=columns),
+    }
+    figure, alt = view.turned_by(found, 1.0)
+    left, right = figure.axes
+    tips = [note.xy for note in left.texts if note.get_text() == ""]
+    assert np.allclose(tips, [(0, 1), (np.sqrt(0.75), 0.5), (0.5, np.sqrt(0.75))]), "1 upright, angles measured from it"
+    assert {"LayerNorm 60°", "RMSNorm 30°"} <= {text.get_text() for text in left.texts}
+    lines = [line.get_ydata().tolist() for line in right.lines if len(line.get_xdata()) == 2]
+    assert lines == [[0.0, 2e-7], [0.0, 1.25]]
+    marks = {line.get_label(): np.hstack(line.get_data()).tolist() for line in right.lines if line.get_markersize() > 5}
+    assert marks == {"LayerNorm twin": [1.0, 2e-7], "RMSNorm twin": [1.0, 1.25]}, "the mark of another constant"
+    assert "With c = 1 " in alt and "LayerNorm twin: angle 60 degrees, change of the output 2e-07 of its length" in alt
+    assert "RMSNorm twin: angle 30 degrees" in alt
+    view.turned_by({"one of yours": found["LayerNorm twin"]}, 0.0)
+
+
+def test_a_dot_a_seed_in_columns_of_five():
+    rows = [
+        dict(norm=norm, seed=seed, step=step, site=site, rank=rank if (step, site) == (120, "b") else 20)
+        for norm, ranks in {"LayerNorm": [1, 5, 6], "RMSNorm": [3, 36, 40, 18]}.items()
+        for seed, rank in enumerate(ranks)
+        for step in (0, 120)
+        for site in ("b", "a")  # the order of the rows is that of use
+    ]
+    figure, alt = courses.rank_dots(pd.DataFrame(rows), norm=1, updates=120)
+    dots = [sorted(zip(*axis.lines[0].get_data(), strict=True)) for axis in figure.axes]
+    assert dots == [[(3, 1), (3, 2), (8, 1)], [(3, 1), (18, 1), (38, 1), (38, 2)]], "a rank in its neighbour's column?"
+    even = [axis.lines[1].get_ydata()[0] for axis in figure.axes]
+    assert even == pytest.approx([3 / 8 + 0.5, 4 / 8 + 0.5]), "seeds over columns, between dots"
+    assert [axis.get_title() for axis in figure.axes] == ["LayerNorm, 3 seeds", "RMSNorm, 4 seeds"]
+    assert "After 120 updates, at norm 1. LayerNorm, 3 seeds: median rank 5, 67 % of them among the lowest five" in alt
+    assert "RMSNorm, 4 seeds: median rank 27, 25 % of them among the lowest five, 50 % among the highest" in alt
+    assert "median rank 20" in courses.rank_dots(pd.DataFrame(rows), norm=2, updates=120)[1]
+    assert "median rank 20" in courses.rank_dots(pd.DataFrame(rows), norm=1, updates=0)[1]
