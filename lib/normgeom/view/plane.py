@@ -80,8 +80,8 @@ def turned_axes() -> tuple[Figure, str]:
             panel.axis("off")
     return figure, (
         "The same arrow x twice. Left, in upright axes its entries are 3 and 1, their mean is 2, and the mean vector "
-        "m1 is 2.83 long. Right, in axes turned by 45 degrees its entries are 2.83 and −1.41, their mean is 0.71, and m1, "
-        "now vertical, is 1 long."
+        "m1 is 2.83 long. Right, in axes turned by 45 degrees its entries are 2.83 and −1.41, their mean is 0.71, and "
+        "m1, now vertical, is 1 long."
     )
 
 
