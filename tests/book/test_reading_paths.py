@@ -74,7 +74,7 @@ def test_the_engineers_hour_is_one(chapters, paths):
     assert len(rows) >= 5
     for row, said in rows.items():
         counted = sum(words_of(chapters, label) for label in re.findall(r"\{ref\}`(sec-[\w-]+)`", row))
-        assert said == round(counted / WORDS_A_MINUTE), row
+        assert abs(said - counted / WORDS_A_MINUTE) <= 1, f"{counted / WORDS_A_MINUTE:.1f} minutes: {row}"
     assert int(TOTAL.search(part)[1]) == sum(rows.values()) <= 60
 
 
