@@ -110,3 +110,33 @@ def _diamond(axis: Axes, height: float, at: float) -> None:
     side = np.sign(at)
     axis.plot(side * edge, height, ">" if side > 0 else "<", color=color, ms=8, label="first")
     axis.text(side * edge, height + 0.32, f"first at {at:.4g}", color=color, ha="right" if side > 0 else "left")
+
+
+def doubled_weights() -> tuple[Figure, str]:
+    """One step up the gradient from W and from 2W, where a layer norm reads their outputs (prop-effective-rate).
+
+    In the plane of W = (3, 0, −3) and of the gradient (−1, 2, −1)/(3√6) of the norm's second output, for the input 1;
+    the step is six gradients long.
+
+    Returns:
+        the figure and its alt text.
+    """
+    length, step = 18**0.5, 2.0
+    with style():
+        figure, axis = plt.subplots(figsize=(5.2, 2.3))
+        axis.plot([0, 9.4], [0, 0], "--", color=COLORS["null"], lw=1)
+        for times, name, shade in ((1, "W", "uniform"), (2, "2W", "random_a")):
+            start, rise = times * length, step / times
+            axis.plot([0, start], [0, rise], ":", color=COLORS[shade], lw=1.2)
+            axis.annotate("", (start, rise), (start, 0), arrowprops={"arrowstyle": "->", "color": COLORS[shade]})
+            axis.plot(start, 0, "o", color=COLORS[shade])
+            axis.annotate(name, (start, 0), (0, -14), textcoords="offset points", ha="center")
+            angle = np.degrees(np.arctan2(rise, start))
+            axis.annotate(f"turned by {angle:.0f}°", (start, rise), (0, 5), textcoords="offset points", ha="center")
+        axis.set(xlim=(-0.3, 9.6), ylim=(-0.9, 2.7), aspect="equal")
+        axis.axis("off")
+    return figure, (
+        "A dashed ray with W at 4.2 and 2W at 8.5 from the origin; all its points have the same output. One step from "
+        "W, two long and at right angles to the ray, turns the weights by 25 degrees; the same step from 2W is one "
+        "long and turns them by 7 degrees."
+    )

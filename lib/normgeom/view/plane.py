@@ -58,6 +58,33 @@ def two_norms(degrees: float) -> tuple[Figure, str]:
     )
 
 
+def turned_axes() -> tuple[Figure, str]:
+    """The arrow (3, 1) with its mean vector, and the same arrow in axes turned by 45 degrees (eq-mean-vector).
+
+    Returns:
+        the figure and its alt text.  Both panels draw the arrow at the same place; only the axes differ.
+    """
+    arrow, half = torch.tensor([3.0, 1.0]), 0.5**0.5
+    drawn = ((torch.eye(2), "mean 2"), (torch.tensor([[half, half], [-half, half]]), "mean 0.71"))
+    with style():
+        figure, panels = plt.subplots(1, 2, figsize=(5.2, 2.2))
+        for panel, (axes, title) in zip(panels, drawn, strict=True):
+            ones = axes.sum(0)  # where (1, 1) of these axes points
+            mean = (arrow @ ones) / 2 * ones
+            for axis in axes:
+                panel.axline((0, 0), axis.tolist(), color=COLORS["null"], lw=0.8)
+            _arrow(panel, arrow.tolist(), "x", COLORS["uniform"])
+            _arrow(panel, mean.tolist(), "m1", COLORS["random_b"], (-22, 2))
+            panel.plot(*torch.stack([arrow, mean]).T, ":", color=COLORS["ink"])
+            panel.set(xlim=(-0.6, 3.4), ylim=(-0.9, 2.4), aspect="equal", title=title)
+            panel.axis("off")
+    return figure, (
+        "The same arrow x twice. Left, in upright axes its entries are 3 and 1, their mean is 2, and the mean vector "
+        "m1 is 2.83 long. Right, in axes turned by 45 degrees its entries are 2.83 and −1.41, their mean is 0.71, and "
+        "m1, now vertical, is 1 long."
+    )
+
+
 def towards_the_ring(x: Tensor, eps: float) -> tuple[Figure, str]:
     """Vectors of ℝ³ before and after LayerNorm, in the plane orthogonal to 1, with the ring of radius √3 (cor-radius).
 

@@ -4,7 +4,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
-from normgeom.view.batches import gaps_by_size, one_far_out, shared_statistics
+import torch.nn.functional as F
+from normgeom.view.batches import doubled_weights, gaps_by_size, one_far_out, shared_statistics
 
 
 @pytest.fixture(autouse=True)
@@ -83,3 +84,25 @@ def test_one_far_out_asks_for_three_examples_of_one_shape():
     for tensors in ((BEFORE[:2], BATCH[:2], LAYER[:2]), (BEFORE, BATCH[:3], LAYER)):
         with pytest.raises(ValueError, match="before, batch, layer: expected one shape"):
             one_far_out(*tensors)
+
+
+def gradient(times):
+    """Of the norm's second output by W, for times·(3, 0, −3) and the input 1, by torch."""
+    weights = (times * torch.tensor([3.0, 0.0, -3.0], dtype=torch.float64)).requires_grad_()
+    F.layer_norm(weights, (3,), eps=0.0)[1].backward()
+    return weights.detach(), weights.grad
+
+
+def test_twice_the_weights_get_half_the_gradient_and_a_quarter_of_the_turn():
+    figure, alt = doubled_weights()
+    (axis,) = figure.axes
+    arrows = [note for note in axis.texts if note.get_text() == ""]
+    turns = [note.get_text() for note in axis.texts if "turned" in note.get_text()]
+    for times, arrow, turn in zip((1, 2), arrows, turns, strict=True):
+        weights, slope = gradient(times)
+        (tail, foot), (head, tip) = arrow.xyann, arrow.xy
+        assert abs(weights @ slope) < 1e-12 and tail == head and foot == 0, "the step is not at right angles to W"
+        assert abs(tail - weights.norm()) < 1e-9, "the arrow does not start at the end of the weights"
+        assert abs(tip - 6 * slope.norm()) < 1e-9, "the step is not six gradients long"
+        assert turn == f"turned by {np.degrees(np.arctan(tip / tail)):.0f}°"
+    assert turns == ["turned by 25°", "turned by 7°"] and "25 degrees" in alt and "7 degrees" in alt

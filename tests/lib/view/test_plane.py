@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from normgeom.view.plane import towards_the_ring, two_norms
+from normgeom.view.plane import towards_the_ring, turned_axes, two_norms
 
 ROUNDING = 1e-12  # of a few operations in float64 on numbers of size 1
 X = torch.randn(40, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -113,3 +113,18 @@ def test_whole_numbers_and_a_negative_constant_are_refused():
         towards_the_ring(torch.ones(2, 3, dtype=torch.int64), 1e-5)
     with pytest.raises(ValueError, match="eps"):
         towards_the_ring(X, -1.0)
+
+
+def test_the_arrow_stays_and_its_mean_vector_moves_with_the_axes():
+    figure, alt = turned_axes()
+    turned = np.array([[1, 1], [-1, 1]]) / math.sqrt(2)  # rows: the axes, as unit vectors
+    for panel, axes, words in zip(figure.axes, (np.eye(2), turned), ("2", "0.71"), strict=True):
+        arrows = tips(panel)
+        entries = axes @ [3, 1]
+        assert np.allclose(arrows["x"], [3, 1]), "the arrow has moved"
+        assert np.allclose(arrows["m1"], entries.mean() * axes.sum(0), atol=1e-6), (
+            "not the mean times (1, 1) of its axes"
+        )
+        assert panel.get_title() == f"mean {words}" and f"mean is {words}" in alt
+        assert abs(float(words) - entries.mean()) < 5e-3
+        assert f"{np.linalg.norm(arrows['m1']):.3g} " in alt
