@@ -128,7 +128,7 @@ def sinking_key(x: Tensor, eps: float) -> tuple[Figure, str]:
     verdict = "selectable" if margin > 1e-9 else "not selectable"
     sigma, *spreads = x.std(-1, correction=0).tolist()
     with style():
-        figure, axis = plt.subplots(figsize=(5.6, 3.6))
+        figure, axis = plt.subplots(figsize=(WIDTH, 3.6))
         axis.add_patch(plt.Circle((0, 0), 3**0.5, fill=False, ls=":", ec=COLORS["null"]))
         axis.fill(*others.T, color=COLORS["null"], alpha=0.25, label="hull of the others")
         axis.plot(*others.T, "s", color=COLORS["random_a"], label=f"others, σ ≥ {min(spreads):.2g}")

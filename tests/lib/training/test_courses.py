@@ -1,6 +1,5 @@
 """The course of a training: ranks beside signs, shapes of norms, and their pictures, against values set by hand."""
 
-import matplotlib.pyplot as plt
 import normgeom as ng
 import numpy as np
 import pandas as pd
@@ -20,12 +19,6 @@ from normgeom.view import angles_over_steps, losses_over_steps, occupancy_over_s
 from normgeom.view.courses import ranks_over_seeds, shapes_over_steps
 
 NULL = [f"signs_{i}" for i in range(4)]
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def survey(steps=(0, 5), sites=("a", "b"), occupancies=(2.5, 0.7, 0.9, 1, 2, 3, 4)):

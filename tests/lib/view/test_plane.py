@@ -2,7 +2,6 @@
 
 import math
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -11,12 +10,6 @@ from normgeom.view.plane import towards_the_ring, two_norms
 
 ROUNDING = 1e-12  # of a few operations in float64 on numbers of size 1
 X = torch.randn(40, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def same(got, expected):

@@ -3,7 +3,6 @@
 import math
 import re
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -11,12 +10,6 @@ import torch.nn.functional as F
 from norm_checks import draw
 from normgeom.view.planes import change_around_x, fibres_of_layer_norm, sinking_key
 from torch.func import jacrev
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def named(axis, label):

@@ -2,19 +2,12 @@
 
 import math
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from normgeom.bench.sums import rounded_walk
 from normgeom.view.rounding import errors_over_means, walk
 
 STEPS = [0.3, -1.1, 2.7, 0.9, 5.7]
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def test_a_walk_beside_the_exact_one():
