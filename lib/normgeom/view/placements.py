@@ -63,7 +63,7 @@ def gradient_powers(
     words = []
     dashes = dict(zip(dict.fromkeys(scale for _, scale in by_width), ("-", ":"), strict=False))
     with style():
-        figure, panels = plt.subplot_mosaic("AB;CC", figsize=(WIDTH, 5.6), height_ratios=(1.1, 1))
+        figure, panels = plt.subplot_mosaic("AB;CC", figsize=(WIDTH, 6.0))
         left, middle, below = (panels[name] for name in "ABC")
         for name, lengths in by_depth.items():
             words.append(f"{_points_and_power(left, depths, lengths, '-', name):.2f} of the depth for {name}")
@@ -108,8 +108,8 @@ def growth_by_sublayer(grown: Mapping[str, Growth]) -> tuple[Figure, str]:
         for name, run in grown.items():
             square, update = run.square.mean(0), run.update.mean(0)
             number = np.arange(1, len(update) + 1)
-            look = LOOKS[name] | (_WIDE if name in ("branch-out", "post-norm") else {})
-            left.plot(square, markevery=6, label=name, **look)
+            look = LOOKS[name] | (_WIDE if name == "branch-out" else {})
+            left.plot(square, markevery=6, label=name, **look | (_WIDE if name == "post-norm" else {}))
             for first, dash in ((0, "-"), (1, ":")):  # attention, MLP
                 right.loglog(number[first::2], update[first::2], dash, markevery=4, **look)
             ends["square"].append(f"{float(square[-1]):.2g} for {name}")
@@ -161,7 +161,7 @@ def stream_shares(shares: Mapping[str, Sequence[Tensor]], sublayers: int) -> tup
             axis.semilogy(0, share[0], "D", color=COLORS["ink"])
             axis.semilogy(range(1, sublayers + 1), share[1:], "o", color=LOOKS[name]["color"])
             axis.set(title=name, xlabel="summand", xlim=(-1, len(by_depth) + 1), ylim=(1e-5, 2))
-            axis.minorticks_off()
+            ticks_of_powers(axis.yaxis)
             words.append(f"{name} {float(share[0]):.2g} and {float(share[-1]):.2g}")
         panels[0, 0].set_ylabel("share of the squared length")
     return figure, (

@@ -56,7 +56,7 @@ def angles_by_layer(
         for axis in grid[-1]:
             axis.set_xlabel(_ORDER)
         figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
-    return figure, "Angles at each norm, mean and standard deviation. " + "; ".join(words) + "."
+    return figure, "Angles at each norm, mean and standard deviation: " + "; ".join(words) + "."
 
 
 def angle_bars(axis: Axes, places: Sequence[float], rows: pd.DataFrame, direction: str, **look) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -21,6 +22,7 @@ COLORS = {"uniform": "#0072B2", "random_a": "#D55E00", "random_b": "#009E73", "n
 MARKERS = {"uniform": "o", "random_a": "s", "random_b": "^"}
 WIDTH = 5.4  # inches: with letters of 10 points the text is 9 pixels high where a phone shows a figure 358 pixels wide
 PHONE, READABLE = 358, 9.0  # pixels: a figure's width on a phone, and its least size of type there
+_RAISING = re.compile(r"\$.*[\^_].*\$")
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 _RC = {
@@ -90,7 +92,9 @@ def _power(value: float, _place: int | None = None) -> str:
 def smallest_text(figure: Figure) -> float:
     """How high a figure's smallest type is, in pixels, where a phone shows the figure :data:`PHONE` pixels wide."""
     figure.draw_without_rendering()
-    sizes = [text.get_fontsize() for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    # matplotlib sets exponents and indices of a formula at seven tenths
+    sizes = [text.get_fontsize() * (0.7 if _RAISING.search(text.get_text()) else 1) for text in texts]
     return min(sizes, default=math.inf) * PHONE / (72 * figure.get_figwidth())
 
 
