@@ -91,7 +91,7 @@ def errors_of_scale(
 def change_around_x(sigma_over_root_eps: float) -> tuple[Figure, str]:
     """Small changes around Πx and what a norm without gain makes of them to first order (prop-no-gain).
 
-    Left the plane of Πx and one direction across, in units of √(dε) for inputs and √d for outputs; right the two
+    Above the plane of Πx and one direction across, in units of √(dε) for inputs and √d for outputs; below the two
     singular values over σ, times √ε.
 
     Args:
@@ -108,20 +108,20 @@ def change_around_x(sigma_over_root_eps: float) -> tuple[Figure, str]:
         raise ValueError(f"sigma_over_root_eps: expected a number >= 0, got {sigma}")
     s = math.sqrt(1 + sigma**2)
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 2.9))
-        _changes(left, sigma, s)
+        figure, (upper, lower) = plt.subplots(2, 1, figsize=(WIDTH, 5.6))
+        _changes(upper, sigma, s)
         grid = torch.logspace(-1.3, 1.3, 100)
-        right.plot(grid, (1 + grid**2) ** -0.5, label="across, 1/s")
-        right.plot(grid, (1 + grid**2) ** -1.5, "--", label="along x, (1/s)·(ε/s²)")
-        right.plot([sigma, sigma], [1 / s, 1 / s**3], "D", color=COLORS["ink"])
-        right.set(xscale="log", yscale="log", xlabel="σ / √ε", ylabel="singular value · √ε")
-        ticks_of_powers(right.xaxis, right.yaxis)
-        right.legend(loc="lower left")
+        lower.plot(grid, (1 + grid**2) ** -0.5, label="across, 1/s")
+        lower.plot(grid, (1 + grid**2) ** -1.5, "--", label="along x, (1/s)·(ε/s²)")
+        lower.plot([sigma, sigma], [1 / s, 1 / s**3], "D", color=COLORS["ink"])
+        lower.set(xscale="log", yscale="log", xlabel="σ / √ε", ylabel="singular value · √ε")
+        ticks_of_powers(lower.xaxis, lower.yaxis)
+        lower.legend(loc="lower left")
     return figure, (
-        f"Left: a circle of radius {_RADIUS} around Πx, which is {sigma:g} from the origin, and its image, an ellipse "
+        f"Above: a circle of radius {_RADIUS} around Πx, which is {sigma:g} from the origin, and its image, an ellipse "
         f"around n at {sigma / s:.2f} inside the unit circle, with half-axes {_RADIUS / s**3:.2g} along Πx and "
         f"{_RADIUS / s:.2g} across. "
-        f"Right: two curves that are 1 at small σ/√ε and fall, 1/s slower than (1/s)·(ε/s²); "
+        f"Below: two curves that are 1 at small σ/√ε and fall, 1/s slower than (1/s)·(ε/s²); "
         f"at σ/√ε = {sigma:g} they are marked at {1 / s:.2g} and {1 / s**3:.2g}."
     )
 

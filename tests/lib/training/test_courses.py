@@ -118,6 +118,11 @@ def test_pictures_of_a_course_show_its_numbers():
     line = figure.axes[0].lines[-1]
     assert line.get_xdata().tolist() == [0, 4, 40] and line.get_ydata().tolist() == [2.5] * 3
     assert "LN, a: from 2.5 to 2.5" in words and "band 1.1 to 3.8" in words
+    assert figure.axes[2].get_xticks().tolist() == [0, 4, 40], "ticks where there is no point"
+
+    named = table.assign(site=table.site.replace({"a": "transformer.h.2.ln_1", "b": "transformer.ln_f"}))
+    titles = [axis.get_title() for axis in occupancy_over_steps({"LN": named}, named.site.unique())[0].axes]
+    assert {"LN: block 2, norm 1", "LN: last norm"} <= set(titles)
 
     figure, words = angles_over_steps({"LN": table[table.seed == 0]}, ["b"], side="out")
     assert "output" in words and "LN, b: 130.0 ± 3.0 at the end" in words
