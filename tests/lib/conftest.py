@@ -1,6 +1,7 @@
 """Settings of the library's tests: fixed seeds, no clock, no files left behind."""
 
 import os
+import sys
 
 import pytest
 import torch
@@ -71,6 +72,20 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.stem in NUMERICAL:
             item.add_marker("numerical")
+
+
+@pytest.fixture(autouse=True)
+def _figures_are_read_on_a_phone():
+    """What a test has drawn in the book's style has letters of 9 pixels on a phone, and no ground of its own."""
+    yield
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        look = sys.modules["normgeom.view.style"]
+        figures = [pyplot.figure(number) for number in pyplot.get_fignums()]
+        sizes = [look.smallest_text(figure) for figure in figures]
+        grounds = {part.get_facecolor()[3] for figure in figures for part in (figure, *figure.axes)}
+        pyplot.close("all")
+        assert min(sizes, default=look.READABLE) >= look.READABLE
+        assert grounds <= {0}, "a card glares where the page is dark"
 
 
 @pytest.fixture(autouse=True)

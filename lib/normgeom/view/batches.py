@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from normgeom.view.style import COLORS, style
+from normgeom.view.style import COLORS, WIDTH, style
 
 
 def shared_statistics() -> tuple[Figure, str]:
@@ -22,7 +22,7 @@ def shared_statistics() -> tuple[Figure, str]:
     column, row = np.zeros((2, 5, 8))
     column[:, 2] = row[1] = 1
     with style():
-        figure, axes = plt.subplots(1, 2, figsize=(6.4, 2.4))
+        figure, axes = plt.subplots(1, 2, figsize=(WIDTH, 2.1))
         for axis, shade, title in zip(axes, (column, row), ("batch norm", "layer norm"), strict=True):
             axis.pcolormesh(shade, cmap="Blues", vmax=1.6, edgecolors="#B0B0B0")
             axis.set(title=title, xlabel="features", xticks=[], yticks=[], aspect=1)
@@ -50,7 +50,7 @@ def gaps_by_size(gaps: Mapping[int, float]) -> tuple[Figure, str]:
         raise ValueError("gaps: expected at least one batch size, got none")
     sizes = sorted(gaps)
     with style():
-        figure, axis = plt.subplots(figsize=(6.4, 2.8))
+        figure, axis = plt.subplots(figsize=(WIDTH, 2.8))
         axis.plot(sizes, [gaps[size] for size in sizes], marker="o", label="batch norm")
         axis.plot(sizes, [0] * len(sizes), marker="s", label="layer norm")
         axis.set(xscale="log", xticks=sizes, xticklabels=sizes)

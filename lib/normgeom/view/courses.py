@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -15,7 +16,7 @@ from matplotlib.ticker import FuncFormatter
 from torch import Tensor
 
 from normgeom.view.plots import angle_bars
-from normgeom.view.style import COLORS, MARKERS, WIDTH, style
+from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
 
 _TURNS = 20  # steps that a point of turns_over_steps is the mean of
 LINES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1)))
@@ -100,6 +101,7 @@ def occupancy_over_steps(
                     label=label,
                 )
             axis.set_yscale("log")
+            ticks_of_powers(axis.yaxis, most=4)
             last = rows[rows.step == rows.step.max()]
             words.append(
                 f"{name}, {_short(site)}: from {last.occupancy.min():.2g} to {last.occupancy.max():.2g}, "
@@ -135,7 +137,7 @@ def turns_over_steps(
 
     words = []
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.0))
+        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.2))
         for (start, run), dash in zip(runs.items(), LINES, strict=False):
             left.plot(run.lengths.tolist(), linestyle=dash, label=f"start {start:g}")
             right.plot(*smooth(run), linestyle=dash)
@@ -227,14 +229,14 @@ def shapes_over_steps(forms: Mapping[str, pd.DataFrame], by_chance: float) -> tu
     """
     words = []
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.8), sharex=True)
+        figure, (upper, lower) = plt.subplots(2, 1, figsize=(WIDTH, 5.6), sharex=True)
         for number, (name, rows) in enumerate(forms.items()):
             over = rows.groupby("step")
             look = dict(linestyle=LINES[number % len(LINES)])
             for axis, column, color, what in (
-                (left, "spread", "uniform", ""),
-                (right, "correlation", "uniform", ", gains"),
-                (right, "overlap", "random_a", ", axes"),
+                (upper, "spread", "uniform", ""),
+                (lower, "correlation", "uniform", ", gains"),
+                (lower, "overlap", "random_a", ", axes"),
             ):
                 mean, low, high = (over[column].agg(of) for of in ("mean", "min", "max"))
                 axis.plot(mean.index, mean, color=COLORS[color], label=name + what, **look)
@@ -246,23 +248,25 @@ def shapes_over_steps(forms: Mapping[str, pd.DataFrame], by_chance: float) -> tu
                 f"{name}: spread {means.spread.iloc[-1]:.3f} at the end; a tenth of the way the gains correlate "
                 f"with those of the end by {tenth.correlation:.2f}, the axes overlap by {tenth.overlap:.2f}"
             )
-        right.axhline(by_chance, color=COLORS["null"], linestyle=":", label="axes, by chance")
-        left.set(xlabel="updates", ylabel="standard deviation of the gains")
-        right.set(xlabel="updates", ylabel="agreement with the end")
-        left.legend()
-        figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        lower.axhline(by_chance, color=COLORS["null"], linestyle=":", label="axes, by chance")
+        upper.set(ylabel="spread of the gains")
+        lower.set(xlabel="updates", ylabel="agreement with the end")
+        upper.legend()
+        figure.legend(*lower.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure, f"Gains and axes over the course of training. {'; '.join(words)}."
 
 
 def _grid(tables: Mapping, sites: Sequence[str], label: str) -> tuple[Figure, dict[tuple[str, str], Axes]]:
     figure, grid = plt.subplots(
-        len(sites), len(tables), figsize=(WIDTH, 1.2 + 1.9 * len(sites)), sharex=True, sharey="row", squeeze=False
+        len(sites), len(tables), figsize=(WIDTH, 1.2 + 1.7 * len(sites)), sharex=True, sharey=True, squeeze=False
     )
     axes = {}
     for site, row in zip(sites, grid, strict=True):
         for name, axis in zip(tables, row, strict=True):
-            smallest = min(step for step in tables[name].step if step > 0)
-            axis.set_xscale("symlog", linthresh=smallest)
+            steps = sorted({step for step in tables[name].step if step > 0})
+            axis.set_xscale("symlog", linthresh=steps[0])
+            axis.set_xticks([0, *_apart(steps)])
+            axis.minorticks_off()
             axis.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
             axis.set_title(f"{name}: {_short(site)}")
             axes[site, name] = axis
@@ -272,9 +276,20 @@ def _grid(tables: Mapping, sites: Sequence[str], label: str) -> tuple[Figure, di
     return figure, axes
 
 
+def _apart(steps: Sequence[int], ratio: float = 3.5) -> list[int]:
+    """The last of the steps and those before it that are far enough apart on a logarithmic axis to have a tick."""
+    chosen = [steps[-1]]
+    for step in reversed(steps):
+        if chosen[-1] >= ratio * step:
+            chosen.append(step)
+    return chosen[::-1]
+
+
 def _at(table: pd.DataFrame, site: str, side: str) -> pd.DataFrame:
     return table[(table.site == site) & (table.side == side)]
 
 
 def _short(site: str) -> str:
-    return site.removeprefix("transformer.").removeprefix("h.")
+    """GPT-2's names in words, others as they are."""
+    site = re.sub(r".*\bh\.(\d+)\.ln_(\d)$", r"block \1, norm \2", site)
+    return "last norm" if site.endswith("ln_f") else site

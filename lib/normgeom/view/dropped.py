@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from normgeom.view.style import COLORS, WIDTH, style
+from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from normgeom.view.tables import table
 
 # What normgeom.surgery.dropping measures: the column's name in words, and its digits.
@@ -82,7 +82,7 @@ def costs_by_site(alone: pd.DataFrame, together: pd.DataFrame, paths: pd.DataFra
     }
     paths = paths[paths.c > 0]
     with style():
-        figure, axes = plt.subplots(figsize=(WIDTH, 3.8))
+        figure, axes = plt.subplots(figsize=(WIDTH, 4.6))
         for name, (points, marker, color) in groups.items():
             size = 8 if marker == "*" else 5
             axes.loglog(points.drop_error, points.kl, marker, color=color, label=name, markersize=size)
@@ -91,9 +91,10 @@ def costs_by_site(alone: pd.DataFrame, together: pd.DataFrame, paths: pd.DataFra
             axes.loglog(path.drop_error, path.kl, color=COLORS["null"], label=label)
         reach = np.array([0.01, 0.3])
         axes.loglog(reach, 3e-8 * (reach / 0.01) ** 2, ":", color=COLORS["ink"], lw=1)
-        axes.text(0.1, 1e-6, "slope 2", fontsize=9)
+        axes.text(0.1, 1e-6, "slope 2")
         axes.set(xlabel="relative change of the norm's output", ylabel="KL / nats a byte")
-        axes.legend(fontsize=8)
+        ticks_of_powers(axes.xaxis, axes.yaxis)
+        figure.legend(loc="outside upper center", ncols=2)
     words = "; ".join(
         f"{name}: change {100 * points.drop_error.min():.1f} to {100 * points.drop_error.max():.1f} %, "
         f"KL {points.kl.min():.1g} to {points.kl.max():.1g} nats"
@@ -107,34 +108,35 @@ def costs_by_site(alone: pd.DataFrame, together: pd.DataFrame, paths: pd.DataFra
 
 
 def costs_by_shift(paths: pd.DataFrame, standing: pd.Series) -> tuple[Figure, str]:
-    """KL against the size of the shift c, both logarithmic, one line a seed and sign; full marks are positive shifts.
+    """KL against the size of the shift c, both logarithmic: a band over seeds and signs, with its median.
 
     Args:
         paths: ``seed``, ``c`` and ``kl``.
-        standing: by seed, the KL in the weights as training left them: dashed.
+        standing: by seed, the KL in the weights as training left them: a second, level band.
 
     Returns:
         the figure and its alt text.
     """
-    colors = (COLORS["uniform"], COLORS["random_a"], COLORS["random_b"])
+    shifted = paths[paths.c != 0]
+    over = shifted.kl.groupby(shifted.c.abs())
+    low, middle, high = over.min(), over.median(), over.max()
     with style():
-        figure, axes = plt.subplots(figsize=(WIDTH, 3.4))
-        for number, ((seed, path), marker, color) in enumerate(zip(paths.groupby("seed"), "os^", colors, strict=True)):
-            for sign, fill, side in ((1, "full", "c > 0"), (-1, "none", "c < 0")):
-                half = path[path.c * sign > 0]
-                look = dict(marker=marker, fillstyle=fill, color=color, label=f"seed {seed}, {side}")
-                axes.loglog(half.c.abs(), half.kl, **look)
-            label = None if number else "as training left them"
-            axes.axhline(standing[seed], ls="--", lw=1, color=color, label=label)
+        figure, axes = plt.subplots(figsize=(WIDTH, 3.6))
+        axes.fill_between(low.index, low, high, color=COLORS["uniform"], alpha=0.3, lw=0)
+        label = f"c in each entry ({len(standing)} seeds, both signs)"
+        axes.loglog(middle.index, middle, "o-", color=COLORS["uniform"], label=label)
+        axes.axhspan(standing.min(), standing.max(), color=COLORS["random_a"], alpha=0.3, lw=0)
+        axes.axhline(standing.median(), ls="--", color=COLORS["random_a"], label="as training left them")
+        ticks_of_powers(axes.xaxis, axes.yaxis)
         axes.set(xlabel="|c|", ylabel="KL / nats a byte")
-        axes.legend(fontsize=8, ncols=2)
+        figure.legend(loc="outside upper center")
     sizes = paths.c.abs()
     near, far = (paths.kl[sizes == c] for c in (sizes[sizes > 0].min(), sizes.max()))
     return figure, (
-        "KL against the absolute value of c, both logarithmic, three models and both signs: from "
-        f"{near.min():.1g} to {near.max():.1g} nats at {sizes[sizes > 0].min():g}, rising at first with slope two, "
-        f"flattening above 0.1, and between {far.min():.1f} and {far.max():.1f} nats at {sizes.max():g}. As the "
-        f"models stand: {standing.min():.1g} to {standing.max():.1g}."
+        f"KL against the absolute value of c, both logarithmic, one narrow band over {len(standing)} models and both "
+        f"signs: from {near.min():.1g} to {near.max():.1g} nats at {sizes[sizes > 0].min():g}, rising at first with "
+        f"slope two, flattening above 0.1, and between {far.min():.1f} and {far.max():.1f} nats at {sizes.max():g}. "
+        f"As the models stand: {standing.min():.1g} to {standing.max():.1g}."
     )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from normgeom.geometry import secular
 from normgeom.geometry.ellipsoid import Ellipsoid
-from normgeom.view.style import COLORS, MARKERS, WIDTH, style
+from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
 
 # Which gains are silenced: colour and marker.
 _ORDERS = {"smallest": ("uniform", "o"), "random": ("null", "^"), "largest": ("random_a", "s")}
@@ -35,7 +35,7 @@ def critical_points(gain: Tensor) -> tuple[Figure, str]:
     curve, heights = ((v[:, None] - roots).prod(-1) for v in (t, turns))
     reach = float(heights.abs().max())
     with style():
-        figure, (top, line) = plt.subplots(2, 1, figsize=(WIDTH, 3.6), sharex=True, height_ratios=(4, 1))
+        figure, (top, line) = plt.subplots(2, 1, figsize=(WIDTH, 3.8), sharex=True, height_ratios=(4, 1))
         top.plot(t, curve, color=COLORS["ink"], lw=1.3)
         top.axhline(0, color=COLORS["null"], lw=0.8)
         top.plot(roots, 0 * roots, "o", color=COLORS["random_a"], label="roots: γ², RMSNorm")
@@ -71,7 +71,7 @@ def secular_equation(gain: Tensor, deficit: float) -> tuple[Figure, str]:
         raise ValueError(f"deficit: expected a number between 0 and 1, got {deficit}")
     inside = torch.linspace(0.002, 0.998, 300, dtype=poles.dtype)
     with style():
-        figure, axis = plt.subplots(figsize=(WIDTH, 2.8))
+        figure, axis = plt.subplots(figsize=(WIDTH, 3.0))
         for delta, key, dash in ((0.0, "uniform", "-"), (deficit, "random_a", "--")):
             for low, high in pairwise([0.0, *poles.tolist()] if delta else poles.tolist()):
                 t = low + (high - low) * inside
@@ -84,7 +84,7 @@ def secular_equation(gain: Tensor, deficit: float) -> tuple[Figure, str]:
             axis.axvline(pole, color=COLORS["null"], lw=0.8, ls=":")
         axis.axhline(0, color=COLORS["null"], lw=0.8)
         axis.set(ylim=(-9, 9), xlabel="λ, in units of γ²", ylabel="left side")
-        axis.legend(loc="lower right", ncols=2)
+        figure.legend(loc="outside upper center", ncols=2)
     return figure, (
         f"Branches that rise from minus to plus infinity between the poles {_listed(poles)}. Without a deficit there "
         f"are {len(poles) - 1} with one root each; with a deficit of {deficit:g} one more appears between zero and the "
@@ -108,7 +108,7 @@ def shares_near_surface(found: pd.DataFrame, theory: pd.DataFrame, edge: float) 
         raise ValueError(f"theory: expected {expected}, got {list(theory.columns)} beside {list(found.columns)}")
     words, off = [], []
     with style():
-        figure, axis = plt.subplots(figsize=(WIDTH, 2.8))
+        figure, axis = plt.subplots(figsize=(WIDTH, 3.0))
         for d, key in zip(found.columns, reversed(MARKERS), strict=False):
             axis.plot(theory.index, theory[d], color=COLORS[key], lw=1.3)
             axis.plot(found.index, found[d], MARKERS[key], color=COLORS[key], label=f"d = {d}")
@@ -117,6 +117,7 @@ def shares_near_surface(found: pd.DataFrame, theory: pd.DataFrame, edge: float) 
             off.append(float(np.abs(found[d] - np.interp(found.index, theory.index, theory[d])).max()))
         axis.axvline(edge, color=COLORS["null"], ls=":", lw=1)
         axis.set(xscale="log", xlabel="standard deviation of the inputs / √ε", ylabel="share within 5 %")
+        ticks_of_powers(axis.xaxis)
         axis.legend()
     return figure, (
         "Rising curves of a share, the steeper the more features. Over the standard deviation in units of root ε, "
@@ -133,18 +134,21 @@ def silenced_gains(cosines: pd.DataFrame, losses: pd.DataFrame) -> tuple[Figure,
         losses: as :func:`normgeom.surgery.silencing.loss_without_gains` gives them, its first row that of no gain.
     """
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.0))
+        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.4))
         for order, (key, marker) in _ORDERS.items():
             for norms, dash in (("last", "--"), ("all", "-")):
                 part = cosines[(cosines.norms == norms) & (cosines.coordinates == order)]
                 left.plot(part.k, part.mean_cosine, dash, marker=marker, color=COLORS[key])
             right.plot(losses.index, losses[order], marker=marker, color=COLORS[key], label=order)
-        left.set_title("encoder: cosine to before")
-        right.set_title("small model: loss, nats a byte")
+        left.set_title("encoder:\ncosine to before")
+        right.set_title("small model:\nloss / nats a byte")
         for axis in (left, right):
             axis.set_xscale("symlog", base=2, linthresh=1)
             axis.set_xlabel("gains set to zero")
-        right.legend(title="the k …")
+            counts = sorted(set(losses.index if axis is right else cosines.k))
+            axis.set_xticks(counts[:1] + counts[2::2], counts[:1] + counts[2::2])
+            axis.minorticks_off()
+        figure.legend(title="the k …", loc="outside upper center", ncols=3)
     found = cosines.set_index(["norms", "coordinates", "k"]).mean_cosine
     most, middle, end = cosines.k.max(), losses.index[len(losses) // 2], losses.index[-1]
     return figure, (

@@ -10,7 +10,7 @@ import torch
 from matplotlib.figure import Figure
 
 from normgeom.models.stream import Effects
-from normgeom.view.style import COLORS, WIDTH, style
+from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 
 # Marker, colour and how far beside its place each answer stands.
 _ANSWERS = {
@@ -81,10 +81,11 @@ def lenses_by_part(read: pd.DataFrame) -> tuple[Figure, str]:
     nats, scale = read.iloc[:-1], read["scale"]  # behind the last part both are the prediction
     own, final = nats["KL, own scale / nats"], nats["KL, final scale / nats"]
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.2))
+        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.6))
         left.plot(nats.index, own, "o-", color=COLORS["uniform"], label="own scale")
         left.plot(nats.index, final, "s--", color=COLORS["random_a"], label="final scale")
         left.set(yscale="log", ylabel="KL from the final prediction / nats")
+        ticks_of_powers(left.yaxis)
         left.legend()
         right.plot(read.index, scale, "o-", color=COLORS["ink"])
         right.set(ylabel="mean scale of the stream", ylim=0)

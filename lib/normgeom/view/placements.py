@@ -15,7 +15,7 @@ from torch import Tensor
 from normgeom.models.gradients import power_law
 from normgeom.models.growth import Growth
 from normgeom.models.placement import PLACEMENTS
-from normgeom.view.style import COLORS, WIDTH, style
+from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 
 if TYPE_CHECKING:
     from normgeom.models.behaviour import Behaviour
@@ -37,6 +37,8 @@ LOOKS = {
     "pre-norm, no final norm": dict(color=COLORS["null"], marker="P"),
     "no norms": dict(color=COLORS["ink"], marker="x"),
 }
+_WIDE = dict(lw=5, alpha=0.4, ms=8, zorder=1)  # what another line covers shows on both sides of it
+_LAW = dict(color=COLORS["ink"], lw=1.2, ls=(0, (2, 2)), zorder=5)
 _BEHIND = dict(color=COLORS["null"], lw=3, alpha=0.5, zorder=0)
 
 
@@ -61,27 +63,29 @@ def gradient_powers(
     words = []
     dashes = dict(zip(dict.fromkeys(scale for _, scale in by_width), ("-", ":"), strict=False))
     with style():
-        figure, (left, middle, right) = plt.subplots(1, 3, figsize=(WIDTH, 3.3))
+        figure, panels = plt.subplot_mosaic("AB;CC", figsize=(WIDTH, 6.0))
+        left, middle, below = (panels[name] for name in "ABC")
         for name, lengths in by_depth.items():
             words.append(f"{_points_and_power(left, depths, lengths, '-', name):.2f} of the depth for {name}")
         for (name, scale), lengths in by_width.items():
             power = _points_and_power(middle, widths, lengths, dashes[scale], name)
             words.append(f"{power:.2f} of the width for {name}, τ = {scale}")
         for name, lengths in by_block.items():
-            right.semilogy(range(1, len(lengths) + 1), lengths, ms=3, label=name, **LOOKS[name])
+            look = LOOKS[name] | (_WIDE if name == "branch-out" else {})
+            below.semilogy(range(1, len(lengths) + 1), lengths, label=name, **look)
         for axis, values in ((left, depths), (middle, widths)):
             axis.set_xticks(values, values)
-        for axis in (left, middle, right):
-            low, high = axis.get_ylim()
-            ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 5, 10) if low < t < high]
-            axis.set_yticks(ticks, ticks)
             axis.minorticks_off()
-        left.set(xlabel="blocks", ylabel="length of the gradient", title="last block")
-        middle.set(xlabel="d", title="last block")
-        right.set(xlabel="block", title=f"each of {len(lengths)} blocks")
+        for axis in (middle, below):
+            axis.sharey(left)  # one scale, so that lengths compare
+        left.autoscale(axis="y")
+        ticks_of_powers(left.yaxis)
+        left.set(xlabel="blocks", ylabel="length of the gradient", title="last block, by depth")
+        middle.set(xlabel="width d", title="last block, by width")
+        below.set(xlabel="block", ylabel="length of the gradient", title=f"each of {len(lengths)} blocks")
         handles = dict(zip(*left.get_legend_handles_labels()[::-1], strict=True))
-        handles |= dict(zip(*right.get_legend_handles_labels()[::-1], strict=True))
-        figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=3, fontsize=8)
+        handles |= dict(zip(*below.get_legend_handles_labels()[::-1], strict=True))
+        figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=2)
     ratios = ", ".join(f"{float(v[0] / v[-1]):.2f} for {name}" for name, v in by_block.items())
     return figure, (
         "Gradients of the last block, double logarithmic, with fitted powers: "
@@ -100,20 +104,22 @@ def growth_by_sublayer(grown: Mapping[str, Growth]) -> tuple[Figure, str]:
     """
     ends = {"square": [], "update": []}
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.2))
+        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 4.2))
         for name, run in grown.items():
             square, update = run.square.mean(0), run.update.mean(0)
             number = np.arange(1, len(update) + 1)
-            look = dict(LOOKS[name], markevery=6, label=name)
-            left.plot(square, ls="--" if name == "DeepNorm" else "-", **look)
-            right.loglog(number, update, **look)
+            look = LOOKS[name] | (_WIDE if name == "branch-out" else {})
+            left.plot(square, markevery=6, label=name, **look | (_WIDE if name == "post-norm" else {}))
+            for first, dash in ((0, "-"), (1, ":")):  # attention, MLP
+                right.loglog(number[first::2], update[first::2], dash, markevery=4, **look)
             ends["square"].append(f"{float(square[-1]):.2g} for {name}")
             ends["update"].append(f"{float(update[-1]):.2g} for {name}")
-        left.plot([0, number[-1]], [1, 1 + number[-1]], **_BEHIND)
-        right.loglog(number, number**-0.5, **_BEHIND)
-        left.set(xlabel="sublayers", ylabel="mean square of the stream")
-        right.set(xlabel="sublayer", ylabel="update / stream")
-        left.legend()
+        left.plot([0, number[-1]], [1, 1 + number[-1]], label="1 + l, and 1/√l", **_LAW)
+        right.loglog(number, number**-0.5, **_LAW)
+        ticks_of_powers(right.xaxis, right.yaxis)
+        left.set(xlabel="sublayers", title="mean square of the stream")
+        right.set(xlabel="sublayer", title="update / stream")
+        figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=2)
     return figure, (
         "Left, the mean square of the stream beside the line 1 + l; at the end "
         f"{', '.join(ends['square'])}. Right, relative updates in double logarithmic axes beside 1/√l; at the end "
@@ -178,14 +184,15 @@ def saturation_by_block(runs: Mapping[str, tuple[Tensor, Tensor]]) -> tuple[Figu
     """
     words = []
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 2.9))
+        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.2))
         for name, (squares, entropies) in runs.items():
             blocks = range(1, len(squares) + 1)
             left.semilogy(blocks, squares, label=name, **LOOKS[name])
             right.plot(blocks, entropies, label=name, **LOOKS[name])
             words.append(f"{name} {float(squares[-1]):.0e} and {float(entropies[-1]):.2f}")
-        left.set(xlabel="block", ylabel="mean square of its input")
-        right.set(xlabel="block", ylabel="entropy / entropy of even weights", ylim=(0, 1.05))
+        ticks_of_powers(left.yaxis)
+        left.set(xlabel="block", title="mean square of its input")
+        right.set(xlabel="block", title="attention's entropy,\nover that of even weights", ylim=(0, 1.05))
         left.legend()
     return figure, (
         "Mean square of the stream, logarithmic, and entropy of attention, both by block. In the last block they are: "
@@ -210,7 +217,7 @@ def losses_by_rate(sweep: pd.DataFrame, entropy: float) -> tuple[Figure, str]:
             for (placement, warmup), runs in sweep[sweep.layers == depth].groupby(["placement", "warmup"], sort=False):
                 name, losses = WORDS[placement], runs.groupby("rate").loss
                 mean, low, high = losses.mean(), losses.min(), losses.max()
-                look = dict(LOOKS[name], ls="-" if warmup else "--", mfc=None if warmup else "white")
+                look = dict(LOOKS[name], ls="-" if warmup else "--", mfc=None if warmup else "none")
                 beside = mean.index * (1.04 if warmup else 0.96)
                 axis.errorbar(
                     beside, mean, [mean - low, high - mean], capsize=2, label=f"{name}, warm-up {warmup}", **look
@@ -223,7 +230,13 @@ def losses_by_rate(sweep: pd.DataFrame, entropy: float) -> tuple[Figure, str]:
             axis.minorticks_off()
             axis.margins(x=0.15)
         panels[0, 0].set_ylabel("loss / nats a byte")
-        figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+        marks = [axis.plot([], [], label=WORDS[p], **LOOKS[WORDS[p]])[0] for p in dict.fromkeys(sweep.placement)]
+        dashes = [
+            axis.plot([], [], color=COLORS["ink"], ls="-" if w else "--", marker="o", mfc=None if w else "none")[0]
+            for w in sorted(set(sweep.warmup))
+        ]
+        names = [*(mark.get_label() for mark in marks), *(f"warm-up {w}" for w in sorted(set(sweep.warmup)))]
+        figure.legend([*marks, *dashes], names, loc="outside upper center", ncols=2)
     return figure, f"Loss against learning rate, means over seeds: {'; '.join(words)}."
 
 

@@ -1,4 +1,4 @@
-"""Pictures in a plane: that of a vector and 1, and that orthogonal to 1 in ℝ³."""
+"""Pictures of one vector's norm: the planes of a vector and 1 and orthogonal to 1 in ℝ³, and the law of the length."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from normgeom.norms.functions import check_floating, layer_norm
-from normgeom.view.style import COLORS, WIDTH, style
+from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 
 _ACROSS = torch.tensor([[1.0, -1.0, 0.0], [1.0, 1.0, -2.0]], dtype=torch.float64)  # orthogonal to 1 and to each other
 
@@ -119,6 +119,41 @@ def towards_the_ring(x: Tensor, eps: float) -> tuple[Figure, str]:
     return figure, (
         f"{len(x)} vectors with a median spread of {spread:.1g} and ε = {eps:g}. After the norm their median length is "
         f"{share:.2f} of the ring's radius √3."
+    )
+
+
+def length_by_spread(x: Tensor, *eps: float) -> tuple[Figure, str]:
+    """The length of LayerNorm's output over √d, against the spread of its input, a curve for each ε (cor-radius).
+
+    Args:
+        x: ``(n, d)``, whose outputs are the markers; curves reach from the smallest of their spreads to the largest.
+        eps: up to three, each above 0.
+
+    Returns:
+        the figure and its alt text.
+
+    Raises:
+        ValueError: no ε, more than three, or one that is not above 0.
+    """
+    if not 0 < len(eps) <= 3 or not min(eps) > 0:
+        raise ValueError(f"eps: expected one to three numbers > 0, got {eps}")
+    spread = x.std(-1, correction=0)
+    sigma = torch.logspace(*(math.log10(float(end)) for end in (spread.min(), spread.max())), 200)
+    off = []
+    with style():
+        figure, axis = plt.subplots(figsize=(WIDTH, 3.2))
+        for e, marker in zip(eps, "^os", strict=False):
+            (line,) = axis.plot(sigma, 1 / torch.sqrt(1 + e / sigma**2), label=f"ε = {e:g}")
+            found = layer_norm(x, eps=e).norm(dim=-1) / x.shape[-1] ** 0.5
+            axis.plot(spread, found, marker, color=line.get_color())
+            off.append(float((found - 1 / torch.sqrt(1 + e / spread**2)).abs().max()))
+        axis.set(xscale="log", xlabel="standard deviation σ of the input", ylabel="length of n over √d")
+        ticks_of_powers(axis.xaxis)
+        axis.legend()
+    roots = ", ".join(f"{e**0.5:.2g} for ε = {e:g}" for e in eps)
+    return figure, (
+        "S-shaped curves that rise from 0 to 1 as σ grows. Each passes through 0.71 where σ equals the root of its ε: "
+        f"{roots}. The markers of {len(x)} vectors lie within {max(off):.0e} of the curves."
     )
 
 

@@ -1,8 +1,9 @@
-"""Pictures of one plane: what a norm maps to one output, its small changes, and keys of an attention head."""
+"""Pictures of what a norm forgets: what it maps to one output, its small changes, the scale, and keys of a head."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import torch
@@ -11,7 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from normgeom.norms.functions import check_floating, layer_norm
-from normgeom.view.style import COLORS, WIDTH, style
+from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 
 _RADIUS = 0.6  # of the circle of changes
 _POINTS = ((0.5, -1.2), (0.5, 1.0), (1.4, -0.3))  # σ and mean
@@ -41,7 +42,7 @@ def fibres_of_layer_norm(*eps: float) -> tuple[Figure, str]:
             picture = axis.imshow(shade.expand(2, -1).numpy(), "cividis", vmin=-1, vmax=1, extent=[-2, 2] * 2)
             axis.plot(*zip(*_POINTS, strict=True), "o", color="w", mec=COLORS["ink"])
             axis.grid(False)
-            axis.set(title=f"ε = {e:g}", xlabel="σ, signed: along u over √d")
+            axis.set(title=f"ε = {e:g}", xlabel="σ, signed, along u")
             values = ", ".join(f"{sigma / math.sqrt(sigma**2 + e):.2f}" for sigma, _ in _POINTS)
             change = "changes from left to right only" if e else "is −1 in the left half and +1 in the right"
             words.append(f"ε = {e:g}: the shade {change}; at the points it is {values}.")
@@ -51,10 +52,46 @@ def fibres_of_layer_norm(*eps: float) -> tuple[Figure, str]:
     return figure, f"The plane of 1 and u, a panel for each ε, with three points: {points}. {' '.join(words)}"
 
 
+def errors_of_scale(
+    sigmas: Sequence[float], found: Mapping[str, Sequence[float]], predicted: Mapping[str, Sequence[float]], eps: float
+) -> tuple[Figure, str]:
+    """Relative error of σ, read from an output, against σ: a line and markers for each format (claim-ladder).
+
+    Args:
+        sigmas: rising.
+        found, predicted: for the name of each format, four at most, an error for each of ``sigmas``.
+        eps: ε of the norm, whose root is marked.
+
+    Returns:
+        the figure and its alt text.
+    """
+    words = []
+    with style():
+        figure, axis = plt.subplots(figsize=(WIDTH, 3.8))
+        for (name, errors), marker in zip(found.items(), "os^D", strict=False):
+            (line,) = axis.plot(sigmas, predicted[name])
+            axis.plot(sigmas, errors, marker, color=line.get_color(), label=name)
+            first = next((i for i, error in enumerate(errors) if error > 0.1), 0)
+            words.append(
+                f"{name} passes 10 % between σ = {sigmas[first - 1]:.2g} and {sigmas[first]:.2g}"
+                if first
+                else f"{name} goes from {errors[0]:.0e} to {errors[-1]:.0e} at σ = {sigmas[-1]:g}"
+            )
+        axis.axvline(eps**0.5, color=COLORS["null"], linestyle=":")
+        axis.annotate("√ε", (eps**0.5, 0.2), (4, 0), textcoords="offset points")
+        axis.set(xscale="log", yscale="log", ylim=(1e-17, 5), xlabel="σ", ylabel="median relative error")
+        ticks_of_powers(axis.xaxis, axis.yaxis, most=6)
+        figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", ncols=4, handlelength=1)
+    return figure, (
+        f"For each format the error is flat below σ = √ε = {eps**0.5:.1g} and then grows with the square of σ along "
+        f"its line: {'; '.join(words)}."
+    )
+
+
 def change_around_x(sigma_over_root_eps: float) -> tuple[Figure, str]:
     """Small changes around Πx and what a norm without gain makes of them to first order (prop-no-gain).
 
-    Left the plane of Πx and one direction across, in units of √(dε) for inputs and √d for outputs; right the two
+    Above the plane of Πx and one direction across, in units of √(dε) for inputs and √d for outputs; below the two
     singular values over σ, times √ε.
 
     Args:
@@ -71,19 +108,20 @@ def change_around_x(sigma_over_root_eps: float) -> tuple[Figure, str]:
         raise ValueError(f"sigma_over_root_eps: expected a number >= 0, got {sigma}")
     s = math.sqrt(1 + sigma**2)
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 2.9))
-        _changes(left, sigma, s)
+        figure, (upper, lower) = plt.subplots(2, 1, figsize=(WIDTH, 5.6))
+        _changes(upper, sigma, s)
         grid = torch.logspace(-1.3, 1.3, 100)
-        right.plot(grid, (1 + grid**2) ** -0.5, label="across, 1/s")
-        right.plot(grid, (1 + grid**2) ** -1.5, "--", label="along x, (1/s)·(ε/s²)")
-        right.plot([sigma, sigma], [1 / s, 1 / s**3], "D", color=COLORS["ink"])
-        right.set(xscale="log", yscale="log", xlabel="σ / √ε", ylabel="singular value · √ε")
-        right.legend(loc="lower left")
+        lower.plot(grid, (1 + grid**2) ** -0.5, label="across, 1/s")
+        lower.plot(grid, (1 + grid**2) ** -1.5, "--", label="along x, (1/s)·(ε/s²)")
+        lower.plot([sigma, sigma], [1 / s, 1 / s**3], "D", color=COLORS["ink"])
+        lower.set(xscale="log", yscale="log", xlabel="σ / √ε", ylabel="singular value · √ε")
+        ticks_of_powers(lower.xaxis, lower.yaxis)
+        lower.legend(loc="lower left")
     return figure, (
-        f"Left: a circle of radius {_RADIUS} around Πx, which is {sigma:g} from the origin, and its image, an ellipse "
+        f"Above: a circle of radius {_RADIUS} around Πx, which is {sigma:g} from the origin, and its image, an ellipse "
         f"around n at {sigma / s:.2f} inside the unit circle, with half-axes {_RADIUS / s**3:.2g} along Πx and "
         f"{_RADIUS / s:.2g} across. "
-        f"Right: two curves that are 1 at small σ/√ε and fall, 1/s slower than (1/s)·(ε/s²); "
+        f"Below: two curves that are 1 at small σ/√ε and fall, 1/s slower than (1/s)·(ε/s²); "
         f"at σ/√ε = {sigma:g} they are marked at {1 / s:.2g} and {1 / s**3:.2g}."
     )
 
@@ -128,7 +166,7 @@ def sinking_key(x: Tensor, eps: float) -> tuple[Figure, str]:
     verdict = "selectable" if margin > 1e-9 else "not selectable"
     sigma, *spreads = x.std(-1, correction=0).tolist()
     with style():
-        figure, axis = plt.subplots(figsize=(5.6, 3.6))
+        figure, axis = plt.subplots(figsize=(WIDTH, 3.6))
         axis.add_patch(plt.Circle((0, 0), 3**0.5, fill=False, ls=":", ec=COLORS["null"]))
         axis.fill(*others.T, color=COLORS["null"], alpha=0.25, label="hull of the others")
         axis.plot(*others.T, "s", color=COLORS["random_a"], label=f"others, σ ≥ {min(spreads):.2g}")

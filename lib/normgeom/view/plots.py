@@ -10,8 +10,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from normgeom.view.style import COLORS, MARKERS, WIDTH, style
+from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
 
+_ORDER = "norm, in order of use"
 NULL_QUANTILES = (0.05, 0.95)
 # How the names of a null's directions begin, what a legend calls it, and how its band is drawn.
 NULLS = {
@@ -22,37 +23,41 @@ NULLS = {
 
 
 def angles_by_layer(
-    tables: Mapping[str, pd.DataFrame], side: str = "in", positions: str = "rest"
+    tables: Mapping[str, pd.DataFrame], sides: Sequence[str] = ("in", "out"), positions: str = "rest"
 ) -> tuple[Figure, str]:
     """Mean angle ± one standard deviation at each norm, for the directions of :data:`normgeom.view.style.MARKERS`.
 
     Args:
         tables: for each model's name, what :meth:`normgeom.Survey.table` gave.
-        side: ``"in"`` or ``"out"`` of the norms.
+        sides: ``"in"`` and ``"out"`` of the norms, or one of them.
         positions: which tokens, as in the table.
 
     Returns:
-        the figure, one panel a model, and its alt text.
+        the figure, a row of panels a side and a column a model, and its alt text.
     """
     words = []
     with style():
-        figure, axes = plt.subplots(1, len(tables), figsize=(WIDTH, 3.0), sharey=True, squeeze=False)
-        for axis, (model, table) in zip(axes[0], tables.items(), strict=True):
-            rows = _rows(table, side, positions)
-            for shift, direction in enumerate(MARKERS):
-                part = rows[rows.direction == direction]
-                angle_bars(axis, [i + 0.22 * (shift - 1) for i in range(len(part))], part, direction)
-            axis.axhline(90, color=COLORS["ink"], linewidth=0.8)
-            axis.set(title=model, xlabel="norm, in order of use", xticks=_ticks(rows.site.nunique()))
-            uniform = rows[rows.direction == "uniform"]
-            words.append(
-                f"{model}: mean angle to the uniform vector between {uniform.mean_deg.min():.1f} and "
-                f"{uniform.mean_deg.max():.1f} degrees, "
-                f"spread {uniform.std_deg.min():.1f} to {uniform.std_deg.max():.1f}"
-            )
-        axes[0, 0].set_ylabel("angle / degrees")
-        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
-    return figure, f"Angles at the {side}put of each norm, mean and standard deviation. " + "; ".join(words) + "."
+        size = (WIDTH, 1.1 + 1.9 * len(sides))
+        figure, grid = plt.subplots(len(sides), len(tables), figsize=size, sharex="col", sharey=True, squeeze=False)
+        for side, axes in zip(sides, grid, strict=True):
+            for axis, (model, table) in zip(axes, tables.items(), strict=True):
+                rows = _rows(table, side, positions)
+                for shift, direction in enumerate(MARKERS):
+                    part = rows[rows.direction == direction]
+                    angle_bars(axis, [i + 0.22 * (shift - 1) for i in range(len(part))], part, direction)
+                axis.axhline(90, color=COLORS["ink"], linewidth=0.8)
+                axis.set(title=f"{model}, {side}puts", xticks=_ticks(rows.site.nunique()))
+                uniform = rows[rows.direction == "uniform"]
+                words.append(
+                    f"{side}puts of {model}: mean angle to the uniform vector between {uniform.mean_deg.min():.1f} and "
+                    f"{uniform.mean_deg.max():.1f} degrees, "
+                    f"spread {uniform.std_deg.min():.1f} to {uniform.std_deg.max():.1f}"
+                )
+            axes[0].set_ylabel("angle / degrees")
+        for axis in grid[-1]:
+            axis.set_xlabel(_ORDER)
+        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return figure, "Angles at each norm, mean and standard deviation: " + "; ".join(words) + "."
 
 
 def angle_bars(axis: Axes, places: Sequence[float], rows: pd.DataFrame, direction: str, **look) -> None:
@@ -79,7 +84,7 @@ def occupancy_by_layer(
     """
     words = []
     with style():
-        figure, axes = plt.subplots(1, len(tables), figsize=(WIDTH, 3.0), sharey=True, squeeze=False)
+        figure, axes = plt.subplots(1, len(tables), figsize=(WIDTH, 3.2), sharey=True, squeeze=False)
         for axis, (model, table) in zip(axes[0], tables.items(), strict=True):
             rows, band = _rows(table, side, positions), null_band(table, side, positions)
             place = range(len(band))
@@ -92,7 +97,8 @@ def occupancy_by_layer(
             for number, run in enumerate(uniform):
                 label = "uniform vector, one line a run" if number == 0 else None
                 axis.plot(place, uniform[run], color=COLORS["uniform"], marker="o", label=label)
-            axis.set(title=model, xlabel="norm, in order of use", xticks=_ticks(len(band)), yscale="log")
+            axis.set(title=model, xlabel=_ORDER, xticks=_ticks(len(band)), yscale="log")
+            ticks_of_powers(axis.yaxis)
             values = uniform.to_numpy()
             below = (values < band.low.to_numpy()[:, None]).sum()
             above = (values > band.high.to_numpy()[:, None]).sum()
@@ -101,7 +107,7 @@ def occupancy_by_layer(
                 f"directions' band at {below} and above it at {above} of {values.size} points"
             )
         axes[0, 0].set_ylabel("occupancy d·E[cos²]")
-        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     return figure, f"Occupancy at the {side}put of each norm. " + "; ".join(words) + "."
 
 
@@ -116,7 +122,7 @@ def nulls_by_layer(panels: Mapping[str, tuple[pd.Series, Mapping[str, pd.DataFra
     """
     words = []
     with style():
-        figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH, 3.2), sharey=True, squeeze=False)
+        figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH, 3.6), sharey=True, squeeze=False)
         for axis, (title, (uniform, bands)) in zip(axes[0], panels.items(), strict=True):
             place = range(len(uniform))
             compared = []
@@ -127,7 +133,8 @@ def nulls_by_layer(panels: Mapping[str, tuple[pd.Series, Mapping[str, pd.DataFra
                 compared.append(f"below the band of {name} at {(uniform < band.low).sum()}, above at ")
                 compared[-1] += str((uniform > band.high).sum())
             axis.plot(place, uniform, color=COLORS["uniform"], marker="o", label="uniform vector")
-            axis.set(title=title, xlabel="norm, in order of use", xticks=_ticks(len(uniform)), yscale="log")
+            axis.set(title=title, xlabel=_ORDER, xticks=_ticks(len(uniform)), yscale="log")
+            ticks_of_powers(axis.yaxis)
             words.append(
                 f"{title}: the uniform vector from {uniform.min():.2g} to {uniform.max():.2g} over {len(uniform)} "
                 f"norms, {'; '.join(compared)}"
@@ -145,7 +152,7 @@ def errors_by_layer(tables: Mapping[str, pd.DataFrame], positions: str = "rest")
     columns = {"drop_error": ("change of the output", "-", "o"), "mean_abs_cos": ("mean |cos| at the input", "--", "s")}
     words = []
     with style():
-        figure, axes = plt.subplots(1, len(tables), figsize=(WIDTH, 3.0), sharey=True, squeeze=False)
+        figure, axes = plt.subplots(1, len(tables), figsize=(WIDTH, 3.2), sharey=True, squeeze=False)
         for axis, (model, table) in zip(axes[0], tables.items(), strict=True):
             rows = _rows(table, "in", positions)
             rows = rows[(rows.direction == "uniform") & (rows.kind == "layer")]
@@ -154,6 +161,7 @@ def errors_by_layer(tables: Mapping[str, pd.DataFrame], positions: str = "rest")
                     range(len(rows)), rows[column], color=COLORS[color], linestyle=line, marker=marker, label=label
                 )
             axis.set(title=model, xlabel="LayerNorm, in order of use", yscale="log", xticks=_ticks(len(rows)))
+            ticks_of_powers(axis.yaxis)
             words.append(
                 f"{model}: the change is {rows.drop_error.min():.2g} to {rows.drop_error.max():.2g}, "
                 f"{(rows.drop_error / rows.mean_abs_cos).min():.2g} to "
@@ -187,7 +195,7 @@ def _rows(table: pd.DataFrame, side: str, positions: str) -> pd.DataFrame:
 
 
 def _ticks(sites: int) -> range:
-    return range(0, sites, max(1, sites // 8))
+    return range(0, sites, max(1, sites // 5))
 
 
 def turned_by(found: Mapping[str, pd.DataFrame], c: float) -> tuple[Figure, str]:

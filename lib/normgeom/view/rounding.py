@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from normgeom.bench.sums import rounded_walk
-from normgeom.view.style import COLORS, WIDTH, style
+from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 
 
 def walk(walks: np.ndarray, digits: int, law: Callable[[int, float], float]) -> tuple[Figure, str]:
@@ -71,7 +71,8 @@ def errors_over_means(off: pd.DataFrame, unit: float) -> tuple[Figure, str]:
         for power, shown in ((1, means), (2, means[means <= 1e4])):
             axes.loglog(shown, unit * shown**power, "--", color=COLORS["null"], lw=1)
         axes.set(xlabel="mean of the rows / standard deviation", ylabel="largest error", ylim=(1e-8, 100))
-        axes.legend(loc="upper left")
+        ticks_of_powers(axes.xaxis, axes.yaxis, most=6)
+        figure.legend(loc="outside upper center", ncols=2)
     words = []
     for way, errors in off.items():
         seen = errors.dropna()

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from normgeom.bench.races import NORMS, PASSES, at_size
-from normgeom.view.style import COLORS, WIDTH, style
+from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 
 # Whose function: color, hatch and marker.  "compiled" is normgeom's, compiled.
 WAYS = {
@@ -35,13 +35,13 @@ def ways_over_copy(race: pd.DataFrame, rows: int, d: int) -> tuple[Figure, str]:
     """
     bars = at_size(race, rows, d).set_index(["norm", "dtype", "backward", "way"]).over_copy
     with style():
-        figure, panels = plt.subplots(1, 2, figsize=(WIDTH, 3.4), sharey=True)
+        figure, panels = plt.subplots(2, 1, figsize=(WIDTH, 5.2), sharex=True, sharey=True)
         for axes, backward in zip(panels, PASSES, strict=True):
             _bars(axes, bars.xs(backward, level="backward"))
             axes.axhline(FLOORS[backward], ls="--", color=COLORS["ink"], lw=1)
             axes.set_title(PASSES[backward])
-        panels[0].set_ylabel("time / time of a copy")
-        panels[0].legend(fontsize=8)
+            axes.set_ylabel("time / time of a copy")
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=4)
     words = [
         f"{name} in {dtype}, {how}, {bars[norm, dtype, backward, 'normgeom']:.1f} against "
         f"{bars[norm, dtype, backward, 'torch']:.1f}"
@@ -59,11 +59,11 @@ def _bars(axes: Axes, bars: pd.Series) -> None:
         heights = [bars[(*groups[i], way)] for i in at]
         places = [i + 0.2 * (k - 1.5) for i in at]
         axes.bar(places, heights, 0.19, color=color, hatch=hatch, label=way, edgecolor="white")
-    ticks = [1, 2, 5, 10, 20, 40]
+    ticks = [1, 3, 10, 30]
     axes.set_yscale("log")
     axes.set_yticks(ticks, map(str, ticks))
     axes.minorticks_off()
-    axes.set_xticks(range(len(groups)), [f"{NORMS[norm]}\n{dtype}" for norm, dtype in groups], fontsize=8)
+    axes.set_xticks(range(len(groups)), [f"{NORMS[norm]}\n{dtype}" for norm, dtype in groups])
     axes.grid(axis="x", visible=False)
 
 
@@ -93,6 +93,7 @@ def roofline(race: pd.DataFrame, peak: float, rows: int, d: int) -> tuple[Figure
             axes.loglog(own.intensity, own.rate, marker, color=color, ms=7, label=way)
         axes.axvspan(points.intensity.min() * 0.9, points.intensity.max() * 1.1, color=COLORS["null"], alpha=0.15, lw=0)
         axes.set(xlabel="operations per byte", ylabel="10⁹ operations a second")
+        ticks_of_powers(axes.xaxis, axes.yaxis)
         axes.legend(loc="lower right")
     share = (points.rate / (points.intensity * bandwidth).clip(upper=peak)).set_axis(
         pd.MultiIndex.from_frame(points[["norm", "dtype", "way"]])

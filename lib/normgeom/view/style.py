@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import io
+import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import matplotlib.pyplot as plt
+import numpy as np
 import plotly.graph_objects as go
 from IPython.display import display
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 # Okabe and Ito's palette: told apart by readers of every colour vision, and by marker and dash without colour.
 COLORS = {"uniform": "#0072B2", "random_a": "#D55E00", "random_b": "#009E73", "null": "#8A8A8A", "ink": "#2F2F2F"}
 MARKERS = {"uniform": "o", "random_a": "s", "random_b": "^"}
-WIDTH = 7.2
+WIDTH = 5.4  # inches: with letters of 10 points the text is 9 pixels high where a phone shows a figure 358 pixels wide
+PHONE, READABLE = 358, 9.0  # pixels: a figure's width on a phone, and its least size of type there
+_RAISING = re.compile(r"\$.*[\^_].*\$")
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 _RC = {
     "figure.figsize": (WIDTH, 3.2),
@@ -22,11 +31,19 @@ _RC = {
     "figure.constrained_layout.use": True,
     "font.size": 10,
     "axes.titlesize": 10,
+    "xtick.labelsize": 10,
+    "ytick.labelsize": 10,
+    "legend.fontsize": 10,
+    "legend.handlelength": 2.4,
+    "legend.columnspacing": 1.2,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.prop_cycle": plt.cycler(color=["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"]),
-    "grid.color": "#E4E4E4",
+    "grid.color": "#8A8A8A",
+    "grid.alpha": 0.25,
     "grid.linewidth": 0.6,
     "lines.linewidth": 1.6,
     "lines.markersize": 4.5,
@@ -39,6 +56,46 @@ def style() -> Iterator[None]:
     """The book's settings of matplotlib for the figures made inside the block."""
     with plt.rc_context(_RC):
         yield
+
+
+def ticks_of_powers(*axes: Axis, most: int = 5) -> None:
+    """Few ticks on logarithmic axes: powers of ten, in letters of full size; between them 2 and 5 on a short axis.
+
+    Args:
+        axes: ``xaxis`` or ``yaxis`` of axes, whose scale is logarithmic already.
+        most: with more decades than these every second, third, … has a tick.
+    """
+    for axis in axes:
+        axis.set_major_locator(_Powers(10, numticks=most))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(FuncFormatter(_power))
+
+
+class _Powers(LogLocator):
+    """Powers of ten; where fewer than two of them are in sight, 2 and 5 as well."""
+
+    def tick_values(self, low: float, high: float) -> np.ndarray:
+        ends = math.log10(low), math.log10(high)
+        self.set_params(subs=(1,) if math.floor(max(ends)) > math.ceil(min(ends)) else (1, 2, 5))
+        return super().tick_values(low, high)
+
+
+def _power(value: float, _place: int | None = None) -> str:
+    """A plain number near 1, else a power of ten; the exponent is made of letters, which a phone shows in full size."""
+    exponent = math.floor(math.log10(value) + 1e-9)
+    if -3 <= exponent <= 3:
+        return f"{value:g}"
+    factor = round(value / 10.0**exponent)
+    return ("" if factor == 1 else f"{factor}·") + "10" + str(exponent).translate(_RAISED)
+
+
+def smallest_text(figure: Figure) -> float:
+    """How high a figure's smallest type is, in pixels, where a phone shows the figure :data:`PHONE` pixels wide."""
+    figure.draw_without_rendering()
+    texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    # matplotlib sets exponents and indices of a formula at seven tenths
+    sizes = [text.get_fontsize() * (0.7 if _RAISING.search(text.get_text()) else 1) for text in texts]
+    return min(sizes, default=math.inf) * PHONE / (72 * figure.get_figwidth())
 
 
 def show(figure: Figure | go.Figure, alt: str) -> None:

@@ -1,6 +1,5 @@
 """The course of a training: ranks beside signs, shapes of norms, and their pictures, against values set by hand."""
 
-import matplotlib.pyplot as plt
 import normgeom as ng
 import numpy as np
 import pandas as pd
@@ -20,12 +19,6 @@ from normgeom.view import angles_over_steps, losses_over_steps, occupancy_over_s
 from normgeom.view.courses import ranks_over_seeds, shapes_over_steps
 
 NULL = [f"signs_{i}" for i in range(4)]
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def survey(steps=(0, 5), sites=("a", "b"), occupancies=(2.5, 0.7, 0.9, 1, 2, 3, 4)):
@@ -125,6 +118,11 @@ def test_pictures_of_a_course_show_its_numbers():
     line = figure.axes[0].lines[-1]
     assert line.get_xdata().tolist() == [0, 4, 40] and line.get_ydata().tolist() == [2.5] * 3
     assert "LN, a: from 2.5 to 2.5" in words and "band 1.1 to 3.8" in words
+    assert figure.axes[2].get_xticks().tolist() == [0, 4, 40], "ticks where there is no point"
+
+    named = table.assign(site=table.site.replace({"a": "transformer.h.2.ln_1", "b": "transformer.ln_f"}))
+    titles = [axis.get_title() for axis in occupancy_over_steps({"LN": named}, named.site.unique())[0].axes]
+    assert {"LN: block 2, norm 1", "LN: last norm"} <= set(titles)
 
     figure, words = angles_over_steps({"LN": table[table.seed == 0]}, ["b"], side="out")
     assert "output" in words and "LN, b: 130.0 ± 3.0 at the end" in words

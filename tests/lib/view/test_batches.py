@@ -1,17 +1,10 @@
 """Pictures of statistics over a batch: the cells that share them, and the gaps that were given."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from normgeom.view.batches import doubled_weights, gaps_by_size, one_far_out, shared_statistics
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def test_batch_norm_shades_a_column_and_layer_norm_a_row():

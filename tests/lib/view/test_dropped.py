@@ -1,6 +1,5 @@
 """What dropping the mean costs, as a table and as pictures: they show the numbers they were given."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,12 +7,6 @@ import torch
 from normgeom.view.dropped import cost_table, costs_by_shift, costs_by_site, next_after_shift
 
 SITES = ["stem.norm", "h.0.ln_1", "h.0.ln_2", "h.1.ln_1", "ln_f"]  # in order of use, which is not that of names
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 @pytest.fixture
@@ -113,7 +106,7 @@ def test_each_norm_has_its_mark():
     assert axes.get_xscale() == axes.get_yscale() == "log"
     lines = [line for line in axes.get_lines() if len(line.get_xdata()) == 3 and line.get_linestyle() == "-"]
     assert len(lines) == 3, "one line a seed, of positive shifts"
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels.count("all norms, other weights") == 1, "the legend repeats itself"
 
 
@@ -126,20 +119,25 @@ def test_the_dotted_line_has_slope_two():
     assert (y[1] - y[0]) / (x[1] - x[0]) == pytest.approx(2)
 
 
-def test_shifts_of_both_signs_beside_the_weights_as_they_stand():
-    paths, standing = by_shift(), pd.Series([1e-4, 2e-4, 3e-4], index=[0, 1, 2])
+def test_shifts_are_one_band_beside_that_of_the_weights_as_they_stand():
+    paths, standing = by_shift(), pd.Series([1e-4, 2e-4, 4e-4], index=[0, 1, 2])
+    paths.loc[(paths.seed == 2) & (paths.c == -2), "kl"] = 100.0
     figure, alt = costs_by_shift(paths, standing)
     (axes,) = figure.axes
-    drawn = points(axes)
-    for seed in range(3):
-        for side, sign in (("c > 0", 1), ("c < 0", -1)):
-            half = paths[(paths.seed == seed) & (paths.c * sign > 0)]
-            assert drawn[f"seed {seed}, {side}"] == sorted(zip(half.c.abs(), half.kl, strict=True))
-    dashed = [float(line.get_ydata()[0]) for line in axes.get_lines() if line.get_linestyle() == "--"]
-    assert dashed == standing.tolist()
+    corners = axes.collections[0].get_paths()[0].vertices
+    for size, least, most in ((0.003, 9e-6, 4.05e-5), (0.1, 0.01, 0.045), (2.0, 4.0, 100.0)):
+        ends = corners[corners[:, 0] == size][:, 1]
+        assert (ends.min(), ends.max()) == pytest.approx((least, most)), "seed 0, c > 0, to seed 2, c < 0"
+    middle = dict(zip(*axes.lines[0].get_data(), strict=True))
+    assert list(middle) == [0.003, 0.1, 2.0], "no shift has no place on a logarithmic axis"
+    assert middle[2.0] == pytest.approx(10.0), "the median of 4, 6, 8, 12, 12 and 100"
+    level, dashed = axes.patches[0], axes.lines[1]
+    assert (level.get_y(), level.get_y() + level.get_height()) == pytest.approx((1e-4, 4e-4))
+    assert dashed.get_ydata()[0] == 2e-4
+    assert "one narrow band over 3 models" in alt
     assert "from 9e-06 to 4e-05 nats at 0.003" in alt, "not the smallest shift"
-    assert "between 4.0 and 18.0 nats at 2" in alt, "not the largest shift"
-    assert "As the models stand: 0.0001 to 0.0003" in alt
+    assert "between 4.0 and 100.0 nats at 2" in alt, "not the largest shift"
+    assert "As the models stand: 0.0001 to 0.0004" in alt
 
 
 def test_predictions_with_the_subtraction_and_without():

@@ -1,6 +1,5 @@
 """Pictures of the ellipsoid: their curves and marks lie where other formulas put them, and words say the same."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,12 +8,6 @@ from normgeom.view import ellipsoids
 
 GAIN = torch.tensor([0.9, -0.4, 1.3, 0.7], dtype=torch.float64)
 SQUARES = np.sort(GAIN.numpy() ** 2)
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def lines(axis, marker):

@@ -1,19 +1,10 @@
 """Pictures of parts: they show the numbers they were given, and their words say the same numbers."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import pytest
 from norm_checks import draw
 from normgeom.models.stream import Effects
 from normgeom.view.parts import effects_by_part, fading_part, frozen_against_direct, lenses_by_part
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
-
 
 ANSWERS = pd.DataFrame(
     {

@@ -1,6 +1,5 @@
 """Pictures of placements show the numbers that they were given, and their words say the same."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,12 +19,6 @@ from normgeom.view.placements import (
     saturation_by_block,
     stream_shares,
 )
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def drawn(axis, marker):
@@ -60,6 +53,7 @@ def test_gradients_with_their_powers():
     assert np.allclose(line.get_ydata(), [v**-0.5 for v in depths]), "the fitted line"
     assert {line.get_linestyle() for line in middle.lines if len(line.get_xdata()) == 2} >= {"-", ":"}
     assert np.allclose(drawn(right, "v"), [[3.0, 2.0, 1.5]])
+    assert left.get_ylim() == middle.get_ylim() == right.get_ylim(), "lengths that do not compare"
     for words in ("-0.50 of the depth for pre-norm", "1.00 of the width for post-norm, τ = 0.02", "2.00 for sandwich"):
         assert words in alt, words
 
@@ -68,9 +62,11 @@ def test_growth_is_the_mean_over_stacks():
     figure, alt = growth_by_sublayer({"pre-norm": grown(), "DeepNorm": grown(0.0)})
     left, right = figure.axes
     assert np.allclose(drawn(left, "s"), [1 + 2 * np.arange(9)])
-    assert np.allclose(drawn(right, "s"), [2 / np.arange(1, 9)])
-    behind = [line for line in left.lines if line.get_zorder() == 0]
-    assert np.allclose(behind[0].get_ydata(), [1, 9]), "the line 1 + l"
+    attention, mlp = (line for line in right.lines if line.get_marker() == "s")
+    for line, number, dash in ((attention, np.arange(1, 9, 2), "-"), (mlp, np.arange(2, 9, 2), ":")):
+        assert np.allclose(line.get_data(), [number, 2 / number]) and line.get_linestyle() == dash
+    law = next(line for line in left.lines if line.get_label().startswith("1 + l"))
+    assert np.allclose(law.get_data(), [[0, 8], [1, 9]]) and law.get_zorder() > 2, "hidden behind what obeys it"
     assert "at the end 17 for pre-norm, 1 for DeepNorm" in alt
 
 
@@ -132,6 +128,10 @@ def test_losses_by_rate_are_means_with_their_range():
     ends = np.array([segment[:, 1] for segment in lengths.get_segments()])
     assert np.allclose(ends, [[3.51, 3.53], [3.71, 3.73]]), "from the smallest to the largest"
     assert line.get_linestyle() == "-" and bars["DeepNorm, warm-up 0"].lines[0].get_linestyle() == "--"
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["post-norm", "DeepNorm", "warm-up 0", "warm-up 100"], "six entries, some alike"
+    dashes = [line.get_linestyle() for line in figure.legends[0].get_lines()]
+    assert dashes[2:] == ["--", "-"]
     assert any(np.allclose(line.get_ydata(), 3.3) for line in panels[1].lines), "the entropy"
     assert "post-norm of 6 blocks, warm-up 100, from 3.52 to 3.72" in alt
 

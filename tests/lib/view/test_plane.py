@@ -2,21 +2,14 @@
 
 import math
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from normgeom.view.plane import towards_the_ring, turned_axes, two_norms
+from normgeom.view.plane import length_by_spread, towards_the_ring, turned_axes, two_norms
 
 ROUNDING = 1e-12  # of a few operations in float64 on numbers of size 1
 X = torch.randn(40, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def same(got, expected):
@@ -128,3 +121,23 @@ def test_the_arrow_stays_and_its_mean_vector_moves_with_the_axes():
         assert panel.get_title() == f"mean {words}" and f"mean is {words}" in alt
         assert abs(float(words) - entries.mean()) < 5e-3
         assert f"{np.linalg.norm(arrows['m1']):.3g} " in alt
+
+
+def test_the_length_follows_the_root_of_eps():
+    x = X * torch.logspace(-4, 1, len(X), dtype=torch.float64)[:, None]
+    figure, alt = length_by_spread(x, 1e-2, 1e-6)
+    (axis,) = figure.axes
+    spread = (x - x.mean(-1, keepdim=True)).square().mean(-1).sqrt()
+    for name, eps, marker in (("ε = 0.01", 1e-2, "^"), ("ε = 1e-06", 1e-6, "o")):
+        sigma, curve = series(axis, name).T
+        assert np.allclose(curve, sigma / np.hypot(sigma, eps**0.5), rtol=1e-6), "the law in another form, in float32"
+        assert np.allclose(sigma[[0, -1]], [spread.min(), spread.max()], rtol=1e-5)
+        (found,) = (line for line in axis.lines if line.get_marker() == marker)
+        assert same(found.get_ydata(), F.layer_norm(x, (3,), eps=eps).norm(dim=-1) / 3**0.5)
+    assert "0.1 for ε = 0.01, 0.001 for ε = 1e-06" in alt and "markers of 40 vectors" in alt
+
+
+@pytest.mark.parametrize("eps", [(), (0.0,), (1.0, 1.0, 1.0, 1.0)])
+def test_lengths_ask_for_an_eps_above_zero(eps):
+    with pytest.raises(ValueError, match="eps: expected one to three numbers > 0"):
+        length_by_spread(X, *eps)

@@ -3,20 +3,13 @@
 import math
 import re
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from norm_checks import draw
-from normgeom.view.planes import change_around_x, fibres_of_layer_norm, sinking_key
+from normgeom.view.planes import change_around_x, errors_of_scale, fibres_of_layer_norm, sinking_key
 from torch.func import jacrev
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def named(axis, label):
@@ -108,3 +101,18 @@ def test_the_mean_of_the_tokens_does_not_matter():
 def test_bad_input(call, error, what):
     with pytest.raises(error, match=what):
         call()
+
+
+def test_errors_of_the_scale_are_marked_beside_their_lines():
+    sigmas = [0.1, 1.0, 10.0]
+    found = {"float16": [0.001, 0.01, 0.2], "float64": [1e-16, 1e-15, 1e-14]}
+    predicted = {"float16": [0.002, 0.02, 0.2], "float64": [2e-16, 2e-15, 2e-14]}
+    figure, alt = errors_of_scale(sigmas, found, predicted, eps=0.04)
+    (axis,) = figure.axes
+    for name, errors in found.items():
+        assert named(axis, name).tolist() == [sigmas, errors]
+    lines = [line for line in axis.get_lines() if line.get_marker() == "None" and len(line.get_xdata()) == 3]
+    assert [list(line.get_ydata()) for line in lines] == list(predicted.values())
+    (root,) = (line for line in axis.get_lines() if line.get_linestyle() == ":")
+    assert root.get_xdata()[0] == 0.2
+    assert "float16 passes 10 % between σ = 1 and 10" in alt and "float64 goes from 1e-16 to 1e-14 at σ = 10" in alt

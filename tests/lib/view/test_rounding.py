@@ -2,7 +2,6 @@
 
 import math
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,12 +9,6 @@ from normgeom.bench.sums import rounded_walk
 from normgeom.view.rounding import errors_over_means, walk
 
 WALKS = np.array([[0.3, -1.1, 2.7, 0.9, 5.7], [0.1, 0.1, 0.1, 0.1, 0.1], [9.0, 1.0, 1.0, 1.0, 1.0]])
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def test_a_walk_beside_the_exact_one():

@@ -1,16 +1,9 @@
 """Pictures of the recorded race: bars and points are its numbers, and so are the words."""
 
-import matplotlib.pyplot as plt
 import normgeom as ng
 import numpy as np
 import pytest
 from normgeom.view.speed import roofline, ways_over_copy
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 @pytest.fixture(scope="module")

@@ -16,12 +16,6 @@ SITES = ["h.0.ln_1", "h.0.ln_2", "ln_f"]
 DIRECTIONS = ["uniform", "random_a", "random_b", *(f"random_{i:03d}" for i in range(18))]
 
 
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
-
-
 def table(run=0, lift=1.0):
     rng = np.random.default_rng(run)
     rows = [
@@ -57,11 +51,18 @@ def test_the_null_band_is_the_quantiles_of_the_random_directions():
 def test_angles_show_each_direction_at_each_norm():
     frame = table()
     figure, alt = view.angles_by_layer({"a model": frame})
-    bars = figure.axes[0].containers
-    assert len(bars) == 3, "uniform and two random directions"
-    uniform = frame.query("side == 'in' and positions == 'rest' and direction == 'uniform'")
-    assert np.allclose(np.asarray(bars[0].lines[0].get_ydata(), float), uniform.mean_deg)
-    assert f"between {uniform.mean_deg.min():.1f} and {uniform.mean_deg.max():.1f} degrees" in alt
+    assert [axis.get_title() for axis in figure.axes] == ["a model, inputs", "a model, outputs"]
+    for axis, side in zip(figure.axes, ("in", "out"), strict=True):
+        bars = axis.containers
+        assert len(bars) == 3, "uniform and two random directions"
+        uniform = frame[(frame.side == side) & (frame.positions == "rest") & (frame.direction == "uniform")]
+        assert np.allclose(np.asarray(bars[0].lines[0].get_ydata(), float), uniform.mean_deg)
+        low, high = uniform.mean_deg.min(), uniform.mean_deg.max()
+        assert (
+            f"{side}puts of a model: mean angle to the uniform vector between {low:.1f} and {high:.1f} degrees" in alt
+        )
+    one, _ = view.angles_by_layer({"a model": frame}, sides=["out"])
+    assert [axis.get_title() for axis in one.axes] == ["a model, outputs"]
 
 
 def test_occupancy_draws_a_line_a_run_and_counts_what_leaves_the_band():
@@ -103,14 +104,15 @@ def test_show_carries_the_words(monkeypatch):
     shown = []
     style = importlib.import_module("normgeom.view.style")
     monkeypatch.setattr(style, "display", lambda data, raw, metadata: shown.append((data, metadata)))
-    figure, _ = plt.subplots()
+    with view.style():
+        figure, empty = plt.figure(), plt.figure()
     view.show(figure, "a line that rises")
     data, metadata = shown[0]
     assert data["image/svg+xml"].startswith("<svg")
     assert (data["text/plain"], metadata) == ("Figure: a line that rises", {"alt": "a line that rises"})
-    assert not plt.get_fignums(), "the figure is closed"
+    assert plt.get_fignums() == [empty.number], "the figure is closed"
     with pytest.raises(ValueError, match="alt: expected words"):
-        view.show(plt.figure(), " ")
+        view.show(empty, " ")
 
 
 def test_the_six_pictures_are_the_steps_of_the_norm():
