@@ -10,10 +10,12 @@ import normgeom as ng
 import pandas as pd
 import torch
 from normgeom.bench.turns import in_turns
+from normgeom.models.gpt2 import written
 from normgeom.records import FOLDER, record
 from normgeom.surgery.dropping import by_shift, by_site, compare, without_norms, without_subtraction
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
+from normgeom.training.centring import centre
 from normgeom.training.twins import load_twin
 from torch import Tensor, nn
 from tqdm.auto import tqdm
@@ -23,7 +25,6 @@ HELD_OUT, LENGTH, BATCH = 8192, 128, 16
 RUN = "{norm}-0.001-0.1-drawn-{seed}-600/model"  # as records.training names what it trains
 SEEDS = (0, 1, 2)
 SHIFTS = (0.0, *(sign * c for c in (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 100) for sign in (1, -1)))
-EMBEDDING, WRITERS = ("wte.weight",), ("wte.weight", "wpe.weight", "c_proj.weight", "c_proj.bias")
 FILL = 0.5  # seconds a version in a round, at least one call
 SPEED = {  # sizes and batches
     "GPT-2 small": (dict(), ((4, 256), (1, 1))),
@@ -55,25 +56,17 @@ def ways(layer: nn.Module, rms: nn.Module, batches: list[Tensor]) -> pd.DataFram
     return compare(layer, changed, batches).rename_axis("way").reset_index()
 
 
-@torch.no_grad()
-def centre(model: nn.Module, names: tuple[str, ...]) -> None:
-    """Take the mean over the stream, the last axis of each, from the parameters whose names end so."""
-    for name, parameter in model.named_parameters():
-        if name.endswith(names):
-            parameter -= parameter.mean(-1, keepdim=True)
-
-
-def centred(model: nn.Module, names: tuple[str, ...]) -> nn.Module:
-    """An RMSNorm twin from whose writers of these names the mean is taken all the same; its head is left alone."""
+def centred(model: nn.Module, first: int | None = None) -> nn.Module:
+    """An RMSNorm twin from whose (first) writers the mean is taken all the same; its head is left alone."""
     model = copy.deepcopy(model)
     model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
-    centre(model, names)
+    centre(written(model)[:first])
     return model
 
 
 def centring_rms(rms: nn.Module, batches: list[Tensor]) -> pd.DataFrame:
     """What becomes of an RMSNorm twin whose token embedding, or whose every writer, is centred."""
-    changed = {"the token embedding": centred(rms, EMBEDDING), "all that writes": centred(rms, WRITERS)}
+    changed = {"the token embedding": centred(rms, first=1), "all that writes": centred(rms)}
     return compare(rms, changed, batches).rename_axis("centred").reset_index()
 
 

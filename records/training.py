@@ -9,16 +9,16 @@ from pathlib import Path
 import click
 import pandas as pd
 import torch
+from normgeom.models.gpt2 import written
 from normgeom.records import FOLDER, record
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
+from normgeom.training.centring import centre
 from normgeom.training.courses import beside_signs, shapes
 from normgeom.training.trainer import DIRECTIONS, Run, fit_and_measure
 from normgeom.training.twins import NORMS, SIZES, variants
 from torch import nn
 from tqdm.auto import tqdm
-
-from records.dropping import WRITERS, centre
 
 SIZE, SMALL, SEEDS, HELD_OUT = "1M", "0.2M", (0, 1, 2), 8192
 VARIANTS = ("layer", "rms", "layer-plain", "rms-plain", "none")
@@ -54,7 +54,7 @@ def prepare(model: nn.Module, start: str) -> None:
         embedding = model.transformer.wte.weight
         embedding += embedding.std()
     if start == "centred":
-        centre(model, WRITERS)
+        centre(written(model))
 
 
 def run(part: str, key: tuple, steps: int | None, kept: Path) -> Path:

@@ -12,11 +12,11 @@ def training_cost(size: Size) -> dict[str, float]:
     """What one twin of a size asks for, computed and not measured.
 
     Returns:
-        by a column's name: ``blocks``, the width ``d``, ``"parameters / 10⁶"`` with gains and biases, as with
-        LayerNorm, the head tied;
-        ``"tokens / 10⁹"`` that it reads; ``"time / hours"`` of a device that sustains 200 · 10¹² operations a second,
-        with six operations a weight of a matrix and token, attention's products and the head included; and
-        ``"state / GB"``, of all parameters, gradients and Adam's two moments in four bytes each, activations left out.
+        by a column's name: ``blocks``, the width ``d``, ``"parameters / 10⁶"``, those of LayerNorms included,
+        the head tied; ``"tokens / 10⁹"`` that it reads; ``"time / hours"`` of a device that sustains 200 · 10¹²
+        operations a second, with six operations a weight of a matrix and token, attention's products and the head
+        included; and ``"state / GB"``, of all parameters, gradients and Adam's two moments in four bytes each,
+        activations left out.
     """
     vocabulary = WORDS if size.length == 1024 else 256
     blocks, head = 12 * size.layers * size.width**2, vocabulary * size.width

@@ -176,5 +176,5 @@ def noise_walks(norms: int, width: int, updates: int, stages: Sequence[int], see
         if update in stages:
             weights = gain.detach().view(norms, width).numpy().copy()
             noted += [dict(step=update, site=str(i), weight=row) for i, row in enumerate(weights)]
-    columns = dict(coordinate=[range(width)] * len(noted))
-    return pd.DataFrame(noted).assign(**columns).explode(["coordinate", "weight"], ignore_index=True)
+    noted = pd.DataFrame(noted).assign(coordinate=[range(width)] * len(noted))
+    return noted.explode(["coordinate", "weight"], ignore_index=True)
