@@ -35,8 +35,8 @@
   const uniform = () => (state = (state * 48271) % 2147483647) / 2147483647;
   const normal = () => Math.sqrt(-2 * Math.log(uniform())) * Math.cos(2 * Math.PI * uniform());
   const cloud = Array.from({ length: 90 }, () => {
-    const mean = 0.9 * normal();
-    return stages([0, 1, 2].map(() => mean + 1.1 * normal()));
+    const mean = 0.7 * normal();
+    return stages([0, 1, 2].map(() => mean + 0.8 * normal()));
   });
   // A circle of length √3 in the plane, and where gain and bias take it.
   const ring = Array.from({ length: 73 }, (_, i) => {
@@ -62,10 +62,12 @@
     slider.setAttribute("aria-label", "Steps of LayerNorm");
 
     let turn = 0.5;
+    // (1, 1, 1) stands upright; the plane of mean 0 is seen from a little above and turns about it.
     const project = ([x, y, z]) => {
+      const up = (x + y + z) / Math.sqrt(3);
+      const [p, q] = [(x - y) / Math.SQRT2, (x + y - 2 * z) / Math.sqrt(6)];
       const [c, s] = [Math.cos(turn), Math.sin(turn)];
-      const [a, b] = [c * x - s * y, s * x + c * y];
-      return [72 * a, -72 * (0.88 * z - 0.47 * b)];
+      return [58 * (c * p - s * q), -58 * (0.95 * up + 0.31 * (s * p + c * q))];
     };
     const path = (points) => `M${points.map((p) => project(p).map((v) => v.toFixed(1)).join(",")).join("L")}Z`;
 
@@ -74,7 +76,7 @@
       disc.style.opacity = Math.min(1, Math.max(0, t - 0.4) / 0.6) * (t > 2 ? 3 - t : 1);
       outline.setAttribute("d", path(ring.map((way) => between(way, Math.max(t, 2)))));
       outline.style.opacity = Math.min(1, Math.max(0, t - 1.4) / 0.6);
-      const [from, to] = [project([-1.6, -1.6, -1.6]), project([1.6, 1.6, 1.6])];
+      const [from, to] = [project([-1.9, -1.9, -1.9]), project([1.8, 1.8, 1.8])];
       for (const [i, [x, y]] of [from, to].entries()) {
         one.setAttribute(`x${i + 1}`, x);
         one.setAttribute(`y${i + 1}`, y);

@@ -15,7 +15,7 @@ WORDS_A_MINUTE, WORDS_A_FORMULA, STEP = 130, 10, 5
 EXERCISES = re.compile(r"^## Exercises$", re.M)
 FORMULA = re.compile(r"^```\{math\}.*?^```$|\$\$.*?\$\$", re.M | re.S)
 CODE = re.compile(r"^```(?!\{)\w*\n.*?^```$", re.M | re.S)
-MARKUP = re.compile(r"^(?::label:.*|:class:.*|:name:.*|\(.*\)=)$", re.M)
+MARKUP = re.compile(r"^(?::(?:label|class|name|alt):.*|\(.*\)=)$", re.M)
 WORD = re.compile(r"\S*\w\S*")
 
 

@@ -1,7 +1,11 @@
 """The pages in a browser, opened from disk: mathematics is set, figures stand, sliders move, nothing is asked of the
 network."""
 
+import io
+
+import numpy as np
 import pytest
+from PIL import Image
 from walk import walk
 
 
@@ -27,7 +31,26 @@ def test_no_page_is_wider_than_a_phone(walks):
 
 def test_code_is_quiet(walks):
     for name, page in walks.items():
-        assert page.code < 0.15, f"{name}: {page.code:.0%} of the page is open code"
+        share = page.kinds["code"] / page.kinds["all"]
+        assert share < 0.15, f"{name}: {share:.0%} of the page is open code"
+        assert page.kinds["prose"] > 0, f"{name}: {page.kinds}"
+
+
+def test_long_proofs_are_folded(walks):
+    assert any(page.proofs for page in walks.values()), "no proof was looked at"
+    long = {name: [proof for proof in page.proofs if proof[1] > 12] for name, page in walks.items()}
+    assert not {name: proofs for name, proofs in long.items() if proofs}, "give them :class: dropdown"
+
+
+def test_pictures_are_dark_in_the_dark(walks, browser, html):
+    assert not {name: page.glaring for name, page in walks.items() if page.glaring}
+    page = browser.new_page()
+    page.goto((html / "chapters/02-uniform-vector.html").as_uri())
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    for figure in page.locator(".bd-article :is(img, .plotly-figure):visible").all():
+        shot = Image.open(io.BytesIO(figure.screenshot())).convert("L")
+        assert np.median(shot) < 64, "a white card"
+    page.close()
 
 
 def test_no_formula_is_cut(walks):

@@ -11,12 +11,32 @@ SEEN = """() => ({
     figures: document.querySelectorAll('.plotly-figure').length,
     drawn: document.querySelectorAll('.js-plotly-plot').length,
 })"""
-# The share of a page's height that is code which nobody opened.
-CODE = """() => {
+# Heights in pixels by kind: what is not code, printed output, a picture, a statement or a folded line is prose.
+KINDS = """() => {
     const page = document.querySelector('.bd-article'), height = e => e.getBoundingClientRect().height;
-    const open = [...page.querySelectorAll('.cell_input')].filter(cell => cell.checkVisibility());
-    return open.reduce((sum, cell) => sum + height(cell), 0) / height(page);
+    const kinds = {
+        code: '.cell_input', folded: '.fold summary', picture: 'figure, img, .explore, .plotly-figure',
+        printed: '.cell_output .output, table', statement: '.proof, .admonition',
+    };
+    const any = Object.values(kinds).join();
+    const found = {all: height(page)};
+    for (const [kind, chosen] of Object.entries(kinds)) {
+        const top = e => e.checkVisibility() && !e.parentElement.closest(any) && !e.querySelector(kinds.picture);
+        const shown = [...page.querySelectorAll(chosen)].filter(kind === 'picture'
+            ? e => e.checkVisibility() && !e.parentElement.closest(chosen) : top);
+        found[kind] = shown.reduce((sum, e) => sum + height(e), 0);
+    }
+    const others = Object.keys(kinds).reduce((sum, kind) => sum + found[kind], 0);
+    return {...found, prose: found.all - others};
 }"""
+# Proofs that are not folded, in lines of their text.
+PROOFS = """() => [...document.querySelectorAll('.proof#proof:not(.dropdown)')].map(proof =>
+    [proof.textContent.trim().slice(0, 60), proof.querySelector('section').getBoundingClientRect().height
+        / parseFloat(getComputedStyle(proof).lineHeight)])"""
+# Pictures that keep their light in the dark.
+GLARING = """() => [...document.querySelectorAll('.bd-article :is(img, .plotly-figure)')]
+    .filter(e => e.checkVisibility() && !getComputedStyle(e).filter.includes('invert'))
+    .map(e => e.alt || e.className)"""
 CUT = """() => [...document.querySelectorAll('.bd-article div.math')]
     .filter(box => box.checkVisibility() && box.scrollWidth > box.clientWidth + 1)
     .map(box => `${box.id || 'a formula'} (${box.scrollWidth} in ${box.clientWidth})`)"""
@@ -64,7 +84,9 @@ class Walk:
     Attributes:
         seen: counts of formulas and turning figures, and of those that were drawn.
         faint: by theme, text that hardly stands out; ``looked_at``: how many pieces of text were looked at.
-        code: the share of the page's height that is open code.
+        kinds: heights in pixels by kind of content, and of all, on a wide screen.
+        proofs: the first words of each proof that is not folded, and how many lines it takes there.
+        glaring: pictures that are as light in the dark theme as in the light one.
         cut: by width of the window, displayed formulas that do not fit their column.
         overflow: pixels by which the page is wider than a phone.
         sliders: one entry a slider: frames shown before, after a key, after a click.
@@ -75,7 +97,9 @@ class Walk:
     seen: dict
     faint: dict[str, list[str]] = field(default_factory=dict)
     looked_at: int = 0
-    code: float = 0.0
+    kinds: dict[str, float] = field(default_factory=dict)
+    proofs: list[tuple[str, float]] = field(default_factory=list)
+    glaring: list[str] = field(default_factory=list)
     cut: dict[int, list[str]] = field(default_factory=dict)
     overflow: int = 0
     sliders: list[tuple[list, list, list]] = field(default_factory=list)
@@ -95,7 +119,8 @@ def walk(browser, path: Path) -> Walk:
     found = Walk(page.evaluate(SEEN), complaints=complaints)
     for theme in ("light", "dark"):
         found.faint[theme], found.looked_at = page.evaluate(FAINT, theme)
-    found.code = page.evaluate(CODE)
+    found.glaring = page.evaluate(GLARING)  # the theme is the dark one now
+    found.kinds, found.proofs = page.evaluate(KINDS), page.evaluate(PROOFS)
     found.cut[DESK["width"]] = page.evaluate(CUT)
     for slider in page.locator(".explore input").all():
         found.sliders.append(_moved(page, slider))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from nbformat import NotebookNode
 from press.colab import colab, setup_source
 from press.wheel import wheel
 from toybook import make
@@ -56,16 +57,24 @@ def test_the_same_files_give_the_same_wheel(book, copy):
         os.umask(before)
 
 
-def test_only_the_setup_cell_differs(made, colabs):
+def test_the_setup_cell_differs_and_folded_cells_have_a_title(made, colabs):
     names = {path.relative_to(colabs) for path in colabs.rglob("*.ipynb")}
     assert len(names) == 3
     for name in names:
         plain, carrying = (nbformat.read(folder / name, as_version=4) for folder in (made / "notebooks", colabs))
-        changed = [new for old, new in zip(plain.cells, carrying.cells, strict=True) if old != new]
+        titled = [NotebookNode(cell | {"source": _titled(cell)}) for cell in plain.cells]
+        assert [c.source for c in titled] != [c.source for c in plain.cells], "no cell of the toy book is folded"
+        changed = [new for old, new in zip(titled, carrying.cells, strict=True) if old != new]
         assert [cell.metadata.get("tags") for cell in changed] == [["setup", "nbval-ignore-output"]]
-        assert changed[0].metadata.cellView == "form"
-        assert changed[0].metadata.jupyter == {"source_hidden": True}
+        for cell in carrying.cells:
+            if cell.source.startswith("#@title"):
+                assert cell.metadata.cellView == "form"
+                assert cell.metadata.jupyter == {"source_hidden": True}
         assert carrying.metadata == plain.metadata
+
+
+def _titled(cell):
+    return f"#@title {cell.metadata.fold}\n{cell.source}" if "fold" in cell.metadata else cell.source
 
 
 def test_the_cell_carries_its_wheel_and_no_folder_of_this_machine(book, colabs):

@@ -6,7 +6,7 @@ from press.stage import stage
 
 
 def rows(book):
-    table = [line for line in ledger(book).splitlines() if line.startswith("| {")]
+    table = [line for line in ledger(book).splitlines() if line.startswith('| <span id="row-')]
     return {row.split("`")[1]: row for row in table}
 
 
@@ -24,7 +24,8 @@ def test_every_checked_or_open_label_has_a_row(book):
 
 def test_a_row_says_what_vouches_for_the_statement(book):
     assert rows(book)["eq-short"] == (
-        "| {eq}`eq-short` | checked numerically |  | `ng.center`, `ng.secular.mean` | the mean \\| forgotten "
+        '| <span id="row-eq-short"></span>{eq}`eq-short` '
+        "| checked numerically |  | `ng.center`, `ng.secular.mean` | the mean \\| forgotten "
         "| error ≤ 1e-12 against 3e-02 | {ref}`cell 3 <check-02-mean-3>` |"
     )
 

@@ -26,6 +26,7 @@ CASES = {
     ":::{prf:theorem} T\n:label: thm-mean\nbody\n:::": "> **Theorem 2.1 (T).** body",
     ":::{prf:remark}\nbody\n:::": "> **Remark.** body",
     ":::{prf:proof}\nSo.\n\n$$\na\n$$ (eq-mean)\n:::": "> **Proof.** So.\n>\n> $$ a \\tag{2.1} $$",
+    ":::{prf:proof}\n:class: dropdown\nSo.\n:::": "<details>\n<summary>Proof</summary>\n\nSo.\n\n</details>",
     ":::{note}\nbody\n:::": "> **Note.** body",
     ":::{warning} straight on\n:::": "> **Warning.** straight on",
     ":::{admonition} What {math}`x` is\n:class: tip\nbody\n:::": "> **What $x$ is.** body",
@@ -39,6 +40,7 @@ CASES = {
     "```{figure} pic.svg\n:name: fig-dot\n:alt: a dot\nA dot.\n```": (
         "![a dot](../chapters/pic.svg)\n\n*Fig. 2.1.* A dot."
     ),
+    ":::{image} pic.svg\n:class: opening\n:alt: a dot, drawn again below\n:::\nText": "Text",
     "- item\n\n  :::{tip}\n  in\n  :::\n": "- item\n\n  > **Tip.** in",
     "| a | {eq}`eq-mean` |\n|---|---|\n| {eq}`eq-mean` | {eq}`eq-short` |": (
         "| a | (2.1) |\n|---|---|\n| (2.1) | (2.2) |"

@@ -42,6 +42,35 @@ _LAW = dict(color=COLORS["ink"], lw=1.2, ls=(0, (2, 2)), zorder=5)
 _BEHIND = dict(color=COLORS["null"], lw=3, alpha=0.5, zorder=0)
 
 
+def sublayers() -> tuple[Figure, str]:
+    """One sublayer of each placement: the stream, the branch f, and the norms N (eq-sublayer).
+
+    Returns:
+        the figure and its alt text.
+    """
+    with style():
+        figure, axes = plt.subplots(1, len(PLACEMENTS), figsize=(WIDTH, 2.7))
+        for axis, (name, rule) in zip(axes, PLACEMENTS.items(), strict=True):
+            axis.set(title=WORDS[name], xlim=(-0.8, 1.7), ylim=(-0.2, 6.9))
+            axis.axis("off")
+            axis.plot([0, 1, 1, 0], [0.7, 0.7, 4.6, 4.6], color=COLORS["null"], lw=1.2)
+            axis.annotate("", (0, 6.9), (0, -0.2), arrowprops=dict(arrowstyle="->", color=COLORS["ink"], lw=1.6))
+            boxes = {(1, 2.65): "f"}
+            boxes |= {(1, 1.6): "N"} if rule.before else {}
+            boxes |= {(1, 3.7): "N"} if rule.after else {}
+            boxes |= {(0, 5.7): "N"} if rule.sum else {}
+            boxes |= {(0, 2.65): "α"} if rule.deep else {}
+            for place, letter in boxes.items():
+                face = "#D6E6F2" if letter == "N" else "white"
+                axis.text(*place, letter, ha="center", va="center", bbox=dict(boxstyle="square,pad=0.35", fc=face))
+            axis.text(0, 4.6, "+", ha="center", va="center", bbox=dict(boxstyle="circle,pad=0.2", fc="white"))
+    return figure, (
+        "Five drawings of a sublayer: the stream runs upwards, a branch f leaves it and is added again. Pre-norm has a "
+        "norm N before f, post-norm on the stream behind the sum, the sandwich before and after f, branch-out after f; "
+        "DeepNorm is post-norm with a factor α on the stream before the sum."
+    )
+
+
 def gradient_powers(
     depths: Sequence[int],
     by_depth: Mapping[str, Tensor],

@@ -18,6 +18,7 @@ from normgeom.view.placements import (
     name_of,
     saturation_by_block,
     stream_shares,
+    sublayers,
 )
 
 
@@ -39,6 +40,20 @@ def test_every_placement_has_a_word_and_a_look_of_its_own():
     assert set(WORDS.values()) <= set(LOOKS)
     for what in ("color", "marker"):
         assert len({look[what] for look in LOOKS.values()}) == len(LOOKS), f"two of one {what}"
+
+
+def test_norms_stand_where_the_rule_has_them():
+    figure, alt = sublayers()
+    for axis, rule in zip(figure.axes, PLACEMENTS.values(), strict=True):
+        at = lambda letter: sorted(t.get_position() for t in axis.texts if t.get_text() == letter)  # noqa: E731, B023
+        (branch,), (plus,) = at("f"), at("+")
+        found = at("N")
+        assert any(x == branch[0] and y < branch[1] for x, y in found) == rule.before
+        assert any(x == branch[0] and y > branch[1] for x, y in found) == rule.after
+        assert any(x == plus[0] and y > plus[1] for x, y in found) == rule.sum
+        assert len(found) == rule.before + rule.after + rule.sum
+        assert bool(at("α")) == rule.deep
+    assert "branch-out after f" in alt
 
 
 def test_gradients_with_their_powers():
