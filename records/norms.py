@@ -110,7 +110,7 @@ def races(threads: int, shapes: Iterable[tuple[int, int]], rounds: int, compiler
 
 
 def ratios(seen: pd.DataFrame) -> pd.DataFrame:
-    """One row a way: medians, over the rounds of all processes, of times and of ratios within a round."""
+    """One row a way: medians, over the rounds of all processes, of times and ratios within a round; of the runs, the worst."""
     turn = [*CELL, "process", "round"]
     copies = seen.query("norm == 'copy'")[[*turn, "seconds"]]
     rivals = seen.query("way == 'torch'")[[*turn, "norm", "seconds"]]
@@ -121,6 +121,8 @@ def ratios(seen: pd.DataFrame) -> pd.DataFrame:
     kinds = dict(seconds="median", over_copy="median", torch_over_this="median", lowest="min", peak="first")
     table = seen.groupby([*CELL, "norm", "way"], sort=False, as_index=False).agg(dict(round="size", **kinds))
     table = table.rename(columns={"round": "rounds"})
+    by_run = seen.groupby([*CELL, "norm", "way", "process"], sort=False).torch_over_this.median()
+    table["worst"] = by_run.groupby(level=[*CELL, "norm", "way"], sort=False).min().to_numpy()
     large = (table.way == "normgeom") & (table.rows * table.d > 10**6)
     goals = [GOALS.get(key, 0.0) for key in zip(table.norm, table.dtype, table.backward, strict=True)]
     return table.assign(goal=large * goals)
@@ -136,7 +138,7 @@ def machine(threads: int) -> dict[str, float]:
 
 @click.command()
 @click.option("--rounds", default=30, help="Rounds in a process; at some shapes a multiple.")
-@click.option("--processes", default=3, help="How many processes run one after the other: each lays out memory anew.")
+@click.option("--processes", default=3, help="Runs, one after the other, each in a process that lays out memory and compiles anew.")
 @click.option("--shape", "shapes", type=(int, int), multiple=True, default=SHAPES, help="Rows and features.")
 @click.option("--threads", type=int, multiple=True, default=(1, 2), help="Threads of torch.")
 @click.option("--compiler/--no-compiler", default=None, help="With torch.compile; if there is a compiler, unless said.")
@@ -172,7 +174,7 @@ def main(rounds: int, processes: int, shapes, threads, compiler: bool | None, de
         name,
         table if device == "cpu" else table.drop(columns="peak"),
         "Time of each way over that of a copy of its input, and of torch's own function over that of the way: medians "
-        "of rounds in which all ran in turns; the most memory that tensors made on the way hold, over that of the "
+        "of rounds in which all ran in turns; the worst of the runs' medians of the latter; the most memory that tensors made on the way hold, over that of the "
         "input. Forward without gradients, or forward and backward with gradients by input, gain and (LayerNorm) bias. "
         "A goal of 0 is none.",
         folder,

@@ -11,12 +11,12 @@ BEGIN, END = "<!-- speed: written by make bench -->\n", "<!-- end of speed -->"
 
 
 def table() -> str:
-    """Markdown: what is measured, against what, by which factor ours is faster, and the goal."""
+    """Markdown: what is measured, against what, by which factor ours is faster in the worst run, and the goal."""
     norms = ng.recorded("speed-norms").table.query("way == 'normgeom' and goal > 0")
     lines = ["| what | against | times as fast | goal |", "| --- | --- | --- | --- |"]
     for (norm, dtype, backward), rows in norms.groupby(["norm", "dtype", "backward"], sort=False):
         name, both = f"{norm}_norm", ", forward and back" if backward else ", forward"
-        by_threads = rows.groupby("threads").torch_over_this
+        by_threads = rows.groupby("threads").worst
         found = "; ".join(f"{low:.2f} to {high:.2f} on {n} thread{'s'[: n - 1]}" for n, low, high in _spans(by_threads))
         lines.append(f"| `{name}`, {dtype}{both} | `F.{name}` | {found} | {rows.goal.iloc[0]:g} |")
     for row in ng.recorded("speed-geometry").table.itertuples():

@@ -39,6 +39,7 @@ def test_ratios_are_of_the_same_rounds(table):
     np.testing.assert_allclose(theirs.torch_over_this, 1)
     np.testing.assert_allclose(rows.loc["copy"].over_copy, 1)
     assert (rows.lowest <= rows.torch_over_this * (1 + 1e-6)).all(), "the lowest round is above the median"
+    assert (rows.lowest <= rows.worst * (1 + 1e-6)).all(), "the lowest round is above the worst run's median"
     assert (rows.goal == 0).all(), "goals are of large inputs"
 
 

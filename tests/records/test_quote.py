@@ -16,7 +16,7 @@ def test_the_readme_quotes_the_records():
 def test_a_line_by_hand():
     norms = pd.read_csv(quote.README.parent / "figures/data/speed-norms.csv")
     here = norms.query("norm == 'rms' and way == 'normgeom' and dtype == 'float32' and backward and threads == 1")
-    three = here[here["rows"] * here.d > 10**6].torch_over_this
+    three = here[here["rows"] * here.d > 10**6].worst
     line = next(line for line in quote.table().splitlines() if "`rms_norm`, float32, forward and back" in line)
     low, high = re.search(r"([0-9.]+) to ([0-9.]+) on 1 thread;", line).groups()
     assert len(three) == 3

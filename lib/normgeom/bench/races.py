@@ -2,7 +2,8 @@
 
 Its columns: ``threads``, ``rows``, ``d``, ``dtype``, ``backward`` (whether the backward pass is in the time), ``norm``
 ("layer", "rms", or "copy" for a copy of the input), ``way`` (whose function), ``seconds``, ``over_copy`` (time over
-that of the copy) and ``torch_over_this`` (time of torch's function over that of this way).
+that of the copy), ``torch_over_this`` (time of torch's function over that of this way) and ``worst`` (the smallest of
+``torch_over_this`` among the runs, each a process of its own; the others are medians over the rounds of all runs).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def speedups(race: pd.DataFrame, rows: int, d: int, way: str) -> pd.DataFrame:
 
 
 def least_speedups(race: pd.DataFrame, sizes: Sizes, way: str) -> pd.DataFrame:
-    """The smallest ratio, over the sizes, of torch's time to that of a way (claim-norm-speed).
+    """The smallest ratio, over sizes and runs, of torch's time to that of a way (claim-norm-speed).
 
     Returns:
         a row for each ``(norm, dtype, backward)`` in which the way ran, named as in the race; columns "1 thread"
@@ -64,7 +65,7 @@ def least_speedups(race: pd.DataFrame, sizes: Sizes, way: str) -> pd.DataFrame:
     """
     sizes = list(sizes)
     found = _of_way(pd.concat([at_size(race, *size, threads) for size in sizes for threads in (1, 2)]), way)
-    least = found.groupby(["norm", "dtype", "backward", "threads"]).torch_over_this.min().unstack("threads")
+    least = found.groupby(["norm", "dtype", "backward", "threads"]).worst.min().unstack("threads")
     return least.set_axis(["1 thread", "2 threads"], axis=1)
 
 
