@@ -85,7 +85,10 @@ class Predictions:
 
     def gap(self) -> Numbers:
         """The logit of the next token less that of its rival."""
-        return _pick(self.logits, self.following) - _pick(self.logits, self.rival)
+        return self._apart(self.logits)
+
+    def _apart(self, logits: Stream) -> Numbers:
+        return _pick(logits, self.following) - _pick(logits, self.rival)
 
     def effects(self, w: Stream) -> dict[str, Effects]:
         """:func:`normgeom.models.stream.effects` of each part on what ``w`` ``(batch, length − 2, d)`` reads."""
@@ -119,8 +122,9 @@ class Predictions:
         return self.lead(self.logits - self.readout.constant)
 
     def sizes(self) -> dict[str, float]:
-        """Root mean squares over positions of the two wholes that parts are asked about."""
-        return {"the logit above the mean": rms(self.whole), "the difference": rms(self.gap())}
+        """Root mean squares over positions of the two wholes that parts are asked about, without the readout's constant."""
+        difference = self._apart(self.logits - self.readout.constant)
+        return {"the logit above the mean": rms(self.whole), "the difference": rms(difference)}
 
     def spreads(self) -> dict[str, float]:
         """Standard deviations over tokens: of the readout's constant, and of the logits, averaged over positions."""

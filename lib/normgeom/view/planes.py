@@ -148,7 +148,7 @@ def sinking_key(x: Tensor, eps: float) -> tuple[Figure, str]:
 
     Returns:
         the figure, with the hull of the other keys (which are in the order of their angles), and its alt text with the
-        first key's largest margin over the others, among 721 queries of length 1 (prop-sinking).
+        first key's largest margin over the others, among queries of length 1 (prop-sinking).
 
     Raises:
         TypeError: ``x`` is not a floating-point tensor.
@@ -160,7 +160,7 @@ def sinking_key(x: Tensor, eps: float) -> tuple[Figure, str]:
     plane = torch.nn.functional.normalize(torch.tensor(_AXES).to(x), dim=-1)
     own, *rest = layer_norm(x, eps=eps) @ plane.T
     others = torch.stack(rest)
-    turn = torch.linspace(0, 2 * torch.pi, 721).to(x)
+    turn = torch.linspace(0, 2 * torch.pi, 36_001).to(x)  # fine enough for two digits of the margin
     scores = (own - others) @ torch.stack([turn.cos(), turn.sin()])
     margin = float(scores.amin(0).max())
     verdict = "selectable" if margin > 1e-9 else "not selectable"
@@ -177,7 +177,8 @@ def sinking_key(x: Tensor, eps: float) -> tuple[Figure, str]:
     return figure, (
         f"{len(x)} keys in the plane with ε = {eps:g}: {len(rest)} at distances {_range(others.norm(dim=-1))} from the "
         f"centre, on or near a circle of radius 1.73, and one at {float(own.norm()):.2f}. "
-        f"It is {verdict}, margin {margin:.2f}."
+        f"It is {verdict}: the query of length 1 that prefers it most scores it {abs(margin):.2f} "
+        f"{'above' if margin > 0 else 'below'} the best of the others."
     )
 
 

@@ -202,8 +202,10 @@ def test_wholes_and_spreads_by_hand():
     free = run.lead(run.logits - run.readout.constant)
     square = sum(float(v) ** 2 for v in free.flatten()) / 8
     assert run.sizes()["the logit above the mean"] == pytest.approx(math.sqrt(square)), "with the constant?"
-    gaps = sum(float(v) ** 2 for v in run.gap().flatten()) / 8
-    assert run.sizes()["the difference"] == pytest.approx(math.sqrt(gaps))
+    constant = run.readout.constant
+    gaps = run.gap() - constant[run.following] + constant[run.rival]
+    gaps = sum(float(v) ** 2 for v in gaps.flatten()) / 8
+    assert run.sizes()["the difference"] == pytest.approx(math.sqrt(gaps)), "with the constants?"
     spreads = [float(np.std(z.numpy(), ddof=1)) for z in run.logits.flatten(0, 1)]
     assert run.spreads()["final logits"] == pytest.approx(np.mean(spreads)), "over positions for over tokens?"
     assert run.spreads()["the constant"] == pytest.approx(np.std(run.readout.constant.numpy(), ddof=1))

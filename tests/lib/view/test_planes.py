@@ -70,14 +70,14 @@ def test_a_key_that_sinks_is_said_to(own, verdict):
     figure, alt = sinking_key(hexagon(own), eps)
     axis = figure.axes[0]
     assert axis.get_title() == verdict
-    assert re.search(rf"It is {verdict}, margin", alt)
+    assert re.search(rf"It is {verdict}: the query of length 1", alt)
     n = F.layer_norm(hexagon(own), (3,), eps=eps)
     assert named(axis, f"σ = {own:.2g}")[0] == pytest.approx(float(n[0].norm()), rel=1e-9)
     assert f"one at {float(n[0].norm()):.2f}" in alt
     edge = math.cos(math.pi / 6) * float(n[1].norm())
     margin = float(n[0].norm()) - edge  # of the query along the key, the best as long as the others are symmetric
     if verdict == "selectable":
-        assert f"margin {margin:.2f}" in alt
+        assert f"scores it {margin:.2f} above the best" in alt
 
 
 def test_the_mean_of_the_tokens_does_not_matter():
