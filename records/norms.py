@@ -138,7 +138,11 @@ def machine(threads: int) -> dict[str, float]:
 
 @click.command()
 @click.option("--rounds", default=30, help="Rounds in a process; at some shapes a multiple.")
-@click.option("--processes", default=3, help="Runs, one after the other, each in a process that lays out memory and compiles anew.")
+@click.option(
+    "--processes",
+    default=3,
+    help="Runs, one after the other, each in a process that lays out memory and compiles anew.",
+)
 @click.option("--shape", "shapes", type=(int, int), multiple=True, default=SHAPES, help="Rows and features.")
 @click.option("--threads", type=int, multiple=True, default=(1, 2), help="Threads of torch.")
 @click.option("--compiler/--no-compiler", default=None, help="With torch.compile; if there is a compiler, unless said.")

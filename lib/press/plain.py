@@ -17,7 +17,9 @@ from press.myst import ROLE, Block, blocks
 ADMONITIONS = ("note", "tip", "hint", "important", "warning", "caution", "attention", "seealso")
 STATEMENTS = ("theorem", "proposition", "corollary", "lemma", "definition", "conjecture", "observation", "remark")
 MORE_STATEMENTS = ("example", "algorithm", "assumption", "axiom", "property", "criterion", "notation")
-OPENING = "opening"  # the class of a page's first picture: a figure of the page once more, which a notebook draws itself
+OPENING = (
+    "opening"  # the class of a page's first picture: a figure of the page once more, which a notebook draws itself
+)
 TITLED = re.compile(r"(?P<words>.*?)\s*<(?P<target>[^<>]+)>", re.S)
 LOCAL_LINK = re.compile(r"\]\((#[^)]*|[^):]*\.(?:md|ipynb)[^)]*)\)")
 
@@ -101,8 +103,6 @@ def _math(plain: Plain, block: Block) -> str:
 
 def _statement(plain: Plain, block: Block) -> str:
     head = plain._label(block.label)["ref"] if block.label else block.name.removeprefix("prf:").capitalize()
-    if "dropdown" in block.options.get("class", ""):
-        return _folded(plain, head, block)
     return _boxed(plain, head, block)
 
 

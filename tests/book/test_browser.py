@@ -36,10 +36,10 @@ def test_code_is_quiet(walks):
         assert page.kinds["prose"] > 0, f"{name}: {page.kinds}"
 
 
-def test_long_proofs_are_folded(walks):
+def test_no_proof_is_long(walks):
     assert any(page.proofs for page in walks.values()), "no proof was looked at"
     long = {name: [proof for proof in page.proofs if proof[1] > 12] for name, page in walks.items()}
-    assert not {name: proofs for name, proofs in long.items() if proofs}, "give them :class: dropdown"
+    assert not {name: proofs for name, proofs in long.items() if proofs}, "shorten it, or make a lemma of its half"
 
 
 def test_pictures_are_dark_in_the_dark(walks, browser, html):

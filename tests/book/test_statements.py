@@ -59,6 +59,8 @@ def linked(page, elements):
     found = set()
     for element in elements:
         for link in element.find_all("a", class_="internal"):
+            if link.find_parent(class_="marks") is not None:
+                continue  # what vouches for a statement is no part of it
             file, _, anchor = link["href"].partition("#")
             if label := label_of(anchor):
                 found.add((resolved(page, file), label))
@@ -161,6 +163,18 @@ def test_links_lead_to_the_page_that_states(pages, stated):
     for page, soup in pages.items():
         for there, label in linked(page, [soup.select_one("article")]):
             assert home[label] == there, f"{page} looks for {label} in {there}"
+
+
+def test_marks_lead_to_what_a_statement_uses_and_to_what_uses_it(entries, stated):
+    marked = 0
+    for label, (page, element) in stated.items():
+        if (line := element.select_one(".marks")) is None:
+            continue
+        leads = {label_of(link["href"].partition("#")[2]) for link in line.find_all("a", class_="internal")}
+        entry = entries[label]
+        assert leads == {used["label"] for used in entry["uses"]} | set(entry["used_by"]), f"{page}: {label}"
+        marked += bool(leads)
+    assert marked > 50, "hardly any statement is marked"
 
 
 def test_used_by_is_uses_the_other_way(entries):

@@ -29,10 +29,10 @@ KINDS = """() => {
     const others = Object.keys(kinds).reduce((sum, kind) => sum + found[kind], 0);
     return {...found, prose: found.all - others};
 }"""
-# Proofs that are not folded, in lines of their text.
-PROOFS = """() => [...document.querySelectorAll('.proof#proof:not(.dropdown)')].map(proof =>
-    [proof.textContent.trim().slice(0, 60), proof.querySelector('section').getBoundingClientRect().height
-        / parseFloat(getComputedStyle(proof).lineHeight)])"""
+# Proofs, in lines of their text.
+PROOFS = """() => [...document.querySelectorAll('.proof#proof')].map(proof =>
+    [proof.textContent.trim().slice(0, 60),
+     proof.getBoundingClientRect().height / parseFloat(getComputedStyle(proof).lineHeight)])"""
 # Pictures that keep their light in the dark.
 GLARING = """() => [...document.querySelectorAll('.bd-article :is(img, .plotly-figure)')]
     .filter(e => e.checkVisibility() && !getComputedStyle(e).filter.includes('invert'))
@@ -85,7 +85,7 @@ class Walk:
         seen: counts of formulas and turning figures, and of those that were drawn.
         faint: by theme, text that hardly stands out; ``looked_at``: how many pieces of text were looked at.
         kinds: heights in pixels by kind of content, and of all, on a wide screen.
-        proofs: the first words of each proof that is not folded, and how many lines it takes there.
+        proofs: the first words of each proof, and how many lines it takes there.
         glaring: pictures that are as light in the dark theme as in the light one.
         cut: by width of the window, displayed formulas that do not fit their column.
         overflow: pixels by which the page is wider than a phone.

@@ -26,7 +26,6 @@ CASES = {
     ":::{prf:theorem} T\n:label: thm-mean\nbody\n:::": "> **Theorem 2.1 (T).** body",
     ":::{prf:remark}\nbody\n:::": "> **Remark.** body",
     ":::{prf:proof}\nSo.\n\n$$\na\n$$ (eq-mean)\n:::": "> **Proof.** So.\n>\n> $$ a \\tag{2.1} $$",
-    ":::{prf:proof}\n:class: dropdown\nSo.\n:::": "<details>\n<summary>Proof</summary>\n\nSo.\n\n</details>",
     ":::{note}\nbody\n:::": "> **Note.** body",
     ":::{warning} straight on\n:::": "> **Warning.** straight on",
     ":::{admonition} What {math}`x` is\n:class: tip\nbody\n:::": "> **What $x$ is.** body",
