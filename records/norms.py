@@ -110,7 +110,7 @@ def races(threads: int, shapes: Iterable[tuple[int, int]], rounds: int, compiler
 
 
 def ratios(seen: pd.DataFrame) -> pd.DataFrame:
-    """One row a way: medians, over the rounds of all processes, of times and ratios within a round; of the runs, the worst."""
+    """One row a way: medians over the rounds of all runs, of times and of ratios within a round; worst: of the runs."""
     turn = [*CELL, "process", "round"]
     copies = seen.query("norm == 'copy'")[[*turn, "seconds"]]
     rivals = seen.query("way == 'torch'")[[*turn, "norm", "seconds"]]
@@ -178,7 +178,8 @@ def main(rounds: int, processes: int, shapes, threads, compiler: bool | None, de
         name,
         table if device == "cpu" else table.drop(columns="peak"),
         "Time of each way over that of a copy of its input, and of torch's own function over that of the way: medians "
-        "of rounds in which all ran in turns; the worst of the runs' medians of the latter; the most memory that tensors made on the way hold, over that of the "
+        "of rounds in which all ran in turns; the worst of the runs' medians of the latter; the most memory that "
+        "tensors made on the way hold, over that of the "
         "input. Forward without gradients, or forward and backward with gradients by input, gain and (LayerNorm) bias. "
         "A goal of 0 is none.",
         folder,
