@@ -122,7 +122,7 @@ class Predictions:
         return self.lead(self.logits - self.readout.constant)
 
     def sizes(self) -> dict[str, float]:
-        """Root mean squares over positions of the two wholes that parts are asked about, the readout's constant apart."""
+        """Root mean squares over positions of the two wholes that parts are asked about, without the constant."""
         difference = self._apart(self.logits - self.readout.constant)
         return {"the logit above the mean": rms(self.whole), "the difference": rms(difference)}
 
