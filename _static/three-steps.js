@@ -113,6 +113,7 @@
       playing = requestAnimationFrame(step);
     };
 
+    for (const touched of ["pointerdown", "keydown"]) slider.addEventListener(touched, stop);
     slider.addEventListener("input", () => {
       stop();
       draw(Number(slider.value));

@@ -82,7 +82,7 @@ def test_the_plan_builds_on_what_the_boxes_ask_for(chapters, paths):
     rows = re.findall(r"^\| (\d+) \|.*\| ([\d, ]*) ?\|$", paths["The plan of the book"], flags=re.M)
     said = {int(number): {int(n) for n in re.findall(r"\d+", needs)} for number, needs in rows}
     asked = {
-        number: {int(n) for n in re.findall(r"\{doc\}`(\d+)-", BOX.search(text(page))[1])}
+        number: {int(n) for n in re.findall(r"\{doc\}`\d+ <(\d+)-", BOX.search(text(page))[1])}
         for number, page in chapters.items()
     }
     assert said == asked
