@@ -132,7 +132,7 @@
   };
 
   addEventListener("DOMContentLoaded", () => {
-    const host = document.getElementById("three-steps");
+    const host = document.getElementById("moving-steps");
     if (host) setUp(host);
   });
 }

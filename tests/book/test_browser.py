@@ -146,16 +146,16 @@ def test_a_reference_shows_what_it_refers_to(chapter):
     chapter.wait_for_selector("#preview")
 
 
-POINTS = "() => [...document.querySelectorAll('#three-steps circle')].map(c => c.getAttribute('cx')).join()"
+POINTS = "() => [...document.querySelectorAll('#moving-steps circle')].map(c => c.getAttribute('cx')).join()"
 
 
 def test_the_front_page_moves_once_and_then_by_hand(browser, html):
     page = browser.new_page()
     page.goto((html / "chapters/index.html").as_uri())
-    page.wait_for_selector("#three-steps circle")
+    page.wait_for_selector("#moving-steps circle")
     first = page.evaluate(POINTS)
     page.wait_for_function(f"first => ({POINTS})() !== first", arg=first)
-    slider = page.locator("#three-steps input")
+    slider = page.locator("#moving-steps input")
     slider.focus()
     page.keyboard.press("Home")
     still = page.evaluate(POINTS)
@@ -163,14 +163,14 @@ def test_the_front_page_moves_once_and_then_by_hand(browser, html):
     assert page.evaluate(POINTS) == still, "the reader's hand stops it"
     page.keyboard.press("End")
     assert page.evaluate(POINTS) != still
-    assert "ellipse" in page.locator("#three-steps p").inner_text()
+    assert "ellipse" in page.locator("#moving-steps p").inner_text()
     page.close()
 
 
 def test_the_front_page_stands_still_for_those_who_ask(browser, html):
     page = browser.new_page(reduced_motion="reduce")
     page.goto((html / "chapters/index.html").as_uri())
-    page.wait_for_selector("#three-steps circle")
+    page.wait_for_selector("#moving-steps circle")
     still = page.evaluate(POINTS)
     page.wait_for_timeout(500)
     assert page.evaluate(POINTS) == still
