@@ -201,12 +201,17 @@ def test_a_finished_run_measures_nothing_again(run, undisturbed, tmp_path, measu
     same_result(out, undisturbed)
 
 
-def test_a_run_that_failed_before_its_first_batch_claims_no_folder(run, undisturbed, tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_a_run_that_failed_before_its_first_batch_claims_no_folder(run, undisturbed, tmp_path, monkeypatch, error):
+    def stop(*_, **__):
+        assert json.loads((tmp_path / survey.PROVENANCE).read_text("utf-8"))["asked"]["seed"] == 5
+        raise error
+
     with monkeypatch.context() as patch:
-        patch.setattr(ng.Survey, "run", lambda *args, **kwargs: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
+        patch.setattr(ng.Survey, "run", stop)
+        with pytest.raises(error):
             run(tmp_path, seed=5)
-    assert json.loads((tmp_path / survey.PROVENANCE).read_text("utf-8"))["asked"]["seed"] == 5
+    assert contents(tmp_path) == {}, "a mark without results"
     assert run(tmp_path)["asked"]["seed"] == 0, "what was asked for is that of the run before"
     same_result(tmp_path, undisturbed)
 
@@ -218,7 +223,8 @@ def test_a_run_that_failed_before_its_first_batch_claims_no_folder(run, undistur
 def test_a_full_disk_while_a_state_is_saved(run, undisturbed, tmp_path, monkeypatch, batches):
     with monkeypatch.context() as patch:
         fails_after(patch, state.np, "savez_compressed", batches)
-        with pytest.raises(OSError, match=r"^out: .*No space left on device.*the same command goes on"):
+        became = "the same command goes on" if batches else "nothing is saved"
+        with pytest.raises(OSError, match=rf"^out: .*No space left on device.*{became}"):
             run(tmp_path)
     saved = tmp_path / "state-0-of-1.npz"
     assert saved.exists() == (batches > 0)
@@ -230,9 +236,9 @@ def test_a_full_disk_while_a_state_is_saved(run, undisturbed, tmp_path, monkeypa
 def test_a_full_disk_before_the_first_batch(run, tmp_path, monkeypatch):
     fails_after(monkeypatch, Path, "write_text", 0)
     monkeypatch.setattr(AutoModel, "from_pretrained", lambda *args, **kwargs: pytest.fail("work before the refusal"))
-    with pytest.raises(OSError, match=r"^out: .*No space left on device"):
+    with pytest.raises(OSError, match=r"^out: .*No space left on device; nothing is saved"):
         run(tmp_path / "out")
-    assert contents(tmp_path / "out") == {}, "an unfinished file is left"
+    assert not (tmp_path / "out").exists(), "an unfinished file is left"
 
 
 @pytest.mark.parametrize(("module", "name"), [(pd.DataFrame, "to_parquet"), (Path, "write_text")])

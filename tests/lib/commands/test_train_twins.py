@@ -224,7 +224,7 @@ def test_the_text_takes_as_little_room_as_ids_allow(train, tmp_path, monkeypatch
     def encode(texts):
         return [torch.where(ids % 2 == 0, vocabulary - 1, ids) for ids in map(byte_tokens, texts)]
 
-    monkeypatch.setattr(its_module, "load_encoder", lambda *_: Encoder(encode, "mine", None, vocabulary))
+    monkeypatch.setattr(its_module, "load_tokenizer", lambda *_: Encoder(encode, "mine", None, vocabulary))
     trained_on = []
     monkeypatch.setattr(its_module, "fit_and_measure", lambda model, text, *_: trained_on.append((model, text)))
     train(tmp_path, tokenizer="mine")
@@ -368,12 +368,12 @@ BAD = [
     *((dict(rate=rate), r"^rate: expected a positive number, got ") for rate in (0, -1e-3, NAN, INF)),
     *((dict(decay=decay), r"^decay: expected a number >= 0, got ") for decay in (-0.1, NAN, INF)),
     *((dict(seed=seed), r"^seed: expected a number from 0 to ") for seed in (-1, 2**32)),
-    (dict(at_once=3), r"^at_once: expected 1 process.* to divide the batch of 4, got 3"),
-    (dict(at_once=8), r"^at_once: expected 1 process.* to divide the batch of 4, got 8"),
+    (dict(at_once=3), r"^at_once: expected a divisor of 4, the windows of an update, got 3"),
+    (dict(at_once=8), r"^at_once: expected a divisor of 4, the windows of an update, got 8"),
     (dict(device="gpu"), r"^device: expected 'cpu', 'cuda', 'mps' or the like, got 'gpu'"),
     (dict(corpus="nowhere.txt"), r"^corpus: expected 'stdlib' .*, got 'nowhere.txt'"),
     (dict(survey_corpus="nowhere.txt"), r"^corpus: expected 'stdlib' .*, got 'nowhere.txt'"),
-    (dict(tokenizer="no/such"), r"(?s)^tokenizer: .*no/such.*; 'bytes' needs no network$"),
+    (dict(tokenizer="no/such"), r"(?s)^tokenizer: .*no/such.*; 'bytes', which needs no network$"),
 ]
 
 
@@ -519,7 +519,7 @@ def test_every_option_arrives(command, monkeypatch, tmp_path):
     ("changes", "message"),
     [
         (["--size", "2M"], "10M, 70M, 160M, 410M, 1B, got '2M'\n"),
-        (["--at-once", "3"], "Error: at_once: expected 1 process(es) with so many windows to divide the batch of 4"),
+        (["--at-once", "3"], "Error: at_once: expected a divisor of 4, the windows of an update, got 3"),
         (["--rate", "nan"], "Error: rate: expected a positive number, got nan\n"),
         (["--corpus", "nowhere.txt"], "Error: corpus: expected 'stdlib'"),
         (["--held-out", "100000"], "Error: held_out: expected a window of 16 tokens to train on"),

@@ -1,0 +1,85 @@
+"""Where a model is, and what cannot be read of it: asked before any work, without loading what models need."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from pickle import UnpicklingError
+
+from huggingface_hub import hf_hub_download
+from safetensors import safe_open
+
+
+def find_commit(model: str, revision: str | None = None) -> str | None:
+    """The commit of a model on the hub, None of a model in a folder.
+
+    Raises:
+        OSError: neither is there.
+        ValueError: a revision of a folder.
+    """
+    if Path(model).is_dir():
+        if revision:
+            raise ValueError(f"revision: expected none for a model in a folder, got {revision!r}")
+        if not (Path(model) / "config.json").is_file():
+            raise OSError(f"model: {model!r} cannot be loaded: expected a folder that save_pretrained wrote, it has no config.json")
+        return None
+    with reading(model):
+        return Path(hf_hub_download(model, "config.json", revision=revision)).parent.name
+
+
+@contextmanager
+def reading(model: str) -> Iterator[None]:
+    """Whatever transformers, the hub and file formats raise in the block, as one OSError that says what is wrong.
+
+    Their errors share no class.  Only a want of memory stays what it is.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            raise
+        if Path(model).is_dir():
+            why = _unreadable(Path(model)) or _in_a_line(error)
+            raise OSError(f"model: {model!r} cannot be loaded: {why}") from error
+        raise OSError(
+            f"model: {model!r} cannot be loaded, neither as a folder that save_pretrained wrote, which needs no "
+            f"network, nor by name from the hub ({_in_a_line(error)})"
+        ) from error
+
+
+def _in_a_line(error: Exception) -> str:
+    if isinstance(error, UnpicklingError):
+        return "its weights are a pickle that holds more than tensors, which could run code: save it as safetensors"
+    return " ".join(f"{error or type(error).__name__}".split())
+
+
+def _unreadable(folder: Path) -> str | None:
+    """The first file of a model that cannot be read, and why."""
+    for pattern, read in _READERS.items():
+        for path in sorted(folder.glob(pattern)):
+            try:
+                read(path)
+            except Exception as error:
+                return f"{path.name} is damaged ({_in_a_line(error)}); save or copy it again"
+    return None
+
+
+def _read_object(path: Path) -> None:
+    found = json.loads(path.read_text("utf-8"))
+    if not isinstance(found, dict):
+        raise ValueError(f"expected an object, got a {type(found).__name__}")
+
+
+def _open_weights(path: Path) -> None:
+    with safe_open(path, "numpy"):
+        pass
+
+
+_READERS: dict[str, Callable[[Path], None]] = {
+    "config.json": _read_object,
+    "*.index.json": _read_object,
+    "generation_config.json": _read_object,
+    "*.safetensors": _open_weights,
+}
