@@ -20,9 +20,20 @@ def _plainly() -> Iterator[None]:
         except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
             if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported to answer --help
                 raise click.ClickException(f"{error} Less --batch-size, --at-once or --length can help.") from error
+            if isinstance(error, ImportError) and "Could not import module" in str(error):  # transformers', of a part
+                raise click.ClickException(
+                    f"transformers: a package that it imports is broken ({_root(error)}); install that anew, or remove it"
+                ) from error
             if not re.match(r"[a-z_]+: ", str(error)):
                 raise
             raise click.ClickException(" ".join(str(error).split())) from error
+
+
+def _root(error: BaseException) -> str:
+    """What an error comes from."""
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    return f"{type(error).__name__}: {error}"
 
 
 def _split(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> list[str]:
@@ -37,6 +48,7 @@ _OUT = click.option(
 _LENGTH = click.option(
     "--length", type=click.IntRange(min=1), help="Tokens of a window.  [default: 512 or the model's most]"
 )
+_TOKENIZER = click.option("--tokenizer", help="Name on the hub, folder, or bytes.  [default: the model's]")
 _REVISION = click.option("--revision", help="Branch, tag or commit of a model on the hub.")
 
 
@@ -76,12 +88,18 @@ def main() -> None:
     "--dtype", default="auto", show_default=True, help="auto (as saved), float64, float32, bfloat16, float16."
 )
 @click.option("--device-map", help="auto, balanced, balanced_low_0 or sequential: spread the model over all devices.")
+@_TOKENIZER
+@click.option(
+    "--allow-missing", is_flag=True, help="Warn, and draw, where weights are missing, unexpected or of another shape."
+)
 @_REVISION
 def survey(out: str, directions: list[str], nulls: int, **options: object) -> None:
     """Angles between hidden vectors and fixed directions, before and after every norm of a model.
 
-    DIR takes table.parquet and provenance.json, and while it runs the state, saved after every batch: the same command
-    goes on where it was stopped.  Several processes share the work under torchrun or accelerate launch, as in
+    It takes little longer than the forward pass of the model alone over the same tokens.  DIR takes table.parquet and
+    provenance.json, and while it runs the state, saved after every batch: the same command goes on where it was
+    stopped.  In the table q05_deg, q50_deg and q95_deg are quantiles of the angle as a histogram of bins of 0.25
+    degrees gives them: QQQ.  Several processes share the work under torchrun or accelerate launch, as in
     torchrun --nproc-per-node 4 -m normgeom.cli survey …
     """
     with _plainly():
@@ -94,7 +112,7 @@ def survey(out: str, directions: list[str], nulls: int, **options: object) -> No
 
 
 @main.command()
-@click.option("--size", required=True, help="1M, 10M, 70M, 160M, 410M or 1B: the last four are the paper's.")
+@click.option("--size", required=True, help="0.2M, 1M, 10M, 70M, 160M, 410M or 1B: the last four are the paper's.")
 @_OUT
 @click.option(
     "--norm",
@@ -146,6 +164,7 @@ def train(out: str, **options: object) -> None:
 @click.option("--tokens", default=1024, show_default=True, help="Compare on at most so many.")
 @click.option("--corpus", default="stdlib", show_default=True, help="stdlib, wikipedia, openwebtext or a text file.")
 @_LENGTH
+@_TOKENIZER
 @click.option("--dtype", default="auto", show_default=True, help="Of what is written: auto (as saved), float64, ….")
 @_REVISION
 def convert(**options: object) -> None:

@@ -17,13 +17,17 @@ def find_commit(model: str, revision: str | None = None) -> str | None:
 
     Raises:
         OSError: neither is there.
-        ValueError: a revision of a folder.
+        ValueError: no name, or a revision of a folder.
     """
+    if not model:
+        raise ValueError("model: expected a name on the hub or a folder, got ''")
     if Path(model).is_dir():
         if revision:
             raise ValueError(f"revision: expected none for a model in a folder, got {revision!r}")
         if not (Path(model) / "config.json").is_file():
-            raise OSError(f"model: {model!r} cannot be loaded: expected a folder that save_pretrained wrote, it has no config.json")
+            raise OSError(
+                f"model: {model!r} cannot be loaded: expected a folder that save_pretrained wrote, it has no config.json"
+            )
         return None
     with reading(model):
         return Path(hf_hub_download(model, "config.json", revision=revision)).parent.name
@@ -41,7 +45,7 @@ def reading(model: str) -> Iterator[None]:
         if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
             raise
         if Path(model).is_dir():
-            why = _unreadable(Path(model)) or _in_a_line(error)
+            why = _unreadable(Path(model)) or f"{_in_a_line(error)}; expected a folder as save_pretrained wrote it"
             raise OSError(f"model: {model!r} cannot be loaded: {why}") from error
         raise OSError(
             f"model: {model!r} cannot be loaded, neither as a folder that save_pretrained wrote, which needs no "
@@ -51,8 +55,11 @@ def reading(model: str) -> Iterator[None]:
 
 def _in_a_line(error: Exception) -> str:
     if isinstance(error, UnpicklingError):
-        return "its weights are a pickle that holds more than tensors, which could run code: save it as safetensors"
-    return " ".join(f"{error or type(error).__name__}".split())
+        return "no pickle of tensors alone, and others are not read, for they can run code"
+    if "pip install --upgrade transformers" in str(error):  # which helps with few of those that are told so
+        return str(error).partition(" but ")[0] + ", which the installed transformers does not know"
+    said = " ".join(str(error).split())
+    return said if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {said}"
 
 
 def _unreadable(folder: Path) -> str | None:
@@ -62,7 +69,7 @@ def _unreadable(folder: Path) -> str | None:
             try:
                 read(path)
             except Exception as error:
-                return f"{path.name} is damaged ({_in_a_line(error)}); save or copy it again"
+                return f"{path.name} cannot be read ({_in_a_line(error)}); save or copy it again"
     return None
 
 
@@ -77,9 +84,18 @@ def _open_weights(path: Path) -> None:
         pass
 
 
+def _open_pickle(path: Path) -> None:
+    import torch
+
+    found = torch.load(path, map_location="meta", weights_only=True)
+    if not isinstance(found, dict):
+        raise ValueError(f"expected tensors by name, got a {type(found).__name__}")
+
+
 _READERS: dict[str, Callable[[Path], None]] = {
     "config.json": _read_object,
     "*.index.json": _read_object,
     "generation_config.json": _read_object,
     "*.safetensors": _open_weights,
+    "*.bin": _open_pickle,
 }

@@ -84,35 +84,44 @@ def load_model(
         ValueError: weights are missing, unexpected or of another shape; a ``device_map`` that spreads one of our own
             folders.
     """
-    with reading(name_or_path):
-        about = _own(name_or_path)
-        if about is None:
+    own = _load_own(name_or_path, dtype)
+    if own is None:
+        with reading(name_or_path):
             model, amiss = load_pretrained(AutoModel, name_or_path, dtype=dtype, device_map=device_map, **options)
-    if about is None:
-        check_whole(name_or_path, amiss, allow_missing)
+        _check_whole(name_or_path, amiss, allow_missing)
         return model
     if isinstance(device_map, str):
         raise ValueError(f"device_map: expected none for what normgeom wrote, got {device_map!r}")
-    with reading(name_or_path):
-        model = _OWN[about["model_type"]][0](name_or_path).base_model
-    model = model if dtype == "auto" else model.to(getattr(torch, dtype))
-    return model.to((device_map or {"": "cpu"})[""])
+    return own.base_model.to((device_map or {"": "cpu"})[""])
 
 
-def load_with_head(name_or_path: str, **options) -> nn.Module:
+def load_with_head(name_or_path: str, dtype: str = "auto", **options) -> nn.Module:
     """A language model with its head, in evaluation mode, as ``AutoModelForCausalLM.from_pretrained`` loads it.
+
+    What ``normgeom train`` and ``normgeom convert`` wrote is loaded too.
 
     Raises:
         OSError: it cannot be loaded; the message says what can.
         ValueError: weights are missing, unexpected or of another shape.
     """
+    own = _load_own(name_or_path, dtype)
+    if own is not None:
+        return own
     with reading(name_or_path):
-        model, amiss = load_pretrained(AutoModelForCausalLM, name_or_path, **options)
-    check_whole(name_or_path, amiss)
+        model, amiss = load_pretrained(AutoModelForCausalLM, name_or_path, dtype=dtype, **options)
+    _check_whole(name_or_path, amiss)
     return model
 
 
-def check_whole(name_or_path: str, amiss: str, allowed: bool = False) -> None:
+def _load_own(name_or_path: str, dtype: str) -> nn.Module | None:
+    """What this package wrote, with its head; None if it is another's."""
+    with reading(name_or_path):
+        about = _own(name_or_path)
+        model = about and _OWN[about["model_type"]][0](name_or_path)
+    return model if model is None or dtype == "auto" else model.to(getattr(torch, dtype))
+
+
+def _check_whole(name_or_path: str, amiss: str, allowed: bool = False) -> None:
     """A ValueError if weights are amiss, or a warning where that is allowed."""
     if amiss and not allowed:
         raise ValueError(
@@ -139,7 +148,7 @@ def load_with_windows(name_or_path: str, corpus: Corpus, tokens: int, length: in
         OSError: the model or its tokenizer cannot be loaded; the message says what can.
         ValueError: weights are missing; ``tokens`` or the text is shorter than a window.
     """
-    model = load_with_head(name_or_path, dtype=torch.float32)
+    model = load_with_head(name_or_path, dtype="float32")
     length = min(length, getattr(model.config, "max_position_embeddings", None) or length)
     encoder = load_encoder(name_or_path, model.config.vocab_size)
     batches = list(TokenBatches(corpus, encoder, tokens, length, batch_size=1))

@@ -24,6 +24,7 @@ try:
     from nbformat import NotebookNode
     from papermill.exceptions import PapermillExecutionError
 
+    from normgeom.commands.finding import find_commit
     from normgeom.view.page import page
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
@@ -64,7 +65,7 @@ def write_report(model: str, out: str | os.PathLike, parameters: Mapping[str, ob
 
     Raises:
         ValueError: ``out`` does not end in ``.html`` or is a folder, or the chapter has no such parameter.
-        OSError: nothing can be written where ``out`` is to be.
+        OSError: the model is neither a folder of one nor on the hub, or nothing can be written where ``out`` is to be.
         RuntimeError: a cell of the chapter failed; the message says which and why.
 
     The first two are raised before any work.  Whatever is raised, what stood at ``out`` is as it was.
@@ -72,6 +73,8 @@ def write_report(model: str, out: str | os.PathLike, parameters: Mapping[str, ob
     chapter = nbformat.read(CHAPTER, as_version=4)
     known = papermill.inspect_notebook(chapter)
     values = _values(known, model, parameters or {})
+    if model != "twins":
+        find_commit(model)
     with _appearing(Path(out)) as part:
         cells = _run(chapter, values)
         head = _head(values, {name: parameter["help"] for name, parameter in known.items()})

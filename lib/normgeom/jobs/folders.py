@@ -48,10 +48,13 @@ def place(out: str | os.PathLike) -> Path:
         ValueError: it is the empty text.
         NotADirectoryError: it is, or lies below, a file or a link to nothing.
         PermissionError: nothing may be written there.
+        OSError: its name cannot be.
     """
     if not os.fspath(out):
         raise ValueError("out: expected the name of a folder, got ''")
     out = Path(out)
+    with writing(out), suppress(FileNotFoundError, NotADirectoryError):
+        out.lstat()  # a name that is too long, a link to itself
     near = next(path for path in (out, *out.absolute().parents) if os.path.lexists(path))
     if not near.is_dir():
         what = f"a link to {os.readlink(near)}, which is no folder" if near.is_symlink() else "a file"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -76,6 +77,8 @@ def load_encoder(
             )
         warnings.warn(f"{name_or_path} has no tokenizer: the bytes of the text are its token ids", stacklevel=2)
         return BYTES
+    if found is BYTES and vocabulary < 256:
+        raise ValueError(f"tokenizer: 'bytes' needs 256 ids, the model takes {vocabulary}")
     return found._replace(encode=_within(found, vocabulary))
 
 
@@ -178,6 +181,8 @@ class TokenBatches:
         _check_sizes(self.length, self.batch_size)
         if self.tokens < self.length:
             raise ValueError(f"tokens: expected at least one window of {self.length}, got {self.tokens}")
+        if self.tokens > sys.maxsize:
+            raise ValueError(f"tokens: expected at most {sys.maxsize}, got {self.tokens}")
 
     def __len__(self) -> int:
         batches = -(-(self.tokens // self.length) // self.batch_size)
