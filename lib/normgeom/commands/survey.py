@@ -120,7 +120,9 @@ def _load(state: Path) -> Survey:
     try:
         return Survey.load(state)
     except ValueError as error:
-        raise damaged(state, "it is not the state of a survey", "run the same command: its batches are read again") from error
+        raise damaged(
+            state, "it is not the state of a survey", "run the same command: its batches are read again"
+        ) from error
 
 
 def read_config(

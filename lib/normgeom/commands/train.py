@@ -139,7 +139,9 @@ def _finish(out: Path, tokens: int, size: Size) -> dict:
     provenance["had"] = dict(
         tokens=tokens,
         epochs=size.steps * size.batch / (tokens // size.length),
-        loss={name: float(read_table(path, path.parent).loss.iloc[-1]) for name, path in paths.items() if path.exists()},
+        loss={
+            name: float(read_table(path, path.parent).loss.iloc[-1]) for name, path in paths.items() if path.exists()
+        },
         finished=now(),
     )
     note(out / PROVENANCE, provenance)

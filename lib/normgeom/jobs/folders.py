@@ -60,7 +60,9 @@ def place(out: str | os.PathLike) -> Path:
         what = f"a link to {os.readlink(near)}, which is no folder" if near.is_symlink() else "a file"
         raise NotADirectoryError(f"out: expected a folder or a new name, {near} is {what}; name another")
     if not os.access(near, os.W_OK | os.X_OK):
-        raise PermissionError(f"out: {out} cannot be made or written to: {near} may not be changed; name another folder")
+        raise PermissionError(
+            f"out: {out} cannot be made or written to: {near} may not be changed; name another folder"
+        )
     return out
 
 

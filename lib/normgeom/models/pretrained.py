@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-import transformers
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
+
+# What older versions saved with a model and newer ones compute: causal masks, angles and numbers of positions.
+_COMPUTED = re.compile(r"(attn|attention)\.(bias|masked_bias|causal_mask)$|\.inv_freq$|position_ids$")
 
 
 def load_pretrained(kind: type, name_or_path: str | os.PathLike, **options) -> tuple[PreTrainedModel, str]:
     """``kind.from_pretrained``, in evaluation mode, and what is wrong with the weights: an empty text if nothing is.
 
     A model without the head that it was saved with is whole, and so is one with a pooler that it was saved without:
-    neither changes what the rest computes.  What is not there or does not fit is drawn.
+    neither changes what the rest computes, nor do the masks that old models were saved with.  What is not there or does not fit is drawn.
 
     Args:
         kind: ``AutoModel``, ``AutoModelForCausalLM`` or a model's class.
@@ -33,32 +36,18 @@ def _amiss(model: PreTrainedModel, told: dict) -> str:
     """Which weights are not those of the model, in words."""
     inner = model.base_model
     parts = {model.base_model_prefix, *(name for part in (model, inner) for name, _ in part.named_children())}
-    missing = set(told["missing_keys"])
-    if missing:
-        missing -= _beside(model)
+    pooled = "add_pooling_layer" in inspect.signature(type(inner)).parameters  # after the last norm, and optional
+    missing = [key for key in told["missing_keys"] if not (pooled and "pooler" in key.split("."))]
     kinds = {
         "missing": sorted(missing),
-        "unexpected": sorted(key for key in told["unexpected_keys"] if key.partition(".")[0] in parts),
+        "unexpected": sorted(
+            key for key in told["unexpected_keys"] if key.partition(".")[0] in parts and not _COMPUTED.search(key)
+        ),
         "of another shape": sorted(
             f"{key} {tuple(there)}, not {tuple(here)}" for key, there, here in told["mismatched_keys"]
         ),
     }
     return "; ".join(f"{what}: {_some(names)}" for what, names in kinds.items() if names)
-
-
-def _beside(model: PreTrainedModel) -> set[str]:
-    """Weights of a model that the architecture it was saved as does not have."""
-    saved_as = _architecture(model.config)
-    if saved_as is None:
-        return set()
-    with torch.device("meta"):
-        had = {name for name, _ in saved_as(model.config).base_model.named_parameters()}
-    return {name for name, _ in model.base_model.named_parameters()} - had
-
-
-def _architecture(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
-    kind = getattr(transformers, (config.architectures or [""])[0], None)
-    return kind if getattr(kind, "config_class", None) is type(config) else None
 
 
 def _some(names: list[str], most: int = 4) -> str:

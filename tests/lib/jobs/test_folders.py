@@ -81,7 +81,10 @@ def test_a_lock_that_cannot_be_written_names_the_folder(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("normgeom.jobs.folders.FileLock.acquire", full)
-    with pytest.raises(OSError, match=r"^out: .*: No space left on device; nothing is saved$"), held(tmp_path, tmp_path):
+    with (
+        pytest.raises(OSError, match=r"^out: .*: No space left on device; nothing is saved$"),
+        held(tmp_path, tmp_path),
+    ):
         pytest.fail("not held")
 
 
@@ -116,7 +119,9 @@ def test_another_run_is_refused_and_changes_nothing(tmp_path, asked, work, messa
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("text", ["", "not JSON", "[]", "{}", '{"work": "survey", "asked": 3}', '{"asked": {"seed": 1}}'])
+@pytest.mark.parametrize(
+    "text", ["", "not JSON", "[]", "{}", '{"work": "survey", "asked": 3}', '{"asked": {"seed": 1}}']
+)
 def test_a_provenance_of_others_is_kept(tmp_path, text):
     (tmp_path / PROVENANCE).write_text(text)
     with pytest.raises(ValueError, match=r"^out: .* is not the provenance of a survey; name another folder"):

@@ -456,7 +456,9 @@ def test_the_whole_checkpoint_before_a_damaged_one_is_taken(whole, tmp_path):
 def test_a_damaged_table_says_what_to_delete(whole, tmp_path):
     stopped(tmp_path)
     cut(tmp_path / "loss-0000004.parquet")
-    said = rf"^out: {tmp_path} is damaged \(loss-0000004.parquet: .*\); delete it and run the same command, which trains"
+    said = (
+        rf"^out: {tmp_path} is damaged \(loss-0000004.parquet: .*\); delete it and run the same command, which trains"
+    )
     with pytest.raises(OSError, match=said):
         fit(tmp_path)
 
@@ -466,7 +468,9 @@ def test_a_damaged_model_says_what_to_delete(tmp_path, norm):
     fit(tmp_path / "out", norm, held_out=())
     (weights_file,) = (tmp_path / "out" / "model").glob("*.safetensors")
     cut(weights_file)
-    with pytest.raises(OSError, match=r"^out: .*out is damaged \(.*\); delete it and run the same command, which trains"):
+    with pytest.raises(
+        OSError, match=r"^out: .*out is damaged \(.*\); delete it and run the same command, which trains"
+    ):
         fit(tmp_path / "out", norm)
 
 
