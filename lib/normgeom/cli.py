@@ -22,7 +22,7 @@ def _plainly() -> Iterator[None]:
                 raise click.ClickException(f"{error} Less --batch-size, --at-once or --length can help.") from error
             if isinstance(error, ImportError) and "Could not import module" in str(error):  # transformers', of a part
                 raise click.ClickException(
-                    f"transformers: a package that it imports is broken ({_root(error)}); install that anew, or remove it"
+                    f"transformers: a package that it imports is broken ({_root(error)}); install it anew, or remove it"
                 ) from error
             if not re.match(r"[a-z_]+: ", str(error)):
                 raise

@@ -19,9 +19,7 @@ def main(names: list[str]) -> None:
             page.evaluate("() => window.MathJax?.startup?.promise")
             found = page.evaluate(KINDS)
             screens = "  ".join(f"{kind} {height / 1000:5.1f}" for kind, height in found.items())
-            print(
-                f"{path.relative_to(PAGES).with_suffix('')!s:26}  {screens}  open code {found['code'] / found['all']:.1%}"
-            )
+            print(f"{path.relative_to(PAGES).with_suffix('')!s:26}  {screens}  open code {found['code'] / found['all']:.1%}")
         browser.close()
 
 

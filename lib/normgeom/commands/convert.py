@@ -63,7 +63,8 @@ def convert_model(
 
     Args:
         model: a name on the hub or a folder.
-        out: a folder that does not exist or is empty, or a link to one.  It takes weights, configuration and tokenizer, all or nothing.
+        out: a folder that does not exist or is empty, or a link to one that is.  It takes weights, configuration and
+            tokenizer, all or nothing.
         bound: of the largest difference between two logits in float64.
         tokens, length, corpus: what is read; windows of at most 512 tokens by default.
         dtype: one of ``normgeom.commands.survey.DTYPES``; ``"auto"`` is that of the saved weights.

@@ -25,9 +25,7 @@ def find_commit(model: str, revision: str | None = None) -> str | None:
         if revision:
             raise ValueError(f"revision: expected none for a model in a folder, got {revision!r}")
         if not (Path(model) / "config.json").is_file():
-            raise OSError(
-                f"model: {model!r} cannot be loaded: expected a folder that save_pretrained wrote, it has no config.json"
-            )
+            raise OSError(f"model: {model!r} cannot be loaded: it has no config.json; save_pretrained writes one")
         return None
     with reading(model):
         return Path(hf_hub_download(model, "config.json", revision=revision)).parent.name

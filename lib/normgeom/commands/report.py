@@ -73,9 +73,9 @@ def write_report(model: str, out: str | os.PathLike, parameters: Mapping[str, ob
     chapter = nbformat.read(CHAPTER, as_version=4)
     known = papermill.inspect_notebook(chapter)
     values = _values(known, model, parameters or {})
-    if model != "twins":
-        find_commit(model)
     with _appearing(Path(out)) as part:
+        if model != "twins":
+            find_commit(model)
         cells = _run(chapter, values)
         head = _head(values, {name: parameter["help"] for name, parameter in known.items()})
         part.write_text(page(f"Norm report: {_short(model)}", head, cells), encoding="utf-8")

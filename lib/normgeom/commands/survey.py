@@ -120,9 +120,8 @@ def _load(state: Path) -> Survey:
     try:
         return Survey.load(state)
     except ValueError as error:
-        raise damaged(
-            state, "it is not the state of a survey", "run the same command: its batches are read again"
-        ) from error
+        how = "run the same command, which reads its batches again"
+        raise damaged(state, "it is not the state of a survey", how) from error
 
 
 def read_config(

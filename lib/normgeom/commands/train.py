@@ -139,13 +139,15 @@ def _finish(out: Path, tokens: int, size: Size) -> dict:
     provenance["had"] = dict(
         tokens=tokens,
         epochs=size.steps * size.batch / (tokens // size.length),
-        loss={
-            name: float(read_table(path, path.parent).loss.iloc[-1]) for name, path in paths.items() if path.exists()
-        },
+        loss={name: _last_loss(path) for name, path in paths.items() if path.exists()},
         finished=now(),
     )
     note(out / PROVENANCE, provenance)
     return provenance
+
+
+def _last_loss(path: Path) -> float:
+    return float(read_table(path, path.parent).loss.iloc[-1])
 
 
 def _windows(held_out: int, size: Size) -> int:

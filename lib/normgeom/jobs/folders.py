@@ -1,4 +1,4 @@
-"""A folder that holds the results of one piece of work: held by one run, marked before it, refused to any other work."""
+"""A folder of results belongs to one run: held while it works, marked with what it is, refused to all others."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ def load_pretrained(kind: type, name_or_path: str | os.PathLike, **options) -> t
     """``kind.from_pretrained``, in evaluation mode, and what is wrong with the weights: an empty text if nothing is.
 
     A model without the head that it was saved with is whole, and so is one with a pooler that it was saved without:
-    neither changes what the rest computes, nor do the masks that old models were saved with.  What is not there or does not fit is drawn.
+    neither changes what the rest computes, nor do the masks that old models were saved with.  What is not there or
+    does not fit is drawn.
 
     Args:
         kind: ``AutoModel``, ``AutoModelForCausalLM`` or a model's class.

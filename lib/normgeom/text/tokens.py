@@ -67,8 +67,10 @@ def load_encoder(
     given = tokenizer or (name_or_path if any(path for names in _FILES for path in folder.glob(names)) else None)
     if given:
         found = load_tokenizer(given)
+    elif folder.is_dir():
+        found = None
     else:
-        found = None if folder.is_dir() else _load(name_or_path, revision)
+        found = _load(name_or_path, revision)
     if found is None:
         if not 256 <= vocabulary <= _MOST_OF_BYTES:
             raise ValueError(

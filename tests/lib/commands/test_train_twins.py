@@ -348,6 +348,36 @@ def test_the_folder_of_another_training_is_refused(whole, train, none_trains, ch
     assert contents(whole[0]) == before, "the folder was touched"
 
 
+def test_the_folder_of_a_survey_is_refused(train, tmp_path, none_trains):
+    mark = json.dumps(dict(work="survey", asked=dict(seed=3), started="then"))
+    (tmp_path / "provenance.json").write_text(mark)
+    with pytest.raises(
+        ValueError, match=r"^out: .* holds a survey, expected a training or nothing; name another folder"
+    ):
+        train(tmp_path)
+    assert contents(tmp_path) == {tmp_path / "provenance.json": mark.encode()}
+
+
+def test_a_text_that_is_not_what_was_written_is_not_trained_on(whole, train, tmp_path, none_trains):
+    out = shutil.copytree(whole[0], tmp_path / "out")
+    text = (out / "text.bin").read_bytes()
+    (out / "text.bin").write_bytes(text[:-1] + b"?")
+    with pytest.raises(OSError, match=r"^out: .*text.bin is damaged \(.*\); delete it and run the same command$"):
+        train(out)
+    (out / "text.bin").unlink()
+    train(out)
+    assert (out / "text.bin").read_bytes() == text
+
+
+def test_a_damaged_loss_says_what_to_delete(whole, train, tmp_path):
+    out = shutil.copytree(whole[0], tmp_path / "out")
+    (out / "layer" / "loss.parquet").write_bytes(b"PAR1")
+    with pytest.raises(
+        OSError, match=r"^out: .*layer is damaged \(loss.parquet: .*\); delete it and run the same command"
+    ):
+        train(out)
+
+
 @pytest.mark.parametrize("left", ["text.bin", "rms"])
 def test_results_of_nobody_are_not_written_over(train, tmp_path, left):
     (tmp_path / left).mkdir()
@@ -402,7 +432,7 @@ def test_too_little_text(train, texts, tmp_path, none_trains, changes, message):
     survey = changes.pop("survey", None)
     with pytest.raises(ValueError, match=message):
         train(tmp_path / "out", survey_corpus=survey and str(texts / f"{survey}.txt"), **changes)
-    assert {path.name for path in (tmp_path / "out").rglob("*")} <= {"provenance.json"}
+    assert not (tmp_path / "out").exists(), "a mark without results"
 
 
 def test_the_largest_text_that_can_be_held_out(train, tmp_path):
