@@ -424,7 +424,7 @@ def test_a_kill_leaves_nothing_that_is_taken(folder, run, tmp_path, monkeypatch)
     )
     done = subprocess.run([sys.executable, "-c", killed], env=environment(), capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["out.part"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".out.lock", "out.part"]
     assert (tmp_path / "out.part" / "converted.safetensors").exists(), "killed too early to show anything"
     with pytest.raises(ValueError, match=r"^folder: expected what normgeom convert wrote"):
         ng.load_converted(tmp_path / "out.part")
@@ -434,6 +434,7 @@ def test_a_kill_leaves_nothing_that_is_taken(folder, run, tmp_path, monkeypatch)
             run(tmp_path / "out")
     shutil.rmtree(tmp_path / "out.part")
     run(tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"], "the lock of the killed run is left"
 
 
 @pytest.mark.parametrize("spoil", ["a wrong conversion", "NaN"])
