@@ -17,6 +17,7 @@ import pytest
 import torch
 from nbformat import v4
 from normgeom.commands import report
+from normgeom.jobs.folders import held
 from transformers import GPT2Config, GPT2LMHeadModel
 
 SEEN = """async () => {
@@ -366,6 +367,13 @@ def test_a_model_that_is_not_there_is_refused_before_any_work(no_run, tmp_path, 
     with pytest.raises((OSError, ValueError), match=rf"^model: .*'{model}'"):
         report.write_report(model, "r.html")
     assert Path("r.html").read_text() == OLD and len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_report_that_another_is_writing_is_refused_before_any_work(no_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "find_commit", lambda model: None)
+    out = tmp_path / "r.html"
+    with held(out, tmp_path / ".r.html.lock"), pytest.raises(BlockingIOError, match=r"^out: .*r.html is in use"):
+        report.write_report("x", out)
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_any_work(no_run, tmp_path, monkeypatch):

@@ -142,6 +142,9 @@ def _finish(out: Path, tokens: int, size: Size) -> dict:
         loss={name: _last_loss(path) for name, path in paths.items() if path.exists()},
         finished=now(),
     )
+    for name, loss in provenance["had"]["loss"].items():
+        if not math.isfinite(loss):
+            warnings.warn(f"{name}: the loss is {loss}: the training diverged; try a smaller --rate", stacklevel=2)
     note(out / PROVENANCE, provenance)
     return provenance
 

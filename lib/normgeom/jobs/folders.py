@@ -37,8 +37,13 @@ def writing(out: Path, results: Sequence[str] = ()) -> Iterator[None]:
         if error.strerror is None:
             raise
         what = f"{error.strerror} ({Path(error.filename).name})" if error.filename else error.strerror
-        kept = "what was saved before is whole, and the same command goes on from it"
-        raise OSError(f"out: {out}: {what}; {kept if _found(out, results) else 'nothing is saved'}") from error
+        if isinstance(error, (IsADirectoryError, NotADirectoryError, FileExistsError)):
+            became = "remove what is in the way, or name another folder"
+        elif _found(out, results):
+            became = "what was saved before is whole, and the same command goes on from it"
+        else:
+            became = "nothing is saved"
+        raise OSError(f"out: {out}: {what}; {became}") from error
 
 
 def place(out: str | os.PathLike) -> Path:

@@ -183,8 +183,9 @@ class TokenBatches:
         _check_sizes(self.length, self.batch_size)
         if self.tokens < self.length:
             raise ValueError(f"tokens: expected at least one window of {self.length}, got {self.tokens}")
-        if self.tokens > sys.maxsize:
-            raise ValueError(f"tokens: expected at most {sys.maxsize}, got {self.tokens}")
+        for name, held in (("tokens", self.tokens), ("batch_size", self.batch_size * self.length)):
+            if held > sys.maxsize:
+                raise ValueError(f"{name}: expected at most {sys.maxsize} tokens, got {held}")
 
     def __len__(self) -> int:
         batches = -(-(self.tokens // self.length) // self.batch_size)

@@ -436,6 +436,12 @@ def test_too_little_text(train, texts, tmp_path, none_trains, changes, message):
     assert not (tmp_path / "out").exists(), "a mark without results"
 
 
+@pytest.mark.filterwarnings("ignore:.*NaN or Inf")
+def test_a_training_that_diverged_says_so(train, tmp_path):
+    with pytest.warns(UserWarning, match=r"^none: the loss is nan: the training diverged; try a smaller --rate"):
+        train(tmp_path, norm="none", rate=1e30)
+
+
 def test_the_largest_text_that_can_be_held_out(train, tmp_path):
     with pytest.warns(UserWarning, match="^the corpus ended"):
         noted = train(tmp_path, "short", held_out=128, norm="none")

@@ -196,6 +196,12 @@ def test_where_a_folder_can_be(given):
         assert place(out) == Path(out)
 
 
+def test_what_is_in_the_way_is_named(tmp_path):
+    said = r"^out: .*: Is a directory \(a\); remove what is in the way, or name another"
+    with pytest.raises(OSError, match=said), writing(tmp_path, RESULTS):
+        raise IsADirectoryError(21, "Is a directory", str(tmp_path / "a"))
+
+
 def test_what_became_of_the_work(tmp_path):
     for became in ("nothing is saved", "what was saved before is whole, and the same command goes on from it"):
         with pytest.raises(OSError, match=rf"^out: .*: No space left on device; {became}$"), writing(tmp_path, RESULTS):
