@@ -81,13 +81,13 @@ def train_twins(
     size = _choose(size, at_once, held_out, seed, decay, steps=steps, batch=batch_size, length=length, rate=rate)
     norms = dict(both=("layer", "rms"), all=tuple(NORMS)).get(norm, (norm,))
     run = Run(size, seed, decay, precision, at_once)
-    encoder = load_tokenizer(tokenizer)
-    text_of, survey_of = load_corpus(corpus), load_corpus(survey_corpus) if survey_corpus else None
     with launched(device) as (processes, device):
         first = processes.is_main_process
         run.arguments(out, device, processes.num_processes)  # refuses before any work
         holding = claiming(out, "training", _RESULTS) if first else nullcontext()
         with holding as claim, writing(out, _RESULTS):
+            encoder = load_tokenizer(tokenizer)
+            text_of, survey_of = load_corpus(corpus), load_corpus(survey_corpus) if survey_corpus else None
             asked = dict(
                 size=asdict(size),
                 tokenizer=dict(asked=name_of(tokenizer), name=encoder.name, vocabulary=encoder.vocabulary),

@@ -23,6 +23,7 @@ from norm_checks import close
 from normgeom.cli import main
 from normgeom.commands import train as its_module
 from normgeom.commands.train import train_twins
+from normgeom.jobs.folders import LOCK, held
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import Encoder, byte_tokens, load_encoder
 from normgeom.training import trainer
@@ -357,6 +358,13 @@ def test_the_folder_of_a_survey_is_refused(train, tmp_path, none_trains):
     ):
         train(tmp_path)
     assert contents(tmp_path) == {tmp_path / "provenance.json": mark.encode()}
+
+
+def test_a_folder_in_use_is_refused_before_the_corpus_is_read(train, tmp_path, monkeypatch):
+    monkeypatch.setattr(its_module, "load_corpus", lambda *_: pytest.fail("work before the refusal"))
+    with held(tmp_path, tmp_path / LOCK), pytest.raises(BlockingIOError, match=r"^out: .* is in use by another run"):
+        train(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_text_that_is_not_what_was_written_is_not_trained_on(whole, train, tmp_path, none_trains):
