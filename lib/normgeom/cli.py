@@ -20,9 +20,20 @@ def _plainly() -> Iterator[None]:
         except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
             if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported to answer --help
                 raise click.ClickException(f"{error} Less --batch-size, --at-once or --length can help.") from error
+            if isinstance(error, ImportError) and "Could not import module" in str(error):  # transformers', of a part
+                raise click.ClickException(
+                    f"transformers: a package that it imports is broken ({_root(error)}); install it anew, or remove it"
+                ) from error
             if not re.match(r"[a-z_]+: ", str(error)):
                 raise
             raise click.ClickException(" ".join(str(error).split())) from error
+
+
+def _root(error: BaseException) -> str:
+    """What an error comes from."""
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    return f"{type(error).__name__}: {error}"
 
 
 def _split(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> list[str]:
@@ -37,6 +48,7 @@ _OUT = click.option(
 _LENGTH = click.option(
     "--length", type=click.IntRange(min=1), help="Tokens of a window.  [default: 512 or the model's most]"
 )
+_TOKENIZER = click.option("--tokenizer", help="Name on the hub, folder, or bytes.  [default: the model's]")
 _REVISION = click.option("--revision", help="Branch, tag or commit of a model on the hub.")
 
 
@@ -76,13 +88,24 @@ def main() -> None:
     "--dtype", default="auto", show_default=True, help="auto (as saved), float64, float32, bfloat16, float16."
 )
 @click.option("--device-map", help="auto, balanced, balanced_low_0 or sequential: spread the model over all devices.")
+@_TOKENIZER
+@click.option(
+    "--allow-missing", is_flag=True, help="Warn, and draw, where weights are missing, unexpected or of another shape."
+)
 @_REVISION
 def survey(out: str, directions: list[str], nulls: int, **options: object) -> None:
     """Angles between hidden vectors and fixed directions, before and after every norm of a model.
 
     DIR takes table.parquet and provenance.json, and while it runs the state, saved after every batch: the same command
-    goes on where it was stopped.  Several processes share the work under torchrun or accelerate launch, as in
-    torchrun --nproc-per-node 4 -m normgeom.cli survey …
+    goes on where it was stopped.  DIR belongs to that command alone.  Several processes share the work under torchrun
+    or accelerate launch, as in torchrun --nproc-per-node 4 -m normgeom.cli survey …
+
+    It takes about as long as the model needs to read the tokens: GPT-2 reads some 400 a second on one processor core,
+    a million in three quarters of an hour.
+
+    In the table the quantile q05_deg is the angle below which 5 % of the vectors lie, those of each 0.25 degrees taken
+    as spread evenly over them; of few vectors it is not what interpolating between two of them gives.  Likewise q50_deg
+    and q95_deg.
     """
     with _plainly():
         from normgeom.commands.survey import TABLE, survey_model
@@ -94,7 +117,7 @@ def survey(out: str, directions: list[str], nulls: int, **options: object) -> No
 
 
 @main.command()
-@click.option("--size", required=True, help="1M, 10M, 70M, 160M, 410M or 1B: the last four are the paper's.")
+@click.option("--size", required=True, help="0.2M, 1M, 10M, 70M, 160M, 410M or 1B: the last four are the paper's.")
 @_OUT
 @click.option(
     "--norm",
@@ -127,8 +150,12 @@ def train(out: str, **options: object) -> None:
     """Train GPT-2 models that differ in the norm alone, and measure their norms on the way.
 
     DIR takes a folder for each norm, with Parquet tables (curve, loss, survey, gains, surface) and the model, and
-    provenance.json.  The same command goes on where it was stopped.  Several processes share each batch under
-    torchrun or accelerate launch, as in torchrun --nproc-per-node 4 -m normgeom.cli train …
+    provenance.json.  The same command goes on where it was stopped, and another --norm joins those that are there; DIR
+    takes no other training.  Several processes share each batch under torchrun or accelerate launch, as in
+    torchrun --nproc-per-node 4 -m normgeom.cli train …
+
+    Both twins of size 0.2M take about a minute on one processor core, of 1M a quarter of an hour; the others are for
+    an accelerator.
     """
     with _plainly():
         from normgeom.commands.train import train_twins
@@ -146,13 +173,14 @@ def train(out: str, **options: object) -> None:
 @click.option("--tokens", default=1024, show_default=True, help="Compare on at most so many.")
 @click.option("--corpus", default="stdlib", show_default=True, help="stdlib, wikipedia, openwebtext or a text file.")
 @_LENGTH
+@_TOKENIZER
 @click.option("--dtype", default="auto", show_default=True, help="Of what is written: auto (as saved), float64, ….")
 @_REVISION
 def convert(**options: object) -> None:
     """Write MODEL, which has LayerNorm, as an RMSNorm model that computes the same, to the new folder OUT.
 
     MODEL is a name on the hub or a folder that save_pretrained wrote.  normgeom.load_converted loads OUT;
-    AutoModelForCausalLM does not.
+    AutoModelForCausalLM does not.  A small model takes seconds; memory must hold the model twice, once in float64.
     """
     with _plainly():
         from normgeom.commands.convert import convert_model
@@ -174,7 +202,8 @@ def convert(**options: object) -> None:
 def report(model: str, out: str, parameters: tuple[tuple[str, str], ...]) -> None:
     """The norm report of MODEL: chapter 7 of the book, run on it, as one page that needs no network.
 
-    MODEL is a name on the hub or a folder that save_pretrained wrote.
+    MODEL is a name on the hub or a folder that save_pretrained wrote.  Beside the model's own reading of the tokens
+    the chapter takes one to two minutes, most of them for the small models that it trains.
     """
     with _plainly():
         from normgeom.commands.report import write_report

@@ -17,6 +17,7 @@ import torch
 from click.testing import CliRunner
 from normgeom.cli import main
 from normgeom.commands import survey
+from normgeom.training.twins import SIZES
 from tiny_models import tiny
 
 TOKENS, LENGTH, BATCH_SIZE, BATCHES = 2400, 16, 5, 30
@@ -209,6 +210,8 @@ def test_help_and_version():
     shown = CliRunner().invoke(main, ["survey", "--help"]).stdout
     for option in ("model", "out", "tokens", "corpus", "length", "batch-size", "directions", "seed"):
         assert f"--{option}" in shown
+    for size in SIZES:
+        assert size in CliRunner().invoke(main, ["train", "--help"]).stdout, f"{size} is taken and not said"
     assert "0." in CliRunner().invoke(main, ["--version"]).stdout
 
 

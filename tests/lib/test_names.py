@@ -1,6 +1,7 @@
 """The public names: all of them are there, and each brings only what it needs."""
 
 import ast
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -31,6 +32,43 @@ def test_a_name_brings_what_it_needs_and_no_more():
     found = [line.split(",") if line else [] for line in done.stdout.split("\n")[:-1]]
     for (step, expected), there in zip(STEPS.items(), found, strict=True):
         assert there == expected, f"after `{step}`"
+
+
+@pytest.fixture
+def broken_torchvision(tmp_path, monkeypatch):
+    """A torchvision of another torch, as an upgrade leaves it: found, and not to be imported."""
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision" / "__init__.py").write_text("raise RuntimeError('operator torchvision::nms')")
+    about = tmp_path / "torchvision-0.1.dist-info" / "METADATA"
+    about.parent.mkdir()
+    about.write_text("Metadata-Version: 2.1\nName: torchvision\nVersion: 0.1\n")
+    path = os.pathsep.join([str(tmp_path), str(Path(ng.__file__).parents[1])])
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def test_a_norm_does_not_need_what_models_need(broken_torchvision):
+    code = (
+        "import sys, torch, normgeom as ng\nng.layer_norm(torch.ones(2, 3))\nassert 'transformers' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=broken_torchvision, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_version_needs_not_even_torch(broken_torchvision):
+    code = (
+        "import sys\nfrom normgeom.cli import main\n"
+        "main(['--version'], standalone_mode=False)\nassert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=broken_torchvision, capture_output=True, text=True)
+    assert done.returncode == 0 and "version 0." in done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_a_command_names_what_is_broken(broken_torchvision, tmp_path):
+    command = [sys.executable, "-m", "normgeom.cli", "survey", "--model", "gpt2", "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, env=broken_torchvision, capture_output=True, text=True)
+    said = "Error: transformers: a package that it imports is broken (RuntimeError: operator torchvision::nms); install"
+    assert done.stderr.splitlines()[-1] == f"{said} it anew, or remove it"
 
 
 def test_import_names_nothing_heavy():

@@ -115,7 +115,7 @@ KILLED = {
     "after the weights of a checkpoint": (trainer.Trainer, "save_model", 3, work_and_die),
     "while an old checkpoint is removed": (trainer.shutil, "rmtree", 2, remove_half_and_die),
     "after the last checkpoint": (trainer, "_write", 1, die),
-    "while tables are written": (folders.os, "replace", 3 * 4 + 3, die),
+    "while tables are written": (folders.os, "replace", 3 * 4 + 4 + 3, die),  # tables, and marks of checkpoints
     "before the clearing": (trainer, "_clear", 1, die),
 }
 

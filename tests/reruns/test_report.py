@@ -17,6 +17,7 @@ import pytest
 import torch
 from nbformat import v4
 from normgeom.commands import report
+from normgeom.jobs.folders import held
 from transformers import GPT2Config, GPT2LMHeadModel
 
 SEEN = """async () => {
@@ -220,8 +221,7 @@ def test_the_page_opens_from_disk(browser, made, options):
 def test_a_model_that_cannot_be_fetched_is_an_error_of_one_message(workplace):
     out = workplace / "hub.html"
     out.write_text(OLD)
-    said = r"^report: chapter 7 stopped in “.+”\. OSError: model: 'no-such-model' cannot be loaded, neither as a folder"
-    with pytest.raises(RuntimeError, match=said):
+    with pytest.raises(OSError, match=r"^model: 'no-such-model' cannot be loaded, neither as a folder"):
         written("no-such-model", out)
     assert out.read_text() == OLD
     assert not list(workplace.glob("*part*")) + list(workplace.glob(".*part*"))
@@ -278,6 +278,7 @@ def toy(workplace, tmp_path, monkeypatch):
         notebook = v4.new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
         nbformat.write(notebook, tmp_path / "toy.ipynb")
         monkeypatch.setattr(report, "CHAPTER", tmp_path / "toy.ipynb")
+        monkeypatch.setattr(report, "find_commit", lambda model: None)
         out = tmp_path / "reports/toy.html"
         out.parent.mkdir()
         out.write_text(OLD)
@@ -355,6 +356,24 @@ def test_a_bad_out_is_refused_before_any_work(no_run, tmp_path, monkeypatch, out
     with pytest.raises(error, match=message):
         report.write_report("x", out)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a-file", "folder.html"]
+
+
+@pytest.mark.parametrize("model", ["./nope", "nope", "folder", ""])
+def test_a_model_that_is_not_there_is_refused_before_any_work(no_run, tmp_path, monkeypatch, model):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    Path("r.html").write_text(OLD)
+    with pytest.raises((OSError, ValueError), match=rf"^model: .*'{model}'"):
+        report.write_report(model, "r.html")
+    assert Path("r.html").read_text() == OLD and len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_report_that_another_is_writing_is_refused_before_any_work(no_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "find_commit", lambda model: None)
+    out = tmp_path / "r.html"
+    with held(out, tmp_path / ".r.html.lock"), pytest.raises(BlockingIOError, match=r"^out: .*r.html is in use"):
+        report.write_report("x", out)
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_any_work(no_run, tmp_path, monkeypatch):

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
 
-from normgeom.commands.loading import reading
+from normgeom.commands.loading import load_with_head
 from normgeom.commands.survey import DTYPES, read_config
-from normgeom.jobs.folders import versions
+from normgeom.jobs.folders import held, versions
 from normgeom.jobs.processes import check_choice
 from normgeom.models.sites import evaluating, forward
 from normgeom.surgery.converted import check_free, save_converted
@@ -54,6 +53,7 @@ def convert_model(
     corpus: str = "stdlib",
     dtype: str = "auto",
     revision: str | None = None,
+    tokenizer: str | None = None,
 ) -> Agreement:
     """Convert a pre-norm LayerNorm model to RMSNorm, see that it computes the same, and write it to a folder.
 
@@ -63,45 +63,48 @@ def convert_model(
 
     Args:
         model: a name on the hub or a folder.
-        out: a folder that does not exist or is empty.  It takes weights, configuration and tokenizer, all or nothing.
+        out: a folder that does not exist or is empty, or a link to one that is.  It takes weights, configuration and
+            tokenizer, all or nothing.
         bound: of the largest difference between two logits in float64.
         tokens, length, corpus: what is read; windows of at most 512 tokens by default.
         dtype: one of ``normgeom.commands.survey.DTYPES``; ``"auto"`` is that of the saved weights.
         revision: a branch, tag or commit of a model on the hub.
+        tokenizer: as in :func:`normgeom.text.tokens.load_encoder`; by default the model's.
 
     Raises:
         ValueError: an argument that cannot be; a model that cannot be converted; a difference above ``bound``.
             Nothing has been written then.
-        OSError: model or corpus are out of reach, or the folder cannot be written.
+        OSError: model or corpus are out of reach or damaged, or the folder cannot be written or is in use.
     """
-    out = Path(out)
-    check_free(out)
+    out = check_free(out)
     check_choice("dtype", dtype, DTYPES)
     if not bound >= 0:
         raise ValueError(f"bound: expected a number >= 0, got {bound}")
     if tokens < 1:
         raise ValueError(f"tokens: expected at least 1, got {tokens}")
-    commit, encoder, window = read_config(model, revision, length)
-    read = load_corpus(corpus)
-    with reading(model):
-        network = AutoModelForCausalLM.from_pretrained(model, revision=commit, dtype=dtype).eval()
-    to_rms_norm(network, dry_run=True)
-    if length is None:
-        window = min(window, tokens)
-    batches = list(TokenBatches(read, encoder, tokens, window, 1))
-    if not batches:
-        raise ValueError(f"corpus: expected {corpus} to hold a window of {window} tokens, it has fewer")
-    found = agreement(network, batches)
-    if not found.exact <= bound:  # NaN, too
-        raise ValueError(f"bound: expected logits to differ by at most {bound:g}, got {found.exact:.1e}")
-    about = dict(
-        model=dict(name=model if commit else Path(model).resolve().name, revision=revision, commit=commit),
-        corpus=read.provenance,
-        agreement=asdict(found),
-        versions=versions(),
-    )
-    save_converted(network, out, about, encoder.save)
-    return found
+    with held(out, out.with_name(f".{out.name}.lock")):
+        check_free(out)  # since then another run may have filled it
+        commit, encoder, window = read_config(model, revision, length, tokenizer)
+        read = load_corpus(corpus)
+        network = load_with_head(model, revision=commit, dtype=dtype)
+        to_rms_norm(network, dry_run=True)
+        if length is None:
+            window = min(window, tokens)
+        batches = list(TokenBatches(read, encoder, tokens, window, 1))
+        if not batches:
+            raise ValueError(f"corpus: expected {corpus} to hold a window of {window} tokens, it has fewer")
+        found = agreement(network, batches)
+        if not found.exact <= bound:  # NaN, too
+            raise ValueError(f"bound: expected logits to differ by at most {bound:g}, got {found.exact:.1e}")
+        about = dict(
+            model=dict(name=model if commit else Path(model).resolve().name, revision=revision, commit=commit),
+            corpus=read.provenance,
+            tokenizer=encoder.name,
+            agreement=asdict(found),
+            versions=versions(),
+        )
+        save_converted(network, out, about, encoder.save)
+        return found
 
 
 def agreement(network: nn.Module, batches: Sequence[Tensor]) -> Agreement:

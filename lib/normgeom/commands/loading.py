@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
 
+from normgeom.commands.finding import reading
+from normgeom.models.pretrained import load_pretrained
 from normgeom.surgery import converted
 from normgeom.text.corpora import Corpus
 from normgeom.text.tokens import TokenBatches, load_encoder
@@ -37,7 +39,8 @@ def load_to_survey(name_or_path: str, corpus: Corpus, tokens: int) -> tuple[str,
 
     Raises:
         OSError: the model or its tokenizer cannot be loaded.
-        ValueError: the model has no tokenizer and fewer ids than there are bytes; or the corpus gives fewer tokens.
+        ValueError: weights are missing; the model has no tokenizer and other ids than bytes; or the corpus gives fewer
+            tokens.
     """
     network = load_model(name_or_path)
     length = min(_LENGTH, getattr(network.config, "max_position_embeddings", None) or _LENGTH)
@@ -50,18 +53,6 @@ def load_to_survey(name_or_path: str, corpus: Corpus, tokens: int) -> tuple[str,
     return name, network, batches
 
 
-@contextmanager
-def reading(model: str) -> Iterator[None]:
-    """Whatever transformers and the hub raise in the block, as one OSError that says what can be loaded."""
-    try:
-        yield
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise OSError(
-            f"model: {model!r} cannot be loaded, neither as a folder that save_pretrained wrote, which needs no "
-            f"network, nor by name from the hub ({error})"
-        ) from error
-
-
 def load_config(name_or_path: str, **options) -> PreTrainedConfig:
     """The configuration of what :func:`load_model` loads."""
     with reading(name_or_path):
@@ -72,28 +63,73 @@ def load_config(name_or_path: str, **options) -> PreTrainedConfig:
         return CONFIG_MAPPING[settings["model_type"]].from_dict(settings)
 
 
-def load_model(name_or_path: str, dtype: str = "auto", device_map: str | dict | None = None, **options) -> nn.Module:
+def load_model(
+    name_or_path: str,
+    dtype: str = "auto",
+    device_map: str | dict | None = None,
+    allow_missing: bool = False,
+    **options,
+) -> nn.Module:
     """A transformers model in evaluation mode, without its head, as ``AutoModel.from_pretrained`` loads it.
 
     What ``normgeom train`` and ``normgeom convert`` wrote is loaded too; it fits on one device.
 
     Args:
         dtype, device_map, options: as there.
+        allow_missing: whether weights that are missing, unexpected or of another shape are a warning, not an error;
+            what is not there is drawn.
 
     Raises:
         OSError: it cannot be loaded; the message says what can.
-        ValueError: a ``device_map`` that spreads one of our own folders.
+        ValueError: weights are missing, unexpected or of another shape; a ``device_map`` that spreads one of our own
+            folders.
     """
-    with reading(name_or_path):
-        about = _own(name_or_path)
-        if about is None:
-            return AutoModel.from_pretrained(name_or_path, dtype=dtype, device_map=device_map, **options).eval()
+    own = _load_own(name_or_path, dtype)
+    if own is None:
+        with reading(name_or_path):
+            model, amiss = load_pretrained(AutoModel, name_or_path, dtype=dtype, device_map=device_map, **options)
+        _check_whole(name_or_path, amiss, allow_missing)
+        return model
     if isinstance(device_map, str):
         raise ValueError(f"device_map: expected none for what normgeom wrote, got {device_map!r}")
+    return own.base_model.to((device_map or {"": "cpu"})[""])
+
+
+def load_with_head(name_or_path: str, dtype: str = "auto", **options) -> nn.Module:
+    """A language model with its head, in evaluation mode, as ``AutoModelForCausalLM.from_pretrained`` loads it.
+
+    What ``normgeom train`` and ``normgeom convert`` wrote is loaded too.
+
+    Raises:
+        OSError: it cannot be loaded; the message says what can.
+        ValueError: weights are missing, unexpected or of another shape.
+    """
+    own = _load_own(name_or_path, dtype)
+    if own is not None:
+        return own
     with reading(name_or_path):
-        model = _OWN[about["model_type"]][0](name_or_path).base_model
-    model = model if dtype == "auto" else model.to(getattr(torch, dtype))
-    return model.to((device_map or {"": "cpu"})[""])
+        model, amiss = load_pretrained(AutoModelForCausalLM, name_or_path, dtype=dtype, **options)
+    _check_whole(name_or_path, amiss)
+    return model
+
+
+def _load_own(name_or_path: str, dtype: str) -> nn.Module | None:
+    """What this package wrote, with its head; None if it is another's."""
+    with reading(name_or_path):
+        about = _own(name_or_path)
+        model = about and _OWN[about["model_type"]][0](name_or_path)
+    return model if model is None or dtype == "auto" else model.to(getattr(torch, dtype))
+
+
+def _check_whole(name_or_path: str, amiss: str, allowed: bool = False) -> None:
+    """A ValueError if weights are amiss, or a warning where that is allowed."""
+    if amiss and not allowed:
+        raise ValueError(
+            f"model: the weights of {name_or_path!r} are not those of its configuration ({amiss}); save it again, or "
+            "survey it with --allow-missing, which draws what is missing"
+        )
+    if amiss:
+        warnings.warn(f"weights of {name_or_path} are drawn or left out ({amiss})", stacklevel=3)
 
 
 def load_with_windows(name_or_path: str, corpus: Corpus, tokens: int, length: int) -> tuple[nn.Module, Tensor]:
@@ -110,10 +146,9 @@ def load_with_windows(name_or_path: str, corpus: Corpus, tokens: int, length: in
 
     Raises:
         OSError: the model or its tokenizer cannot be loaded; the message says what can.
-        ValueError: ``tokens`` or the text is shorter than a window.
+        ValueError: weights are missing; ``tokens`` or the text is shorter than a window.
     """
-    with reading(name_or_path):
-        model = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=torch.float32).eval()
+    model = load_with_head(name_or_path, dtype="float32")
     length = min(length, getattr(model.config, "max_position_embeddings", None) or length)
     encoder = load_encoder(name_or_path, model.config.vocab_size)
     batches = list(TokenBatches(corpus, encoder, tokens, length, batch_size=1))
@@ -126,4 +161,6 @@ def _own(name_or_path: str) -> dict | None:
     """What the ``config.json`` of one of our own folders says."""
     path = Path(name_or_path) / "config.json"
     about = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    if not isinstance(about, dict):
+        raise ValueError(f"expected {path.name} to hold an object, got a {type(about).__name__}")
     return about if about.get("model_type") in _OWN else None

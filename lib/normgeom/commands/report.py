@@ -24,6 +24,8 @@ try:
     from nbformat import NotebookNode
     from papermill.exceptions import PapermillExecutionError
 
+    from normgeom.commands.finding import find_commit
+    from normgeom.jobs.folders import held
     from normgeom.view.page import page
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
@@ -64,7 +66,8 @@ def write_report(model: str, out: str | os.PathLike, parameters: Mapping[str, ob
 
     Raises:
         ValueError: ``out`` does not end in ``.html`` or is a folder, or the chapter has no such parameter.
-        OSError: nothing can be written where ``out`` is to be.
+        OSError: the model is neither a folder of one nor on the hub; nothing can be written where ``out`` is to be, or
+            another report is being written there.
         RuntimeError: a cell of the chapter failed; the message says which and why.
 
     The first two are raised before any work.  Whatever is raised, what stood at ``out`` is as it was.
@@ -73,6 +76,8 @@ def write_report(model: str, out: str | os.PathLike, parameters: Mapping[str, ob
     known = papermill.inspect_notebook(chapter)
     values = _values(known, model, parameters or {})
     with _appearing(Path(out)) as part:
+        if model != "twins":
+            find_commit(model)
         cells = _run(chapter, values)
         head = _head(values, {name: parameter["help"] for name, parameter in known.items()})
         part.write_text(page(f"Norm report: {_short(model)}", head, cells), encoding="utf-8")
@@ -109,11 +114,12 @@ def _appearing(out: Path) -> Iterator[Path]:
         part.touch()
     except OSError as error:
         raise type(error)(f"out: nothing can be written to {str(out.parent)!r}: {error.strerror}") from error
-    try:
-        yield part
-        os.replace(part, out)
-    finally:
-        part.unlink(missing_ok=True)
+    with held(out, out.with_name(f".{out.name}.lock")):
+        try:
+            yield part
+            os.replace(part, out)
+        finally:
+            part.unlink(missing_ok=True)
 
 
 class _ThisPython(AsyncKernelManager):

@@ -7,23 +7,25 @@ import math
 import os
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 
 import torch
-from huggingface_hub import hf_hub_download
 from torch import nn
 
-from normgeom.commands.loading import load_config, load_model, reading
-from normgeom.jobs.folders import PROVENANCE, claim, note, now, versions, whole, writing
+from normgeom.commands.finding import find_commit
+from normgeom.commands.loading import load_config, load_model
+from normgeom.jobs.folders import PROVENANCE, claiming, damaged, note, now, place, versions, whole, writing
 from normgeom.jobs.processes import check_choice, launched
 from normgeom.survey.directions import Directions
 from normgeom.survey.survey import Survey
 from normgeom.text.corpora import load_corpus
-from normgeom.text.tokens import Encoder, TokenBatches, load_encoder
+from normgeom.text.tokens import Encoder, TokenBatches, load_encoder, name_of
 
 TABLE, STATE = "table.parquet", "state-{}-of-{}.npz"
+_RESULTS = (STATE.format("*", "*"), TABLE)
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 _LENGTH = 512
@@ -42,6 +44,8 @@ def survey_model(
     dtype: str = "auto",
     device_map: str | None = None,
     revision: str | None = None,
+    tokenizer: str | None = None,
+    allow_missing: bool = False,
 ) -> dict | None:
     """Survey a transformers model, by its name on the hub or its folder, and write what was found to a folder.
 
@@ -59,59 +63,72 @@ def survey_model(
         dtype: one of :data:`DTYPES`; ``"auto"`` is that of the saved weights.
         device_map: one of :data:`DEVICE_MAPS`: transformers spreads the model over the devices of one process.
         revision: a branch, tag or commit of a model on the hub.
+        tokenizer: as in :func:`normgeom.text.tokens.load_encoder`; by default the model's.
+        allow_missing: as in :func:`normgeom.commands.loading.load_model`.
 
     Returns:
         what ``provenance.json`` holds; None in a process that is not the first.
 
     Raises:
-        ValueError: an argument that cannot be, a corpus of less than a window, a folder that holds another survey.
-        OSError: model, corpus or folder are out of reach, or the disk is full; what was saved stays.
+        ValueError: an argument that cannot be, a corpus of less than a window, weights that are missing, a folder that
+            holds something else.
+        OSError: model, corpus or folder are out of reach, damaged or in use, or the disk is full; what was saved stays.
         ImportError: the corpus needs a package that is not installed.
     """
-    out = Path(out)
+    out = place(out)
     check_choice("dtype", dtype, DTYPES)
     check_choice("device_map", device_map, (None, *DEVICE_MAPS))
     matched = Directions(directions, seed).matched
     with launched(device, device_map) as (processes, device):
-        commit, encoder, length = read_config(model, revision, length)
-        share = processes.process_index, processes.num_processes
-        batches = TokenBatches(load_corpus(corpus), encoder, tokens, length, batch_size, *share)
-        pilot = next(iter(replace(batches, rank=0, of=1)), None)
-        if pilot is None:
-            raise ValueError(f"corpus: expected {corpus} to hold a window of {length} tokens, it has fewer")
-        asked = dict(
-            model=dict(name=model if commit else Path(model).resolve().name, revision=revision, commit=commit),
-            corpus=batches.corpus.provenance,
-            windows=batches.provenance,
-            directions=list(directions),
-            seed=seed,
-            dtype=dtype,
-            device=device_map or device.type,
-            processes=processes.num_processes,
-            versions=versions(),
-        )
-        with writing(out):
-            if processes.is_main_process:
-                claim(out, asked, (STATE.format("*", "*"), TABLE), "survey")
-            processes.wait_for_everyone()
-            network = load_model(model, revision=commit, dtype=dtype, device_map=device_map or {"": device})
-            survey = Survey(network, directions, seed, pilot=pilot if matched else None)
-            state = out / STATE.format(*share)
-            survey.run(batches, progress=processes.is_main_process, checkpoint=state)
-            survey.save(state)  # a share without a batch has one too
-            processes.wait_for_everyone()
-            return _finish(out, network, batches) if processes.is_main_process else None
+        share, first = (processes.process_index, processes.num_processes), processes.is_main_process
+        with claiming(out, "survey", _RESULTS) if first else nullcontext() as claim:
+            commit, encoder, length = read_config(model, revision, length, tokenizer)
+            batches = TokenBatches(load_corpus(corpus), encoder, tokens, length, batch_size, *share)
+            pilot = next(iter(replace(batches, rank=0, of=1)), None)
+            if pilot is None:
+                raise ValueError(f"corpus: expected {corpus} to hold a window of {length} tokens, it has fewer")
+            asked = dict(
+                model=dict(name=model if commit else Path(model).resolve().name, revision=revision, commit=commit),
+                tokenizer=name_of(tokenizer),
+                corpus=batches.corpus.provenance,
+                windows=batches.provenance,
+                directions=list(directions),
+                seed=seed,
+                dtype=dtype,
+                device=device_map or device.type,
+                processes=processes.num_processes,
+                allow_missing=allow_missing,
+                versions=versions(),
+            )
+            with writing(out, _RESULTS):
+                if first:
+                    claim(asked)
+                processes.wait_for_everyone()
+                places = device_map or {"": device}
+                network = load_model(model, dtype, places, allow_missing=allow_missing, revision=commit)
+                survey = Survey(network, directions, seed, pilot=pilot if matched else None)
+                state = out / STATE.format(*share)
+                if state.exists():
+                    _load(state)
+                survey.run(batches, progress=first, checkpoint=state)
+                survey.save(state)  # a share without a batch has one too
+                processes.wait_for_everyone()
+                return _finish(out, network, batches) if first else None
 
 
-def read_config(model: str, revision: str | None, length: int | None) -> tuple[str | None, Encoder, int]:
-    """The commit of a model on the hub (of a folder None), its tokenizer, and the length of windows."""
-    commit = None
-    if Path(model).is_dir():
-        if revision:
-            raise ValueError(f"revision: expected none for a model in a folder, got {revision!r}")
-    else:
-        with reading(model):
-            commit = Path(hf_hub_download(model, "config.json", revision=revision)).parent.name
+def _load(state: Path) -> Survey:
+    try:
+        return Survey.load(state)
+    except ValueError as error:
+        how = "run the same command, which reads its batches again"
+        raise damaged(state, "it is not the state of a survey", how) from error
+
+
+def read_config(
+    model: str, revision: str | None, length: int | None, tokenizer: str | None = None
+) -> tuple[str | None, Encoder, int]:
+    """The commit of a model on the hub (of a folder None), its tokenizer or another, and the length of windows."""
+    commit = find_commit(model, revision)
     config = load_config(model, revision=commit)
     text = config.get_text_config()
     vocabulary = getattr(text, "vocab_size", None)
@@ -122,12 +139,12 @@ def read_config(model: str, revision: str | None, length: int | None) -> tuple[s
     length = min(_LENGTH, most) if length is None else length
     if length > most:
         raise ValueError(f"length: expected at most {most}, which the model takes, got {length}")
-    return commit, load_encoder(model, vocabulary, commit), length
+    return commit, load_encoder(model, vocabulary, commit, tokenizer), length
 
 
 def _finish(out: Path, network: nn.Module, batches: TokenBatches) -> dict:
     """Merge the states of all processes, and write the table and what was had."""
-    merged = reduce(Survey.merge, (Survey.load(out / STATE.format(rank, batches.of)) for rank in range(batches.of)))
+    merged = reduce(Survey.merge, (_load(out / STATE.format(rank, batches.of)) for rank in range(batches.of)))
     with whole(out / TABLE) as part:
         merged.table().to_parquet(part, index=False)
     excluded = merged.excluded()

@@ -6,24 +6,25 @@ import json
 import math
 import os
 import warnings
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from normgeom.jobs.folders import PROVENANCE, claim, note, now, versions, whole, writing
+from normgeom.jobs.folders import PROVENANCE, claiming, damaged, digest, note, now, place, versions, whole, writing
 from normgeom.jobs.processes import check_choice, launched
 from normgeom.text.corpora import Corpus, load_corpus
-from normgeom.text.tokens import BYTES, Encoder, TokenBatches, load_encoder, windows
-from normgeom.training.trainer import Run, fit_and_measure
+from normgeom.text.tokens import Encoder, TokenBatches, load_tokenizer, name_of, windows
+from normgeom.training.trainer import Run, fit_and_measure, read_table
 from normgeom.training.twins import NORMS, SIZES, Size, variants
 
 PRECISIONS = ("no", "bf16", "fp16")
 _TEXT = "text.bin"
+_RESULTS = (_TEXT, *NORMS)
 
 
 def train_twins(
@@ -68,10 +69,11 @@ def train_twins(
         what ``provenance.json`` holds; None in a process that is not the first.
 
     Raises:
-        ValueError: an argument that cannot be, a corpus too short, a folder that holds another training.
-        OSError: corpus, tokenizer or folder are out of reach, or the disk is full; finished checkpoints stay.
+        ValueError: an argument that cannot be, a corpus too short, a folder that holds something else.
+        OSError: corpus, tokenizer or folder are out of reach, damaged or in use, or the disk is full; finished
+            checkpoints stay.
     """
-    out = Path(out)
+    out = place(out)
     check_choice("norm", norm, ("both", "all", *NORMS))
     check_choice("precision", precision, PRECISIONS)
     if device is not None and ":" in device:
@@ -79,43 +81,41 @@ def train_twins(
     size = _choose(size, at_once, held_out, seed, decay, steps=steps, batch=batch_size, length=length, rate=rate)
     norms = dict(both=("layer", "rms"), all=tuple(NORMS)).get(norm, (norm,))
     run = Run(size, seed, decay, precision, at_once)
-    encoder = _load_encoder(tokenizer)
-    text_of, survey_of = load_corpus(corpus), load_corpus(survey_corpus) if survey_corpus else None
-    with launched(device) as (processes, device), writing(out):
+    with launched(device) as (processes, device):
+        first = processes.is_main_process
         run.arguments(out, device, processes.num_processes)  # refuses before any work
-        asked = dict(
-            size=asdict(size),
-            tokenizer=dict(
-                asked=Path(tokenizer).name if Path(tokenizer).is_dir() else tokenizer,
-                name=encoder.name,
-                vocabulary=encoder.vocabulary,
-            ),
-            corpus=text_of.provenance,
-            held_out=held_out,
-            survey_corpus=survey_of and survey_of.provenance,
-            seed=seed,
-            decay=decay,
-            precision=precision,
-            device=device.type,
-            processes=processes.num_processes,
-            at_once=at_once,
-            versions=versions(),
-        )
-        survey = _read_survey(survey_of, survey_corpus, encoder, held_out, size)
-        if processes.is_main_process:
-            claim(out, asked, (_TEXT, *NORMS), "training")
-            if not (out / _TEXT).exists():
+        holding = claiming(out, "training", _RESULTS) if first else nullcontext()
+        with holding as claim, writing(out, _RESULTS):
+            encoder = load_tokenizer(tokenizer)
+            text_of, survey_of = load_corpus(corpus), load_corpus(survey_corpus) if survey_corpus else None
+            asked = dict(
+                size=asdict(size),
+                tokenizer=dict(asked=name_of(tokenizer), name=encoder.name, vocabulary=encoder.vocabulary),
+                corpus=text_of.provenance,
+                held_out=held_out,
+                survey_corpus=survey_of and survey_of.provenance,
+                seed=seed,
+                decay=decay,
+                precision=precision,
+                device=device.type,
+                processes=processes.num_processes,
+                at_once=at_once,
+                versions=versions(),
+            )
+            survey = _read_survey(survey_of, survey_corpus, encoder, held_out, size)
+            if first:
+                claim(asked)
                 apart = 0 if survey else _windows(held_out, size)
-                _write_text(text_of, encoder, apart, size, out / _TEXT, progress)
-        processes.wait_for_everyone()
-        text = np.memmap(out / _TEXT, dtype=_id_type(encoder), mode="r")
-        text, measured_on = (text, survey) if survey else _split(text, _windows(held_out, size), size)
-        for name in norms:  # one at a time: the largest fill a device
-            model = variants(size.config(encoder.vocabulary), seed, (name,))[name]
-            fit_and_measure(model, text, measured_on, run, out / name, device, processes.num_processes, progress)
-            if encoder.save is not None and processes.is_main_process:
-                encoder.save(out / name / "model")
-        return _finish(out, len(text), size) if processes.is_main_process else None
+                _provide_text(text_of, encoder, apart, size, out, progress)
+            processes.wait_for_everyone()
+            text = np.memmap(out / _TEXT, dtype=_id_type(encoder), mode="r")
+            text, measured_on = (text, survey) if survey else _split(text, _windows(held_out, size), size)
+            for name in norms:  # one at a time: the largest fill a device
+                model = variants(size.config(encoder.vocabulary), seed, (name,))[name]
+                fit_and_measure(model, text, measured_on, run, out / name, device, processes.num_processes, progress)
+                if encoder.save is not None and first:
+                    encoder.save(out / name / "model")
+            return _finish(out, len(text), size) if first else None
 
 
 def _choose(size: str, at_once: int | None, held_out: int, seed: int, decay: float, **given: float | None) -> Size:
@@ -139,25 +139,33 @@ def _finish(out: Path, tokens: int, size: Size) -> dict:
     provenance["had"] = dict(
         tokens=tokens,
         epochs=size.steps * size.batch / (tokens // size.length),
-        loss={name: float(pd.read_parquet(path).loss.iloc[-1]) for name, path in paths.items() if path.exists()},
+        loss={name: _last_loss(path) for name, path in paths.items() if path.exists()},
         finished=now(),
     )
+    for name, loss in provenance["had"]["loss"].items():
+        if not math.isfinite(loss):
+            warnings.warn(f"{name}: the loss is {loss}: the training diverged; try a smaller --rate", stacklevel=2)
     note(out / PROVENANCE, provenance)
     return provenance
 
 
-def _load_encoder(tokenizer: str) -> Encoder:
-    if tokenizer == "bytes":
-        return BYTES
-    try:
-        return load_encoder(tokenizer, 256)
-    except (OSError, ValueError) as error:
-        message = str(error).removeprefix("model: ")
-        raise type(error)(f"tokenizer: {message}; 'bytes' needs no network") from error
+def _last_loss(path: Path) -> float:
+    return float(read_table(path, path.parent).loss.iloc[-1])
 
 
 def _windows(held_out: int, size: Size) -> int:
     return max(1, held_out // size.length)
+
+
+def _provide_text(corpus: Corpus, encoder: Encoder, apart: int, size: Size, out: Path, progress: bool) -> None:
+    """``text.bin``, written or, where its provenance has it, found to be what was written."""
+    path, provenance = out / _TEXT, json.loads((out / PROVENANCE).read_text("utf-8"))
+    if path.exists() and "text" in provenance:
+        if digest(path) != provenance["text"]["sha256"]:
+            raise damaged(path, "it is not what was written")
+        return
+    _write_text(corpus, encoder, apart, size, path, progress)
+    note(out / PROVENANCE, dict(provenance, text=dict(sha256=digest(path), bytes=path.stat().st_size)))
 
 
 def _write_text(corpus: Corpus, encoder: Encoder, apart: int, size: Size, path: Path, progress: bool) -> None:

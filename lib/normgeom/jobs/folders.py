@@ -1,17 +1,20 @@
-"""A folder that holds the results of one piece of work: claimed before it, written whole, refused to any other work."""
+"""A folder of results belongs to one run: held while it works, marked with what it is, refused to all others."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-PROVENANCE = "provenance.json"
+from filelock import FileLock, Timeout
+
+PROVENANCE, LOCK = "provenance.json", ".normgeom.lock"
 
 
 @contextmanager
@@ -26,50 +29,147 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def writing(out: Path) -> Iterator[None]:
-    """An error of the file system names the folder, and says what became of the work."""
+def writing(out: Path, results: Sequence[str] = ()) -> Iterator[None]:
+    """An error of the file system names the folder, and says what became of the work: of files of these patterns."""
     try:
         yield
     except OSError as error:
         if error.strerror is None:
             raise
         what = f"{error.strerror} ({Path(error.filename).name})" if error.filename else error.strerror
-        raise OSError(
-            f"out: {out}: {what}; what was saved before is whole, and the same command goes on from it"
-        ) from error
+        if isinstance(error, (IsADirectoryError, NotADirectoryError, FileExistsError)):
+            became = "remove what is in the way, or name another folder"
+        elif _found(out, results):
+            became = "what was saved before is whole, and the same command goes on from it"
+        else:
+            became = "nothing is saved"
+        raise OSError(f"out: {out}: {what}; {became}") from error
 
 
-def claim(out: Path, asked: dict, results: Sequence[str], work: str) -> None:
-    """Make ``out`` the folder of this work; one that holds the results of another is refused and left as it is.
-
-    Args:
-        asked: what decides the results; noted as ``asked`` in ``provenance.json``.
-        results: patterns of the names of what the work leaves there.
-        work: what a message calls it.
+def place(out: str | os.PathLike) -> Path:
+    """``out`` as a path, if a folder is there or can be made there; nothing is made yet.
 
     Raises:
-        ValueError: the folder holds such results, and they are of something else or it is not said of what.
+        ValueError: it is the empty text.
+        NotADirectoryError: it is, or lies below, a file or a link to nothing.
+        PermissionError: nothing may be written there.
+        OSError: its name cannot be.
     """
+    if not os.fspath(out):
+        raise ValueError("out: expected the name of a folder, got ''")
+    out = Path(out)
+    with writing(out), suppress(FileNotFoundError, NotADirectoryError):
+        out.lstat()  # a name that is too long, a link to itself
+    near = next(path for path in (out, *out.absolute().parents) if os.path.lexists(path))
+    if not near.is_dir():
+        what = f"a link to {os.readlink(near)}, which is no folder" if near.is_symlink() else "a file"
+        raise NotADirectoryError(f"out: expected a folder or a new name, {near} is {what}; name another")
+    if not os.access(near, os.W_OK | os.X_OK):
+        raise PermissionError(
+            f"out: {out} cannot be made or written to: {near} may not be changed; name another folder"
+        )
+    return out
+
+
+@contextmanager
+def held(out: Path, lock: Path) -> Iterator[None]:
+    """Keep other processes from ``out`` until the block is left; the system frees it when this one is killed.
+
+    Args:
+        lock: a file in ``out`` or beside it.  Its folder is made, and removed if it was made here and is empty then.
+
+    Raises:
+        BlockingIOError: another process holds it.
+        OSError: the lock cannot be written.
+    """
+    made = [path for path in (lock.parent, *lock.absolute().parents) if not path.exists()]
+    holder = FileLock(lock)
+    try:
+        with writing(out):
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                holder.acquire(timeout=0)
+            except Timeout:
+                raise BlockingIOError(
+                    f"out: {out} is in use by another run; wait until it has ended, or name another folder"
+                ) from None
+        yield
+    finally:
+        if holder.is_locked:
+            with suppress(OSError):
+                lock.unlink()  # while it is held: who comes now makes a new one
+        holder.release()
+        for path in made:
+            with suppress(OSError):
+                path.rmdir()
+
+
+@contextmanager
+def claiming(out: Path, work: str, results: Sequence[str]) -> Iterator[Callable[[dict], None]]:
+    """Hold ``out`` for one run of one command, which says by calling what it is given what it is asked for.
+
+    That call notes ``asked``, what decides the results, in ``provenance.json``; a folder of another command or of the
+    same with other arguments is refused and left as it is.  A run that leaves no results leaves no mark either.
+
+    Args:
+        work: what the command makes, such as "survey"; noted too.
+        results: patterns of the names of what it leaves there.
+
+    Raises:
+        ValueError: in the call: the folder holds something else, or it is not said what it holds.
+        OSError: as :func:`held`.
+    """
+    marked = False
+
+    def claim(asked: dict) -> None:
+        nonlocal marked
+        if not _is_of(out, work, asked, results):
+            note(out / PROVENANCE, dict(work=work, asked=asked, started=now()))
+            marked = True
+
+    with held(out, out / LOCK):
+        try:
+            yield claim
+        finally:
+            if marked and not _found(out, results):
+                (out / PROVENANCE).unlink(missing_ok=True)
+
+
+def _is_of(out: Path, work: str, asked: dict, results: Sequence[str]) -> bool:
+    """Whether the folder is marked as one of this run; a ValueError if it is another's."""
     path = out / PROVENANCE
-    found = sorted(file.name for pattern in results for file in out.glob(pattern))
-    there = _asked(path, work) if path.exists() else None
+    if not path.exists():
+        if found := _found(out, results):
+            raise ValueError(f"out: {out} holds {found[0]} without {PROVENANCE}; name another folder")
+        return False
+    try:
+        noted = json.loads(path.read_text("utf-8"))
+        its_work, there = noted["work"], _flat(noted["asked"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"out: {path} is not the provenance of a {work}; name another folder") from error
+    if its_work != work:
+        raise ValueError(f"out: {out} holds a {its_work}, expected a {work} or nothing; name another folder")
     here = _flat(json.loads(json.dumps(asked)))
-    if found and there is None:
-        raise ValueError(f"out: {out} holds {found[0]} without {PROVENANCE}; name another folder")
-    differing = [key for key in {**there, **here} if there.get(key) != here.get(key)] if found else []
-    if differing:
+    if differing := [key for key in {**there, **here} if there.get(key) != here.get(key)]:
         parts = "; ".join(f"{key}: {there.get(key)!r} there, {here.get(key)!r} asked for" for key in differing)
         raise ValueError(f"out: {out} holds another {work} ({parts}); name another folder")
-    if there != here:
-        out.mkdir(parents=True, exist_ok=True)
-        note(path, dict(asked=asked, started=now()))
+    return True
 
 
-def _asked(path: Path, work: str) -> dict:
-    try:
-        return _flat(json.loads(path.read_text("utf-8"))["asked"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"out: {path} is not the provenance of a {work}; name another folder") from error
+def _found(out: Path, results: Sequence[str]) -> list[str]:
+    return sorted(file.name for pattern in results for file in out.glob(pattern))
+
+
+def damaged(path: Path, error: Exception | str, then: str = "run the same command") -> OSError:
+    """The error of a file that this package wrote and that is no longer what it was; it says how to go on."""
+    what = error if isinstance(error, str) else " ".join(f"{type(error).__name__}: {error}".split())
+    return OSError(f"out: {path} is damaged ({what}); delete it and {then}")
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def note(path: Path, provenance: dict) -> None:

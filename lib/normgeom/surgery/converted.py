@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig, PreTrainedConfig
 from transformers.utils import logging
 
+from normgeom.jobs.folders import place
 from normgeom.surgery.surgery import match_converted
 
 # transformers knows neither this type nor this file: it refuses such a folder instead of reading LayerNorms into it
@@ -40,9 +41,7 @@ def save_converted(
         ValueError: the folder exists and is not empty.
         OSError: it cannot be written, or its ``.part`` was left by a run that was killed.
     """
-    folder = Path(folder)
-    check_free(folder)
-    with _whole(folder) as part:
+    with _whole(check_free(folder)) as part:
         state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
         save_file(state, part / WEIGHTS, metadata={"format": "pt"})
         if tokenizer is not None:
@@ -99,15 +98,19 @@ def _as_pretrained(config: PreTrainedConfig, state: dict[str, Tensor]) -> nn.Mod
         logging.set_verbosity(verbosity)
 
 
-def check_free(folder: Path) -> None:
-    """Raise a ValueError or an OSError if something is in the way of a new folder, before the work that fills it."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+def check_free(folder: str | os.PathLike) -> Path:
+    """Where a new folder is to be made, links followed.
+
+    Raises:
+        ValueError: something is there that is no empty folder.
+        OSError: it cannot be made, or its ``.part`` is in the way.
+    """
+    folder = place(folder).resolve()
+    if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"out: expected a new or empty folder, {folder} holds something; name another")
-    if _part(folder).exists():
+    if place(_part(folder)).exists():
         raise FileExistsError(f"out: {_part(folder)} was left by a run that was killed; remove it")
-    parent = next(parent for parent in folder.absolute().parents if parent.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise PermissionError(f"out: {folder} cannot be made in {parent}")
+    return folder
 
 
 def _part(folder: Path) -> Path:

@@ -153,7 +153,9 @@ class Survey:
 
         Columns: ``site``, ``side`` ("in" or "out"), ``direction``, ``positions`` ("first", "rest" or "all"; "first"
         is empty where tokens come flattened), ``kind``, ``dim``, ``tokens``; ``mean_deg``, ``std_deg`` of the angle;
-        its quantiles ``q05_deg``, ``q50_deg``, ``q95_deg``, exact to the bin of 0.25 degrees; ``mean_abs_cos``;
+        its quantiles ``q05_deg``, ``q50_deg``, ``q95_deg``: below the first lie 5 % of the vectors, those of a bin of
+        0.25 degrees taken as spread evenly over it (the inverse of the distribution function to a bin; not, as numpy's,
+        interpolated between two of few vectors); ``mean_abs_cos``;
         ``occupancy`` = d·E[cos²] (eq-occupancy).  Of the vectors, whatever the direction: ``mean_norm``;
         ``top_share``, the mean share of the squared length in the largest coordinate; ``drop_error``, the mean
         change, relative to ‖γ⊙n‖, of the norm's output if it did not subtract the mean (eq-drop-error), NaN for

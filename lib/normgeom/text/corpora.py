@@ -64,7 +64,8 @@ def load_corpus(name_or_path: str | os.PathLike = "stdlib") -> Corpus:
 
     Raises:
         FileNotFoundError: none of these.
-        ValueError: the file is not UTF-8.
+        ValueError: the file is not UTF-8, or holds NUL.
+        OSError: it cannot be read.
         ImportError: datasets is not installed.
         ConnectionError: the hub cannot be reached; the same may be raised later, while its documents are read.
     """
@@ -108,12 +109,16 @@ def _docstrings(path: Path) -> list[str]:
 
 def _pieces(path: Path) -> Iterator[str]:
     """A text file in pieces that end with a line, where its lines are not longer than a piece."""
-    with open(path, encoding="utf-8") as file:
-        try:
+    try:
+        with open(path, encoding="utf-8-sig") as file:
             while piece := file.read(_PIECE) + file.readline(_PIECE):
+                if "\0" in piece:
+                    raise ValueError("NUL, which is in UTF-16 and in no text")
                 yield piece
-        except UnicodeDecodeError as error:
-            raise ValueError(f"corpus: expected {path.name} to be UTF-8 text, got {error}") from error
+    except ValueError as error:
+        raise ValueError(f"corpus: expected {path.name} to be UTF-8 text, got {error}") from error
+    except OSError as error:
+        raise OSError(f"corpus: {path} cannot be read ({error.strerror})") from error
 
 
 def _hub_corpus(name: str) -> Corpus:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from torch import Tensor
 
 from normgeom.text.corpora import Corpus, alternate
 
+# Names that the files of tokenizers have.
+_FILES = ("*token*", "*vocab*", "merges.txt", "*.model", "tekken.json", "spiece*", "*.bpe", "bpe.codes")
+_MOST_OF_BYTES = 384  # of ids: bytes, special tokens, and what rounds that up, as ByT5 has them
 _GROUP = 2**18  # characters of documents that are tokenised at once
 
 
@@ -44,29 +48,67 @@ class Encoder(NamedTuple):
 BYTES = Encoder(lambda texts: [byte_tokens(text) for text in texts], "bytes", None, 256)
 
 
-def load_encoder(name_or_path: str, vocabulary: int, revision: str | None = None) -> Encoder:
-    """The tokenizer of a transformers model; for a model in a folder without one bytes, with a warning.
+def load_encoder(
+    name_or_path: str, vocabulary: int, revision: str | None = None, tokenizer: str | None = None
+) -> Encoder:
+    """How a transformers model reads text: by its tokenizer, or where it has none by bytes, with a warning.
+
+    Args:
+        vocabulary: how many ids the model takes.
+        revision: of the model's name.
+        tokenizer: in place of the model's, as in :func:`load_tokenizer`.
 
     Raises:
-        OSError: the model's name is not a folder, and its tokenizer cannot be fetched.
-        ValueError: the model has no tokenizer and fewer than 256 token ids.
+        OSError: the tokenizer is there and cannot be read, or out of reach.
+        ValueError: the model has no tokenizer, and more or fewer ids than bytes and special tokens are; while text is
+            read: the tokenizer gives ids that the model does not take.
     """
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path, revision=revision)
-    except (OSError, ValueError, KeyError) as error:
-        if not Path(name_or_path).is_dir():
-            raise OSError(f"model: the tokenizer of {name_or_path!r} cannot be loaded ({error})") from error
-        tokenizer = None
-    # For a folder without one, transformers makes a tokenizer that knows its special tokens and no words.
-    if tokenizer is None or not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
-        if vocabulary < 256:
+    folder = Path(name_or_path)
+    given = tokenizer or (name_or_path if any(path for names in _FILES for path in folder.glob(names)) else None)
+    if given:
+        found = load_tokenizer(given)
+    elif folder.is_dir():
+        found = None
+    else:
+        found = _load(name_or_path, revision)
+    if found is None:
+        if not 256 <= vocabulary <= _MOST_OF_BYTES:
             raise ValueError(
-                f"model: {name_or_path} has no tokenizer, and byte tokens need 256 ids; it has {vocabulary}"
+                f"model: {name_or_path} has no tokenizer, and its {vocabulary} token ids are not bytes, 256 and a few; "
+                "save its tokenizer with it, or name one (--tokenizer)"
             )
         warnings.warn(f"{name_or_path} has no tokenizer: the bytes of the text are its token ids", stacklevel=2)
         return BYTES
+    if found is BYTES and vocabulary < 256:
+        raise ValueError(f"tokenizer: 'bytes' needs 256 ids, the model takes {vocabulary}")
+    return found._replace(encode=_within(found, vocabulary))
+
+
+def load_tokenizer(name_or_path: str, revision: str | None = None) -> Encoder:
+    """``"bytes"``, or as in ``AutoTokenizer.from_pretrained``.
+
+    Raises:
+        OSError: it is out of reach, damaged, or knows no words.
+    """
+    found = _load(name_or_path, revision)
+    if found is None:
+        raise _unreadable(name_or_path, "it knows no words")
+    return found
+
+
+def _load(name_or_path: str, revision: str | None) -> Encoder | None:
+    """A tokenizer; None where transformers makes one that knows its special tokens alone, for want of files."""
+    from transformers import AutoTokenizer
+
+    if name_or_path == "bytes":
+        return BYTES
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, revision=revision)
+        vocabulary = tokenizer.get_vocab()
+    except Exception as error:  # a damaged file fails in tokenizers, in JSON or in transformers, each its way
+        raise _unreadable(name_or_path, " ".join(str(error).split())) from error
+    if not set(vocabulary) - set(tokenizer.all_special_tokens):
+        return None
 
     def encode(texts: list[str]) -> list[Tensor]:
         ids = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
@@ -74,7 +116,35 @@ def load_encoder(name_or_path: str, vocabulary: int, revision: str | None = None
 
     end = tokenizer.eos_token
     at_end = None if end is None else (end, tokenizer.eos_token_id)
-    return Encoder(encode, type(tokenizer).__name__, at_end, len(tokenizer), tokenizer.save_pretrained)
+    return Encoder(encode, type(tokenizer).__name__, at_end, max(vocabulary.values()) + 1, tokenizer.save_pretrained)
+
+
+def _unreadable(name_or_path: str, why: str) -> OSError:
+    return OSError(
+        f"tokenizer: that of {name_or_path!r} cannot be loaded ({why}); save or name another, or 'bytes', which needs "
+        "no network"
+    )
+
+
+def name_of(tokenizer: str | None) -> str | None:
+    """A tokenizer as a provenance names it: a folder by its last part."""
+    return Path(tokenizer).resolve().name if tokenizer and Path(tokenizer).is_dir() else tokenizer
+
+
+def _within(encoder: Encoder, vocabulary: int) -> Callable[[list[str]], list[Tensor]]:
+    """Its ``encode``, which refuses ids that a model does not take."""
+
+    def encode(texts: list[str]) -> list[Tensor]:
+        ids = encoder.encode(texts)
+        largest = max((int(of_text.max()) for of_text in ids if len(of_text)), default=0)
+        if largest >= vocabulary:
+            raise ValueError(
+                f"tokenizer: expected ids from 0 to {vocabulary - 1}, which the model takes, got {largest} from a "
+                f"{encoder.name}: it is another model's"
+            )
+        return ids
+
+    return encode
 
 
 @dataclass
@@ -113,6 +183,9 @@ class TokenBatches:
         _check_sizes(self.length, self.batch_size)
         if self.tokens < self.length:
             raise ValueError(f"tokens: expected at least one window of {self.length}, got {self.tokens}")
+        for name, held in (("tokens", self.tokens), ("batch_size", self.batch_size * self.length)):
+            if held > sys.maxsize:
+                raise ValueError(f"{name}: expected at most {sys.maxsize} tokens, got {held}")
 
     def __len__(self) -> int:
         batches = -(-(self.tokens // self.length) // self.batch_size)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from accelerate import PartialState
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.data import Dataset, SequentialSampler
@@ -22,7 +25,7 @@ from transformers import GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArgu
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging
 
-from normgeom.jobs.folders import whole
+from normgeom.jobs.folders import damaged, digest, note, whole
 from normgeom.training.stages import measure_stage
 from normgeom.training.twins import Size, adamw, load_twin, save_twin, warmup_cosine
 
@@ -89,12 +92,15 @@ class Run:
         return sorted({*(step for step in near if step < self.size.steps), *far, self.size.steps})
 
     def arguments(self, folder: Path, device: torch.device, processes: int) -> TrainingArguments:
-        at_once = self.at_once or -(-self.size.batch // processes)
-        if self.size.batch % (at_once * processes):
+        share, rest = divmod(self.size.batch, processes)
+        if rest or not share:
             raise ValueError(
-                f"at_once: expected {processes} process(es) with so many windows to divide the batch of "
-                f"{self.size.batch}, got {at_once}"
+                f"batch_size: expected a multiple of the {processes} processes that run, got {self.size.batch}"
             )
+        at_once = self.at_once or share
+        if share % at_once:
+            each = f" in each of {processes} processes" if processes > 1 else ""
+            raise ValueError(f"at_once: expected a divisor of {share}, the windows of an update{each}, got {at_once}")
         if self.precision == "fp16" and device.type == "cpu":
             raise ValueError("precision: expected 'no' or 'bf16' on a CPU, got 'fp16'")
         logged = max(1, self.size.steps // 1000)
@@ -103,7 +109,7 @@ class Run:
             output_dir=str(folder),
             max_steps=self.size.steps,
             per_device_train_batch_size=at_once,
-            gradient_accumulation_steps=self.size.batch // (at_once * processes),
+            gradient_accumulation_steps=share // at_once,
             max_grad_norm=1.0,
             seed=self.seed,
             bf16=self.precision == "bf16",
@@ -140,13 +146,21 @@ def fit_and_measure(
             :func:`normgeom.training.stages.measure_stage` with a column ``step``, and ``model/``.  One that holds a
             model is finished: that model is loaded.
 
+    A checkpoint that is not what was written is passed over, with a warning, where there is a whole one before it.
+
+    Raises:
+        OSError: a checkpoint, a table or the model in the folder is damaged; the message says what to delete.
+
     On one CPU process an interrupted run ends in the same numbers, bit for bit, as one that was not.  In mixed
     precision what is measured is the network as it trains.  The global random states are set to the seed.
     """
     kept = folder / _MODEL
     if kept.exists():
         _clear(folder)  # an earlier call may have been killed before it came to that
-        return load_twin(kept).to(device)
+        try:
+            return load_twin(kept).to(device)
+        except ValueError as error:
+            raise damaged(folder, error, "run the same command, which trains it again") from error
     windows = Windows(text, run.size.length, run.size.steps * run.size.batch, run.seed)
     trainer = _Trainer(
         model=model,
@@ -237,10 +251,12 @@ class _Finished(TrainerCallback):
         control.should_log |= state.global_step == state.max_steps  # the curve ends with the training
 
     def on_save(self, args, state, control, **_):
+        PartialState().wait_for_everyone()  # each process writes a file of it
         if state.is_world_process_zero:
             last = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            (last / _WHOLE).touch()
+            note(last / _WHOLE, _digests(last))
             for path in set(last.parent.glob("checkpoint-*")) - {last}:
+                (path / _WHOLE).unlink(missing_ok=True)
                 shutil.rmtree(path)
 
 
@@ -268,9 +284,27 @@ class _Bar(TrainerCallback):
 
 
 def _last_whole(folder: Path) -> str | None:
-    """The last checkpoint that was written to its end."""
-    steps = [int(mark.parent.name.split("-")[1]) for mark in folder.glob(f"checkpoint-*/{_WHOLE}")]
-    return str(folder / f"checkpoint-{max(steps)}") if steps else None
+    """The last checkpoint that is what was written; an OSError if there are some, and none is."""
+    marked = sorted(folder.glob(f"checkpoint-*/{_WHOLE}"), key=lambda mark: -int(mark.parent.name.split("-")[1]))
+    for mark in marked:
+        if _digests(mark.parent) == _read_note(mark):
+            return str(mark.parent)
+        wrong = damaged(mark.parent, "its files are not what was written")
+        if mark == marked[-1]:
+            raise wrong
+        warnings.warn(f"{mark.parent} is damaged; going on from the one before it", stacklevel=3)
+    return None
+
+
+def _digests(checkpoint: Path) -> dict[str, str]:
+    return {path.name: digest(path) for path in sorted(checkpoint.iterdir()) if path.name != _WHOLE}
+
+
+def _read_note(mark: Path) -> dict | None:
+    try:
+        return json.loads(mark.read_text("utf-8"))
+    except ValueError:
+        return None
 
 
 def _write(model: GPT2LMHeadModel, history: list[dict], folder: Path) -> None:
@@ -278,7 +312,11 @@ def _write(model: GPT2LMHeadModel, history: list[dict], folder: Path) -> None:
     curve = pd.DataFrame([line for line in history if "loss" in line])
     curve = curve.rename(columns=dict(learning_rate="rate"))[["step", "loss", "rate", "grad_norm"]]
     found = {name: sorted(folder.glob(f"{name}-*.parquet")) for name in TABLES}
-    tables = {name: pd.concat(map(pd.read_parquet, paths), ignore_index=True) for name, paths in found.items() if paths}
+    tables = {
+        name: pd.concat([read_table(path, folder) for path in paths], ignore_index=True)
+        for name, paths in found.items()
+        if paths
+    }
     for name, table in {"curve": curve, **tables}.items():
         with whole(folder / f"{name}.parquet") as part:
             table.to_parquet(part, index=False)
@@ -288,6 +326,18 @@ def _write(model: GPT2LMHeadModel, history: list[dict], folder: Path) -> None:
         save_twin(model, draft)
     os.replace(draft, folder / _MODEL)
     _clear(folder)
+
+
+def read_table(path: Path, folder: Path) -> pd.DataFrame:
+    """A table in a training's folder.
+
+    Raises:
+        OSError: it is damaged: what it holds is measured anew when the folder is deleted.
+    """
+    try:
+        return pd.read_parquet(path)
+    except (ValueError, OSError) as error:
+        raise damaged(folder, f"{path.name}: {error}", "run the same command, which trains it again") from error
 
 
 def _clear(folder: Path) -> None:

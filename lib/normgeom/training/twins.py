@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 from tqdm.auto import tqdm
@@ -19,6 +20,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from normgeom.models.gpt2 import gpt2
 from normgeom.models.modules import replace_module
+from normgeom.models.pretrained import load_pretrained
 from normgeom.norms.formula import center, widen
 from normgeom.norms.functions import LayerNorm, RMSNorm
 
@@ -165,12 +167,15 @@ def load_twin(folder: str | os.PathLike) -> GPT2LMHeadModel:
     try:
         about = json.loads((folder / CONFIG).read_text("utf-8"))
         if about["model_type"] == "gpt2":
-            return GPT2LMHeadModel.from_pretrained(folder).eval()
+            model, amiss = load_pretrained(GPT2LMHeadModel, folder)
+            if amiss:
+                raise ValueError(f"its weights are not those of its configuration: {amiss}")
+            return model
         if about["model_type"] != MODEL_TYPE:
             raise ValueError(f"its model_type is {about['model_type']!r}")
         model = variants(GPT2Config(**about["config"]), 0, (about["norm"],))[about["norm"]]
         load_model(model, folder / WEIGHTS)
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"folder: expected what normgeom train wrote, {folder} is not that ({error})") from error
     return model
 

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from normgeom.cli import main
 from normgeom.commands import convert
 from normgeom.commands.convert import agreement, convert_model
+from normgeom.jobs.folders import held
 from normgeom.surgery import converted
 from normgeom.surgery.converted import save_converted
 from normgeom.surgery.double import double_throughout
@@ -204,6 +205,24 @@ def test_an_empty_folder_is_taken(run, tmp_path):
     ng.load_converted(tmp_path / "out")
 
 
+def test_a_link_to_an_empty_folder_is_taken(run, tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there")
+    run(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink() and sorted(contents(tmp_path / "there")) == sorted(
+        contents(tmp_path / "link")
+    )
+    ng.load_converted(tmp_path / "link")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "there"]
+
+
+def test_the_current_folder_is_taken(run, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    run(".")
+    ng.load_converted(tmp_path / "here")
+
+
 # nobody takes it for another
 
 
@@ -299,10 +318,37 @@ def test_a_folder_that_holds_something_is_left_alone(run, tmp_path, monkeypatch)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    for name in ("out", "file"):
-        with pytest.raises(ValueError, match=r"^out: expected a new or empty folder, .* holds something; name another"):
-            run(tmp_path / name)
+    with pytest.raises(ValueError, match=r"^out: expected a new or empty folder, .* holds something; name another"):
+        run(tmp_path / "out")
+    with pytest.raises(NotADirectoryError, match=r"^out: expected a folder or a new name, .*file is a file; name anot"):
+        run(tmp_path / "file")
     assert contents(tmp_path) == {"out/mine.txt": b"mine", "file": b"mine"}
+
+
+def test_a_folder_that_another_is_filling_is_refused_before_any_work(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(convert, "read_config", lambda *_: pytest.fail("work before the refusal"))
+    with (
+        held(tmp_path / "out", tmp_path / ".out.lock"),
+        pytest.raises(BlockingIOError, match=r"^out: .*out is in use by another run; wait until it has ended"),
+    ):
+        run(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("out", ["", "link"])
+def test_an_out_that_is_no_folder_is_refused_before_any_work(run, tmp_path, monkeypatch, out):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(convert, "read_config", lambda *_: pytest.fail("work before the refusal"))
+    Path("link").symlink_to("nowhere")
+    with pytest.raises((ValueError, OSError), match=r"^out: expected .* folder"):
+        run(out)
+
+
+def test_what_is_converted_is_not_converted_again(written, run, tmp_path):
+    """It says so, and advises no other version of transformers."""
+    with pytest.raises(ValueError, match=r"^model: expected LayerNorm wherever .* is a RMSNorm"):
+        run(tmp_path / "out", model=str(written[0]))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_made_is_refused_before_any_work(run, tmp_path, monkeypatch):
@@ -310,10 +356,10 @@ def test_a_folder_that_cannot_be_made_is_refused_before_any_work(run, tmp_path, 
         AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("work before the refusal")
     )
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(PermissionError, match=r"^out: .* cannot be made in .*file$"):
+    with pytest.raises(NotADirectoryError, match=r"^out: expected a folder or a new name, .*file is a file; name anot"):
         run(tmp_path / "file" / "deep" / "out")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(PermissionError, match=r"^out: .* cannot be made in "):
+    with pytest.raises(PermissionError, match=r"^out: .* cannot be made or written to: .* may not be changed"):
         run(tmp_path / "out")
     assert contents(tmp_path) == {"file": b"mine"}
 
@@ -378,7 +424,7 @@ def test_a_kill_leaves_nothing_that_is_taken(folder, run, tmp_path, monkeypatch)
     )
     done = subprocess.run([sys.executable, "-c", killed], env=environment(), capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["out.part"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".out.lock", "out.part"]
     assert (tmp_path / "out.part" / "converted.safetensors").exists(), "killed too early to show anything"
     with pytest.raises(ValueError, match=r"^folder: expected what normgeom convert wrote"):
         ng.load_converted(tmp_path / "out.part")
@@ -388,6 +434,7 @@ def test_a_kill_leaves_nothing_that_is_taken(folder, run, tmp_path, monkeypatch)
             run(tmp_path / "out")
     shutil.rmtree(tmp_path / "out.part")
     run(tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"], "the lock of the killed run is left"
 
 
 @pytest.mark.parametrize("spoil", ["a wrong conversion", "NaN"])

@@ -1,15 +1,21 @@
 """Models by name or folder, or an error that says what can be loaded."""
 
+import json
+import os
+import shutil
+
 import normgeom as ng
 import pytest
 import torch
-from normgeom.commands.loading import load_config, load_model, load_to_survey, load_with_windows
+from normgeom.commands.finding import find_commit
+from normgeom.commands.loading import load_config, load_model, load_to_survey, load_with_head, load_with_windows
 from normgeom.commands.survey import TABLE, survey_model
 from normgeom.surgery.converted import save_converted
 from normgeom.text.corpora import load_corpus
 from normgeom.training.twins import NORMS, save_twin, variants
-from tiny_models import tiny, token_ids
-from transformers import GPT2Config
+from safetensors.torch import load_file, save_file
+from tiny_models import FAMILIES, tiny, token_ids
+from transformers import AutoModel, BertConfig, BertForMaskedLM, GPT2Config
 
 OWN = GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=256, n_positions=32, bos_token_id=None, eos_token_id=None)
 
@@ -35,6 +41,196 @@ def test_a_folder_without_a_model(tmp_path):
         load_model(str(tmp_path))
 
 
+# what is not whole
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A GPT-2 of two blocks, d = 32."""
+    folder = tmp_path_factory.mktemp("saved") / "model"
+    tiny("gpt2", vocab_size=256).save_pretrained(folder)
+    return folder
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("touch ran",)
+
+
+def pickled(content):
+    def damage(folder):
+        (folder / "model.safetensors").unlink()
+        with open(folder / "pytorch_model.bin", "wb") as file:
+            file.write(content) if isinstance(content, bytes) else torch.save(content, file)
+
+    return damage
+
+
+def config(text=None, **changes):
+    def damage(folder):
+        path = folder / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}) if text is None else text)
+
+    return damage
+
+
+def weights(text):
+    return lambda folder: (folder / "model.safetensors").write_bytes(text)
+
+
+def shards(text):
+    def damage(folder):
+        (folder / "model.safetensors").unlink()
+        (folder / "model.safetensors.index.json").write_text(text)
+
+    return damage
+
+
+def cut(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+DAMAGE = {
+    "truncated weights": (cut, r"model\.safetensors cannot be read \(.*\); save or copy it again$"),
+    "empty weights": (weights(b""), r"model\.safetensors cannot be read"),
+    "a pointer in place of weights": (weights(b"version https://git-lfs"), r"model\.safetensors cannot be read"),
+    "a configuration that is a list": (config("[]"), r"config\.json cannot be read \(expected an object, got a list\)"),
+    "half a configuration": (config('{"model_type"'), r"config\.json cannot be read"),
+    "an empty configuration": (config(""), r"config\.json cannot be read"),
+    "no model_type": (config("{}"), r"model_type"),
+    "an unknown model_type": (
+        config(model_type="x"),
+        r"model type `x`, which the installed transformers does not know",
+    ),
+    "a width in words": (config(n_embd="32"), r"n_embd"),
+    "no heads": (config(n_head=0), r"ZeroDivisionError: .*; expected a folder as save_pretrained wrote it$"),
+    "an unknown activation": (config(activation_function="x"), r"KeyError: 'x'"),
+    "an unknown dtype": (config(dtype="x"), r"no attribute 'x'"),
+    "a quantization without its numbers": (config(quantization_config={"quant_method": "gptq"}), r"'bits'"),
+    "a pickle that runs": (
+        pickled(Evil()),
+        r"pytorch_model\.bin cannot be read \(no pickle of tensors alone, .*run code",
+    ),
+    "an empty pickle": (pickled(b""), r"pytorch_model\.bin cannot be read \(EOFError"),
+    "no pickle": (pickled(b"junk" * 100), r"pytorch_model\.bin cannot be read"),
+    "a pickled list": (pickled([1]), r"pytorch_model\.bin cannot be read \(expected tensors by name, got a list\)"),
+    "an index that is a list": (shards("[]"), r"index\.json cannot be read"),
+    "an index of a file that is not there": (
+        shards('{"metadata": {}, "weight_map": {"a": "model-1.safetensors"}}'),
+        r"model-1\.safetensors",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_model_is_a_line(saved, tmp_path, monkeypatch, damage):
+    monkeypatch.chdir(tmp_path)
+    broken = shutil.copytree(saved, tmp_path / "broken")
+    do, message = DAMAGE[damage]
+    do(broken)
+    for load in (load_model, load_with_head):
+        with pytest.raises(OSError, match=rf"^model: '.*broken' cannot be loaded: .*{message}") as caught:
+            load(str(broken))
+        said = str(caught.value)
+        assert not [word for word in ("\n", "weights_only", "upgrade") if word in said], "advice not to be taken"
+    assert not (tmp_path / "ran").exists(), "code of a pickle was run"
+
+
+def changed(**changes):
+    """Tensors in place of those of that name, or none."""
+
+    def damage(folder):
+        path = folder / "model.safetensors"
+        state = {**load_file(path), **{name.replace("__", "."): value for name, value in changes.items()}}
+        state = {name: value for name, value in state.items() if value is not None}
+        save_file(state, path, metadata={"format": "pt"})
+
+    return damage
+
+
+AMISS = {
+    "a missing gain": (changed(transformer__h__0__ln_1__weight=None), r"missing: (transformer\.)?h\.0\.ln_1\.weight\)"),
+    "no weights": (lambda folder: save_file({}, folder / "model.safetensors", {"format": "pt"}), r"missing: .* more\)"),
+    "one too many": (
+        changed(transformer__h__0__ln_9__weight=torch.ones(3)),
+        r"unexpected: transformer\.h\.0\.ln_9\.weight",
+    ),
+    "another shape": (
+        changed(transformer__ln_f__weight=torch.ones(3)),
+        r"of another shape: .*ln_f\.weight \(3,\), not \(32,\)",
+    ),
+    "a block more": (config(n_layer=3), r"missing: .* and 8 more"),
+    "a block fewer": (config(n_layer=1), r"unexpected: transformer\.h\.1\..* and \d+ more"),
+    "another width": (config(n_embd=64), r"of another shape: .*\(32,\), not \(64,\)"),
+}
+
+
+@pytest.mark.parametrize("damage", AMISS)
+def test_weights_that_are_not_those_of_the_model_are_named(saved, tmp_path, damage):
+    broken = shutil.copytree(saved, tmp_path / "broken")
+    do, message = AMISS[damage]
+    do(broken)
+    for load in (load_model, load_with_head):
+        with pytest.raises(
+            ValueError, match=rf"^model: the weights of '.*broken' are not those .*{message}.*; save it"
+        ):
+            load(str(broken))
+    with pytest.warns(UserWarning, match=rf"^weights of .*broken are drawn or left out \(.*{message}"):
+        load_model(str(broken), allow_missing=True)
+
+
+def test_a_model_saved_with_another_head_is_whole(saved, tmp_path):
+    """A head that is not asked for, one beside it, and one that is tied."""
+    changed(v_head__weight=torch.ones(3))(shutil.copytree(saved, tmp_path / "model"))
+    load_model(str(tmp_path / "model"))
+    load_with_head(str(tmp_path / "model"))
+    AutoModel.from_pretrained(saved).save_pretrained(tmp_path / "body")
+    model = load_with_head(str(tmp_path / "body"))
+    assert model.lm_head.weight is model.transformer.wte.weight, "an untied head would be drawn"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_transformers_saves_is_whole(tmp_path, family):
+    """With its head, and without."""
+    model = tiny(family)
+    for part in (model, model.base_model):
+        part.save_pretrained(tmp_path / "model")
+        load_model(str(tmp_path / "model"))
+
+
+def test_masks_that_old_models_were_saved_with_are_not_missed(tmp_path):
+    model = tiny("gpt_neo")
+    mask = {
+        "transformer.h.0.attn.attention.bias": torch.ones(1),
+        "transformer.h.0.attn.attention.masked_bias": torch.ones(1),
+    }
+    model.save_pretrained(tmp_path, state_dict={**model.state_dict(), **mask})
+    load_model(str(tmp_path))
+
+
+def test_an_untied_head_that_is_missing_is_an_error(tmp_path):
+    tiny("gpt_neox").base_model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"^model: .*missing: lm_head\.weight\)"):
+        load_with_head(str(tmp_path))
+    load_model(str(tmp_path))
+
+
+def test_a_pooler_that_a_model_was_saved_without_is_not_missed(tmp_path):
+    sizes = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=256)
+    BertForMaskedLM(BertConfig(**sizes)).save_pretrained(tmp_path)
+    load_model(str(tmp_path))
+    changed(bert__encoder__layer__0__output__LayerNorm__weight=None)(tmp_path)
+    with pytest.raises(ValueError, match=r"missing: encoder\.layer\.0\.output\.LayerNorm\.weight\)"):
+        load_model(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["./nope", "/no/such", ""])
+def test_a_name_that_is_none_is_refused_without_a_model_s_code(name):
+    with pytest.raises((OSError, ValueError), match=r"^model: "):
+        find_commit(name)
+
+
 @pytest.mark.parametrize("norm", [*NORMS, "converted"])
 def test_folders_that_normgeom_wrote(tmp_path, norm):
     if norm == "converted":
@@ -51,6 +247,8 @@ def test_folders_that_normgeom_wrote(tmp_path, norm):
         assert torch.equal(loaded(ids).last_hidden_state, model.base_model(ids).last_hidden_state), "another model"
     assert load_model(folder, dtype="float64").dtype == torch.float64
     assert load_model(folder, device_map={"": torch.device("cpu")}).device.type == "cpu"
+    with torch.no_grad():
+        assert torch.equal(load_with_head(folder)(ids).logits, model(ids).logits), "another head"
 
 
 def test_a_device_map_that_would_spread_an_own_folder(tmp_path):

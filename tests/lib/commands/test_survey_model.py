@@ -16,11 +16,13 @@ import torch
 from normgeom.commands import survey
 from normgeom.commands.survey import survey_model
 from normgeom.jobs import processes as launching
+from normgeom.jobs.folders import LOCK, held
 from normgeom.survey import state
 from normgeom.survey.meter import Meter
 from normgeom.text import corpora
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import BYTES, TokenBatches, load_encoder
+from safetensors.torch import load_file, save_file
 from tiny_models import tiny
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -201,12 +203,17 @@ def test_a_finished_run_measures_nothing_again(run, undisturbed, tmp_path, measu
     same_result(out, undisturbed)
 
 
-def test_a_run_that_failed_before_its_first_batch_claims_no_folder(run, undisturbed, tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_a_run_that_failed_before_its_first_batch_claims_no_folder(run, undisturbed, tmp_path, monkeypatch, error):
+    def stop(*_, **__):
+        assert json.loads((tmp_path / survey.PROVENANCE).read_text("utf-8"))["asked"]["seed"] == 5
+        raise error
+
     with monkeypatch.context() as patch:
-        patch.setattr(ng.Survey, "run", lambda *args, **kwargs: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
+        patch.setattr(ng.Survey, "run", stop)
+        with pytest.raises(error):
             run(tmp_path, seed=5)
-    assert json.loads((tmp_path / survey.PROVENANCE).read_text("utf-8"))["asked"]["seed"] == 5
+    assert contents(tmp_path) == {}, "a mark without results"
     assert run(tmp_path)["asked"]["seed"] == 0, "what was asked for is that of the run before"
     same_result(tmp_path, undisturbed)
 
@@ -218,7 +225,8 @@ def test_a_run_that_failed_before_its_first_batch_claims_no_folder(run, undistur
 def test_a_full_disk_while_a_state_is_saved(run, undisturbed, tmp_path, monkeypatch, batches):
     with monkeypatch.context() as patch:
         fails_after(patch, state.np, "savez_compressed", batches)
-        with pytest.raises(OSError, match=r"^out: .*No space left on device.*the same command goes on"):
+        became = "the same command goes on" if batches else "nothing is saved"
+        with pytest.raises(OSError, match=rf"^out: .*No space left on device.*{became}"):
             run(tmp_path)
     saved = tmp_path / "state-0-of-1.npz"
     assert saved.exists() == (batches > 0)
@@ -230,9 +238,9 @@ def test_a_full_disk_while_a_state_is_saved(run, undisturbed, tmp_path, monkeypa
 def test_a_full_disk_before_the_first_batch(run, tmp_path, monkeypatch):
     fails_after(monkeypatch, Path, "write_text", 0)
     monkeypatch.setattr(AutoModel, "from_pretrained", lambda *args, **kwargs: pytest.fail("work before the refusal"))
-    with pytest.raises(OSError, match=r"^out: .*No space left on device"):
+    with pytest.raises(OSError, match=r"^out: .*No space left on device; nothing is saved"):
         run(tmp_path / "out")
-    assert contents(tmp_path / "out") == {}, "an unfinished file is left"
+    assert not (tmp_path / "out").exists(), "an unfinished file is left"
 
 
 @pytest.mark.parametrize(("module", "name"), [(pd.DataFrame, "to_parquet"), (Path, "write_text")])
@@ -315,6 +323,42 @@ def test_a_provenance_of_something_else_is_not_written_over(run, tmp_path, text)
     assert contents(tmp_path) == {survey.PROVENANCE: text.encode()}
 
 
+def test_the_folder_of_a_training_is_refused(run, tmp_path, monkeypatch):
+    """And its provenance stays, without which the same training would be refused."""
+    (tmp_path / "text.bin").write_bytes(b"ids")
+    mark = json.dumps(dict(work="training", asked=dict(seed=0), started="then"))
+    (tmp_path / survey.PROVENANCE).write_text(mark)
+    monkeypatch.setattr(AutoModel, "from_pretrained", lambda *args, **kwargs: pytest.fail("work before the refusal"))
+    with pytest.raises(
+        ValueError, match=r"^out: .* holds a training, expected a survey or nothing; name another folder"
+    ):
+        run(tmp_path)
+    assert contents(tmp_path) == {"text.bin": b"ids", survey.PROVENANCE: mark.encode()}
+
+
+def test_a_folder_in_use_is_refused_before_the_corpus_is_read(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(survey, "load_corpus", lambda *_: pytest.fail("work before the refusal"))
+    with (
+        held(tmp_path, tmp_path / LOCK),
+        pytest.raises(BlockingIOError, match=r"^out: .* is in use by another run; wait until it has ended"),
+    ):
+        run(tmp_path)
+    assert contents(tmp_path) == {}
+
+
+def test_a_damaged_state_says_what_to_delete(run, undisturbed, tmp_path):
+    out = shutil.copytree(undisturbed[0], tmp_path / "out")
+    state = out / survey.STATE.format(0, 1)
+    state.write_bytes(state.read_bytes()[:500])
+    with pytest.raises(
+        OSError, match=r"^out: .*state-0-of-1.npz is damaged \(.*\); delete it and run the same command"
+    ):
+        run(out)
+    state.unlink()
+    run(out)
+    same_result(out, undisturbed)
+
+
 def test_a_folder_with_other_files_is_taken(run, undisturbed, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     run(tmp_path)
@@ -335,6 +379,9 @@ def test_a_folder_with_other_files_is_taken(run, undisturbed, tmp_path):
         (dict(device_map="auto"), ValueError, r"^device_map: expected no device beside it, got 'cpu'"),
         (dict(directions=("uniform", "north")), ValueError, r"^directions: expected 'uniform', .*, got 'north'"),
         (dict(directions=()), ValueError, r"^directions: expected at least one"),
+        (dict(tokens=10**30), ValueError, r"^tokens: expected at most \d+ tokens, got 1000"),
+        (dict(batch_size=10**30), ValueError, r"^batch_size: expected at most \d+ tokens, got 16000"),
+        (dict(model=""), ValueError, r"^model: expected a name on the hub or a folder, got ''"),
         (dict(tokens=15), ValueError, r"^tokens: expected at least one window of 16, got 15"),
         (dict(length=65), ValueError, r"^length: expected at most 64, which the model takes, got 65"),
         (dict(length=0), ValueError, r"^length: expected at least 1, got 0"),
@@ -356,6 +403,46 @@ def test_a_model_out_of_reach_says_what_to_do(run, tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(OSError, match=r"^model: 'gpt2' cannot be loaded, .*a folder .* needs no network, nor by name"):
         run(tmp_path / "out", model="gpt2")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_weight_that_is_missing(folder, run, tmp_path, allowed):
+    model = shutil.copytree(folder / "tiny-gpt2", tmp_path / "model")
+    state = load_file(model / "model.safetensors")
+    del state["transformer.h.1.ln_2.weight"]
+    save_file(state, model / "model.safetensors", metadata={"format": "pt"})
+    if not allowed:
+        with pytest.raises(
+            ValueError, match=r"^model: the weights of .* \(missing: h\.1\.ln_2\.weight\); .*--allow-missing"
+        ):
+            run(tmp_path / "out", model=str(model))
+        assert not (tmp_path / "out").exists(), "a mark without results"
+    else:
+        with pytest.warns(UserWarning, match=r"drawn or left out \(missing: h\.1\.ln_2\.weight\)"):
+            assert run(tmp_path / "out", model=str(model), allow_missing=True)["asked"]["allow_missing"] is True
+
+
+def test_a_tokenizer_of_another_model(folder, run, tmp_path):
+    """It gives ids that the model does not take; by itself the model reads bytes, which is said."""
+    vocabulary = {"[UNK]": 0, "said": 900}
+    words = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
+    words.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]").save_pretrained(tmp_path / "words")
+    said = r"^tokenizer: expected ids from 0 to 255, which the model takes, got 900 from a .*: it is another model's"
+    with pytest.raises(ValueError, match=said):
+        run(tmp_path / "out", tokenizer=str(tmp_path / "words"))
+    assert not (tmp_path / "out").exists()
+    asked = run(tmp_path / "out")["asked"]
+    assert (asked["tokenizer"], asked["windows"]["tokenizer"]) == (None, "bytes")
+    assert run(tmp_path / "asked", tokenizer="bytes")["asked"]["tokenizer"] == "bytes"
+
+
+def test_a_damaged_tokenizer_is_not_replaced_by_bytes(folder, run, tmp_path):
+    model = shutil.copytree(folder / "tiny-gpt2", tmp_path / "model")
+    (model / "tokenizer.json").write_text('{"version": "1.0", "trunc')
+    with pytest.raises(OSError, match=r"^tokenizer: that of '.*model' cannot be loaded"):
+        run(tmp_path / "out", model=str(model))
     assert not (tmp_path / "out").exists()
 
 

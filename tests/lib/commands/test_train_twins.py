@@ -23,6 +23,7 @@ from norm_checks import close
 from normgeom.cli import main
 from normgeom.commands import train as its_module
 from normgeom.commands.train import train_twins
+from normgeom.jobs.folders import LOCK, held
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import Encoder, byte_tokens, load_encoder
 from normgeom.training import trainer
@@ -224,7 +225,7 @@ def test_the_text_takes_as_little_room_as_ids_allow(train, tmp_path, monkeypatch
     def encode(texts):
         return [torch.where(ids % 2 == 0, vocabulary - 1, ids) for ids in map(byte_tokens, texts)]
 
-    monkeypatch.setattr(its_module, "load_encoder", lambda *_: Encoder(encode, "mine", None, vocabulary))
+    monkeypatch.setattr(its_module, "load_tokenizer", lambda *_: Encoder(encode, "mine", None, vocabulary))
     trained_on = []
     monkeypatch.setattr(its_module, "fit_and_measure", lambda model, text, *_: trained_on.append((model, text)))
     train(tmp_path, tokenizer="mine")
@@ -312,7 +313,8 @@ def test_a_full_disk_names_the_folder(whole, train, tmp_path, owner, name, at):
         with limited(100):
             return works(*args, **kwargs)
 
-    message = rf"^out: {tmp_path}: .*(too large|unexpected pos|write|serializ).*the same command goes on from it"
+    became = "nothing is saved" if name == "_write_text" else "the same command goes on from it"
+    message = rf"^out: {tmp_path}: .*(too large|unexpected pos|write|serializ).*{became}"
     with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match=message):
         disturb(patch, owner, name, at, full)
         train(tmp_path, norm="rms")
@@ -348,6 +350,43 @@ def test_the_folder_of_another_training_is_refused(whole, train, none_trains, ch
     assert contents(whole[0]) == before, "the folder was touched"
 
 
+def test_the_folder_of_a_survey_is_refused(train, tmp_path, none_trains):
+    mark = json.dumps(dict(work="survey", asked=dict(seed=3), started="then"))
+    (tmp_path / "provenance.json").write_text(mark)
+    with pytest.raises(
+        ValueError, match=r"^out: .* holds a survey, expected a training or nothing; name another folder"
+    ):
+        train(tmp_path)
+    assert contents(tmp_path) == {tmp_path / "provenance.json": mark.encode()}
+
+
+def test_a_folder_in_use_is_refused_before_the_corpus_is_read(train, tmp_path, monkeypatch):
+    monkeypatch.setattr(its_module, "load_corpus", lambda *_: pytest.fail("work before the refusal"))
+    with held(tmp_path, tmp_path / LOCK), pytest.raises(BlockingIOError, match=r"^out: .* is in use by another run"):
+        train(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_text_that_is_not_what_was_written_is_not_trained_on(whole, train, tmp_path, none_trains):
+    out = shutil.copytree(whole[0], tmp_path / "out")
+    text = (out / "text.bin").read_bytes()
+    (out / "text.bin").write_bytes(text[:-1] + b"?")
+    with pytest.raises(OSError, match=r"^out: .*text.bin is damaged \(.*\); delete it and run the same command$"):
+        train(out)
+    (out / "text.bin").unlink()
+    train(out)
+    assert (out / "text.bin").read_bytes() == text
+
+
+def test_a_damaged_loss_says_what_to_delete(whole, train, tmp_path):
+    out = shutil.copytree(whole[0], tmp_path / "out")
+    (out / "layer" / "loss.parquet").write_bytes(b"PAR1")
+    with pytest.raises(
+        OSError, match=r"^out: .*layer is damaged \(loss.parquet: .*\); delete it and run the same command"
+    ):
+        train(out)
+
+
 @pytest.mark.parametrize("left", ["text.bin", "rms"])
 def test_results_of_nobody_are_not_written_over(train, tmp_path, left):
     (tmp_path / left).mkdir()
@@ -368,12 +407,12 @@ BAD = [
     *((dict(rate=rate), r"^rate: expected a positive number, got ") for rate in (0, -1e-3, NAN, INF)),
     *((dict(decay=decay), r"^decay: expected a number >= 0, got ") for decay in (-0.1, NAN, INF)),
     *((dict(seed=seed), r"^seed: expected a number from 0 to ") for seed in (-1, 2**32)),
-    (dict(at_once=3), r"^at_once: expected 1 process.* to divide the batch of 4, got 3"),
-    (dict(at_once=8), r"^at_once: expected 1 process.* to divide the batch of 4, got 8"),
+    (dict(at_once=3), r"^at_once: expected a divisor of 4, the windows of an update, got 3"),
+    (dict(at_once=8), r"^at_once: expected a divisor of 4, the windows of an update, got 8"),
     (dict(device="gpu"), r"^device: expected 'cpu', 'cuda', 'mps' or the like, got 'gpu'"),
     (dict(corpus="nowhere.txt"), r"^corpus: expected 'stdlib' .*, got 'nowhere.txt'"),
     (dict(survey_corpus="nowhere.txt"), r"^corpus: expected 'stdlib' .*, got 'nowhere.txt'"),
-    (dict(tokenizer="no/such"), r"(?s)^tokenizer: .*no/such.*; 'bytes' needs no network$"),
+    (dict(tokenizer="no/such"), r"(?s)^tokenizer: .*no/such.*'bytes', which needs no network$"),
 ]
 
 
@@ -402,7 +441,13 @@ def test_too_little_text(train, texts, tmp_path, none_trains, changes, message):
     survey = changes.pop("survey", None)
     with pytest.raises(ValueError, match=message):
         train(tmp_path / "out", survey_corpus=survey and str(texts / f"{survey}.txt"), **changes)
-    assert {path.name for path in (tmp_path / "out").rglob("*")} <= {"provenance.json"}
+    assert not (tmp_path / "out").exists(), "a mark without results"
+
+
+@pytest.mark.filterwarnings("ignore:.*NaN or Inf")
+def test_a_training_that_diverged_says_so(train, tmp_path):
+    with pytest.warns(UserWarning, match=r"^none: the loss is nan: the training diverged; try a smaller --rate"):
+        train(tmp_path, norm="none", rate=1e30)
 
 
 def test_the_largest_text_that_can_be_held_out(train, tmp_path):
@@ -519,7 +564,7 @@ def test_every_option_arrives(command, monkeypatch, tmp_path):
     ("changes", "message"),
     [
         (["--size", "2M"], "10M, 70M, 160M, 410M, 1B, got '2M'\n"),
-        (["--at-once", "3"], "Error: at_once: expected 1 process(es) with so many windows to divide the batch of 4"),
+        (["--at-once", "3"], "Error: at_once: expected a divisor of 4, the windows of an update, got 3"),
         (["--rate", "nan"], "Error: rate: expected a positive number, got nan\n"),
         (["--corpus", "nowhere.txt"], "Error: corpus: expected 'stdlib'"),
         (["--held-out", "100000"], "Error: held_out: expected a window of 16 tokens to train on"),

@@ -112,6 +112,30 @@ def test_a_file_that_is_not_utf8(tmp_path):
         load_corpus(path)
 
 
+def test_text_in_utf16_without_a_mark_is_no_utf8_either(tmp_path):
+    """Though every byte of it could be: letters, and NUL between them."""
+    path = tmp_path / "wide.txt"
+    path.write_bytes("hello".encode("utf-16-le"))
+    with pytest.raises(ValueError, match=r"^corpus: expected wide.txt to be UTF-8 text, got NUL"):
+        load_corpus(path)
+
+
+def test_a_byte_order_mark_is_not_text(tmp_path):
+    (tmp_path / "marked.txt").write_text("γ", encoding="utf-8-sig")
+    assert load_corpus(tmp_path / "marked.txt").text == "γ"
+
+
+def test_a_file_that_cannot_be_read(tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text("x")
+
+    def fail(*_, **__):
+        raise PermissionError(13, "Permission denied", "text.txt")
+
+    monkeypatch.setattr("builtins.open", fail)
+    with pytest.raises(OSError, match=r"^corpus: .*text.txt cannot be read \(Permission denied\)$"):
+        load_corpus(tmp_path / "text.txt")
+
+
 @pytest.mark.parametrize("name", ["nowhere.txt", "wikitext"])
 def test_an_unknown_corpus_is_named(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)

@@ -3,6 +3,8 @@
 import itertools
 import json
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import huggingface_hub
 import pytest
@@ -15,6 +17,7 @@ from normgeom.text.tokens import (
     TokenBatches,
     byte_tokens,
     load_encoder,
+    load_tokenizer,
     random_windows,
     windows,
 )
@@ -61,8 +64,47 @@ def test_no_bytes():
 def test_a_model_without_tokenizer_reads_bytes(tmp_path):
     with pytest.warns(UserWarning, match="has no tokenizer: the bytes of the text are its token ids"):
         assert torch.equal(load_encoder(str(tmp_path), 256).encode(["γ⊙n"])[0], byte_tokens("γ⊙n"))
-    with pytest.raises(ValueError, match=r"^model: .* has no tokenizer, and byte tokens need 256 ids; it has 255"):
-        load_encoder(str(tmp_path), 255)
+    assert load_encoder(str(tmp_path), 50257, tokenizer="bytes").name == "bytes", "asked for"
+
+
+@pytest.mark.parametrize("ids", [255, 1000])
+def test_bytes_are_not_guessed_where_the_vocabulary_does_not_fit(tmp_path, ids):
+    with pytest.raises(ValueError, match=rf"^model: .* has no tokenizer, and its {ids} token ids are not bytes"):
+        load_encoder(str(tmp_path), ids)
+    with pytest.raises(ValueError, match=r"^tokenizer: 'bytes' needs 256 ids, the model takes 255"):
+        load_encoder(str(tmp_path), 255, tokenizer="bytes")
+
+
+@pytest.mark.parametrize("left", [0, 60, -1], ids=["empty", "half", "gone"])
+def test_a_tokenizer_that_is_there_and_cannot_be_read_is_an_error(tokenizer_folder, left):
+    """Not bytes in its place, also where the vocabulary would fit."""
+    path = Path(tokenizer_folder) / "tokenizer.json"
+    if left < 0:
+        path.unlink()  # tokenizer_config.json says that there was one
+    else:
+        path.write_bytes(path.read_bytes()[:left])
+    for take in (partial(load_encoder, vocabulary=256), load_tokenizer):
+        with pytest.raises(OSError, match=r"^tokenizer: that of '.*' cannot be loaded \(.*\); .*'bytes'"):
+            take(tokenizer_folder)
+
+
+def test_another_tokenizer_than_the_model_s(tokenizer_folder, tmp_path):
+    (tmp_path / "model").mkdir()
+    encoder = load_encoder(str(tmp_path / "model"), 4, tokenizer=tokenizer_folder)
+    assert encoder.encode(["hidden vectors"])[0].tolist() == [1, 2]
+
+
+def test_ids_that_the_model_does_not_take(tokenizer_folder):
+    encoder = load_encoder(tokenizer_folder, 2)
+    assert encoder.encode(["hidden", ""])[0].tolist() == [1]
+    with pytest.raises(ValueError, match=r"^tokenizer: expected ids from 0 to 1, .* got 2 from .* another model's"):
+        encoder.encode(["hidden", "vectors"])
+
+
+def test_a_vocabulary_with_holes_counts_to_its_largest_id(tmp_path):
+    words = Tokenizer(WordLevel({"[UNK]": 0, "hidden": 300}, unk_token="[UNK]"))
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]").save_pretrained(tmp_path)
+    assert load_tokenizer(str(tmp_path)).vocabulary == 301, "a training would take ids that it has no rows for"
 
 
 def test_a_saved_model_without_tokenizer_reads_bytes(tmp_path):
@@ -87,7 +129,7 @@ def test_an_encoder_names_its_end_of_text(tokenizer_folder):
 
 def test_a_tokenizer_out_of_reach(monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(OSError, match=r"^model: the tokenizer of 'nobody/nothing' cannot be loaded"):
+    with pytest.raises(OSError, match=r"^tokenizer: that of 'nobody/nothing' cannot be loaded"):
         load_encoder("nobody/nothing", 256)
 
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,6 +19,7 @@ from normgeom.training import trainer
 from normgeom.training.stages import measure_stage
 from normgeom.training.trainer import Run, Windows
 from normgeom.training.twins import SIZES, train
+from safetensors.torch import load_file, save_file
 from tiny_training import HELD_OUT, KILLED, SIZE, TEXT, fit, losses, model, recorded, same_results, weights
 
 STEPS, BATCH, LENGTH = SIZE.steps, SIZE.batch, SIZE.length
@@ -228,8 +230,16 @@ def test_the_number_at_once_changes_nothing_but_rounding(whole, tmp_path, at_onc
     same_weights(weights(network), trained, 1e-4)
 
 
+def test_a_batch_that_the_processes_cannot_share(tmp_path):
+    with pytest.raises(ValueError, match=r"^batch_size: expected a multiple of the 3 processes that run, got 4$"):
+        Run(SIZE).arguments(tmp_path, torch.device("cpu"), 3)
+    said = r"^at_once: expected a divisor of 2, the windows of an update in each of 2 processes, got 4$"
+    with pytest.raises(ValueError, match=said):
+        Run(SIZE, at_once=4).arguments(tmp_path, torch.device("cpu"), 2)
+
+
 def test_a_number_at_once_that_does_not_divide_the_batch(tmp_path):
-    with pytest.raises(ValueError, match=r"^at_once: expected 1 process.* to divide the batch of 4, got 3"):
+    with pytest.raises(ValueError, match=r"^at_once: expected a divisor of 4, the windows of an update, got 3$"):
         fit(tmp_path / "out", at_once=3)
     assert not (tmp_path / "out").exists()
 
@@ -385,6 +395,91 @@ def test_what_is_done_is_not_done_again(whole, tmp_path, first, updates):
     assert all(map(torch.equal, seen, expected[-updates:])), "other windows than in an undisturbed training"
     same_results(tmp_path, folder)
     same_weights(weights(network), trained)
+
+
+# damage
+
+
+def stopped(folder, at=8):
+    """A training that was stopped in an update: its last checkpoint is that of two updates before."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        tiny_training.disturb(patch, torch.optim.AdamW, "step", at, _interrupt)
+        fit(folder)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+DAMAGE = {
+    "half of the weights": lambda folder: cut(folder / "model.safetensors"),
+    "no weights": lambda folder: (folder / "model.safetensors").unlink(),
+    "half of the optimizer": lambda folder: cut(folder / "optimizer.pt"),
+    "no optimizer": lambda folder: (folder / "optimizer.pt").unlink(),
+    "half of the state": lambda folder: cut(folder / "trainer_state.json"),
+    "half of the random state": lambda folder: cut(folder / "rng_state.pth"),
+    "no random state": lambda folder: (folder / "rng_state.pth").unlink(),
+    "another rate": lambda folder: cut(folder / "scheduler.pt"),
+    "half of the mark": lambda folder: cut(folder / "whole"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_checkpoint_says_what_to_delete(whole, tmp_path, damage):
+    stopped(tmp_path)
+    DAMAGE[damage](tmp_path / "checkpoint-6")
+    with pytest.raises(OSError, match=r"^out: .*checkpoint-6 is damaged \(.*\); delete it and run the same command$"):
+        fit(tmp_path)
+    if damage == "half of the weights":
+        shutil.rmtree(tmp_path / "checkpoint-6")
+        fit(tmp_path)
+        same_results(tmp_path, whole[0])
+
+
+def test_the_whole_checkpoint_before_a_damaged_one_is_taken(whole, tmp_path):
+    folder, trained, _ = whole
+    stopped(tmp_path, 6)
+    shutil.copytree(tmp_path / "checkpoint-4", tmp_path / "kept")
+    stopped(tmp_path, 4)
+    shutil.copytree(tmp_path / "kept", tmp_path / "checkpoint-4")
+    shutil.rmtree(tmp_path / "kept")
+    cut(tmp_path / "checkpoint-6" / "optimizer.pt")
+    network = model()
+    seen = recorded(network)
+    with pytest.warns(UserWarning, match=r"checkpoint-6 is damaged; going on from the one before it"):
+        fit(tmp_path, network=network)
+    assert len(seen) == 4, "not from the checkpoint after 4 updates"
+    same_results(tmp_path, folder)
+    same_weights(weights(network), trained)
+
+
+def test_a_damaged_table_says_what_to_delete(whole, tmp_path):
+    stopped(tmp_path)
+    cut(tmp_path / "loss-0000004.parquet")
+    said = (
+        rf"^out: {tmp_path} is damaged \(loss-0000004.parquet: .*\); delete it and run the same command, which trains"
+    )
+    with pytest.raises(OSError, match=said):
+        fit(tmp_path)
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_a_damaged_model_says_what_to_delete(tmp_path, norm):
+    fit(tmp_path / "out", norm, held_out=())
+    (weights_file,) = (tmp_path / "out" / "model").glob("*.safetensors")
+    cut(weights_file)
+    with pytest.raises(
+        OSError, match=r"^out: .*out is damaged \(.*\); delete it and run the same command, which trains"
+    ):
+        fit(tmp_path / "out", norm)
+
+
+def test_a_layer_norm_twin_without_a_weight_is_not_drawn_anew(tmp_path):
+    fit(tmp_path, "layer", held_out=())
+    path = tmp_path / "model" / "model.safetensors"
+    save_file({k: v for k, v in load_file(path).items() if "ln_f.bias" not in k}, path, metadata={"format": "pt"})
+    with pytest.raises(OSError, match=r"^out: .*its weights are not those .*missing: transformer.ln_f.bias"):
+        fit(tmp_path, "layer")
 
 
 # a full disk

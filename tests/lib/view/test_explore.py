@@ -1,6 +1,7 @@
 """Sliders: the frames of the page and the live view show the same pictures, each with its words."""
 
 import importlib
+import itertools
 import re
 
 import matplotlib.pyplot as plt
@@ -45,6 +46,26 @@ def test_the_live_view_shows_the_frame_of_the_page(shown):
         for j in range(2):
             sliders[0].value, sliders[1].value = i, j
             assert picture.value == frames[2 * i + j]
+
+
+TURNED = """positions => {
+    const sliders = [...document.querySelectorAll("input")];
+    sliders.forEach((slider, i) => { slider.value = positions[i]; slider.dispatchEvent(new Event("input")); });
+    const seen = [...document.querySelectorAll("img")].filter(frame => !frame.hidden).map(frame => frame.alt);
+    return [seen, sliders.map(slider => slider.nextElementSibling.textContent)];
+}"""
+
+
+def test_sliders_of_different_lengths_choose_their_frame_in_a_browser(shown, browser):
+    """At every position; with three, so that no step of the index can stand for another."""
+    values = dict(height=[1.0, 2.0, 3.0], color=["red", "blue"], edge=["a", "b", "c", "d"])
+    ng.explore(lambda height, color, edge: (bar(height, color)[0], f"{height:g} {color} {edge}"), **values)
+    page = browser.new_page()
+    page.set_content(shown[0]["text/html"])
+    for at in itertools.product(*(range(len(positions)) for positions in values.values())):
+        words = [str(positions[i]).removesuffix(".0") for positions, i in zip(values.values(), at, strict=True)]
+        assert page.evaluate(TURNED, list(at)) == [[" ".join(words)], words], f"another frame at {at}"
+    page.close()
 
 
 def test_the_output_carries_a_widget_and_words(shown):
