@@ -7,8 +7,8 @@
   const WORDS = [
     "Vectors, wherever they are.",
     "Drop the mean: all of them lie in one plane.",
-    "Divide by the spread: all of them lie on one circle.",
-    "Gain and bias: a tilted, flat ellipse. Nothing that LayerNorm puts out is anywhere else.",
+    "Divide by the spread: nearly all of them lie on one circle; ε holds back those that were short.",
+    "Gain and bias: a tilted, flat ellipse. LayerNorm puts out nothing beyond it, and nothing off its plane.",
   ];
   const SVG = "http://www.w3.org/2000/svg";
   const make = (parent, name, attributes) => {

@@ -159,10 +159,12 @@ def test_what_the_cells_printed_is_shown(made, page, chapter):
     assert rows == ["h.0.ln_1", "h.0.ln_2", "h.1.ln_1", "h.1.ln_2", "ln_f"], "the table of the five norms"
 
 
-def test_every_figure_is_in_the_page_with_its_words(page, chapter):
+def test_every_figure_is_in_the_page_with_its_words(made, page, chapter):
     drawn = sum(len(re.findall(r"^ *show\(", cell.source, re.M)) for cell in chapter.cells if cell.cell_type == "code")
     alts = page.attributes("img", "alt")
-    assert len(alts) == drawn > 2
+    frames = re.findall(r'<div class="explore-frames">(.*?)</div>', made[0].read_text("utf-8"), re.S)
+    assert len(alts) - sum(of_slider.count("<img") for of_slider in frames) == drawn > 2
+    assert len(frames) == sum(cell.source.count("ng.explore(") for cell in chapter.cells) > 0
     assert all(len(alt) > 40 and re.search(r"\d", alt) for alt in alts), f"a figure without its numbers: {alts}"
     assert all(source.startswith("data:image/svg+xml;base64,") for source in page.attributes("img", "src"))
 
