@@ -124,6 +124,8 @@ def calls(model: nn.Module, inputs: Tensor | Mapping) -> Calls:
 
     with ExitStack() as hooks:
         for module in model.modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                continue  # takes no hooks
             hooks.callback(module.register_forward_pre_hook(enter, prepend=True).remove)
             hooks.callback(module.register_forward_hook(leave, with_kwargs=True).remove)
         with evaluating(model), Norms():

@@ -56,8 +56,8 @@ def probe(
     lead = [size for axis, size in enumerate(shape) if axis not in axes]
     sizes = [shape[axis] for axis in axes]
     d = math.prod(sizes)
-    if not lead:
-        return None  # one scale for all that there is
+    if not lead or d < 2:
+        return None  # one scale for all that there is, or for each number
     # A gain may differ from head to head, but not from text to text or from position to position.
     few, one = ([*(n if k == 0 or k in positions else size for k, size in enumerate(lead)), d] for n in (4, 1))
     behind = range(-len(axes), 0)

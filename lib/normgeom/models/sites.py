@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -126,12 +126,13 @@ def seen_norms(model: nn.Module, example_inputs: Tensor | Mapping | None) -> tup
     for module, shape in seen.maps.items():
         if any(part in sites or part in others for part in module.modules()):
             continue
-        found = _judge(module, shape, _token_axis(shape, batch, tokens), seen.gates.get(module))
+        found = _judge(module, shape, lambda lying: _token_axis(lying, batch, tokens), seen.gates.get(module))
         if isinstance(found, dict):
             sites[module] = NormSite(names[module], module, **found)
         elif found is not None:
             others[module] = found
-    others |= _called(seen, sites, others) | _not_run(model, seen)
+    known = {part for module in (*sites, *others) for part in module.modules()}
+    others |= _called(seen, known) | _not_run(model, seen.run | known)
     return _of_images(model, inputs, list(sites.values())), [OtherNorm(names[m], *of) for m, of in others.items()]
 
 
@@ -143,7 +144,9 @@ def _check_module(model: nn.Module) -> None:
     raise TypeError(f"model: expected a torch.nn.Module, got a {type(model).__name__}{way_out}")
 
 
-def _judge(module: nn.Module, shape: torch.Size, token_axis: int | None, gate: tuple | None) -> dict | tuple | None:
+def _judge(
+    module: nn.Module, shape: torch.Size, token_axis: Callable[[Sequence[int]], int | None], gate: tuple | None
+) -> dict | tuple | None:
     """The fields of a site, or kind and reason of a norm that cannot be one, or None for no norm."""
     try:
         copied = plain_copy(module)
@@ -154,18 +157,19 @@ def _judge(module: nn.Module, shape: torch.Size, token_axis: int | None, gate: t
     if gate is not None:
         return (called, "with a gate or the like as a second input") if last in _gated(copied, shape, gate) else None
 
-    def as_site(axis: int, positions: Sequence[int | None]) -> dict | None:
-        found = probe(copied, shape, (axis,), positions, module)
-        return found and dict(found._asdict(), dim=shape[axis], axis=-1 if axis == last else axis)
+    def as_site(axis: int) -> dict | None:
+        lying = [*(n for k, n in enumerate(shape) if k != axis), shape[axis]]
+        counts = token_axis(lying)
+        found = probe(copied, shape, (axis,), (counts,) if axis == last else range(last), module)
+        return found and dict(found._asdict(), dim=shape[axis], token_axis=counts, axis=-1 if axis == last else axis)
 
-    if found := as_site(last, (token_axis,)):
-        return dict(found, token_axis=token_axis)
+    if found := as_site(last):
+        return found
     axes = shared_axes(copied.forward, shape)
     if axes in ((), (last,)):
         return None
-    if len(axes) == 1 and has_gain_along(copied, shape, *axes) and (found := as_site(*axes, range(last))):
-        behind = None if token_axis is None or token_axis == axes[0] else token_axis - (token_axis > axes[0])
-        return dict(found, token_axis=behind)
+    if len(axes) == 1 and has_gain_along(copied, shape, *axes) and (found := as_site(*axes)):
+        return found
     alone = f"over axis {axes[0]}, along which it has no gain"
     kind = probe(copied, shape, axes, range(last), module)
     together = alone if len(axes) == 1 else f"over axes {', '.join(map(str, axes))} together"
@@ -191,9 +195,8 @@ def _gated(copied: nn.Module, shape: torch.Size, gate: tuple[tuple, dict]) -> tu
     return shared_axes(lambda x: copied.forward(**{**kwargs, first: x}), shape)
 
 
-def _called(seen: Calls, sites: Mapping, others: Mapping) -> dict[nn.Module, tuple[str, str]]:
+def _called(seen: Calls, known: set[nn.Module]) -> dict[nn.Module, tuple[str, str]]:
     """Norms of torch that were called in no module that is known as one."""
-    known = {part for module in (*sites, *others) for part in module.modules()}
     found = {}
     for module, (kind, over) in seen.norms.items():
         if module in known:
@@ -205,19 +208,21 @@ def _called(seen: Calls, sites: Mapping, others: Mapping) -> dict[nn.Module, tup
     return found
 
 
-def _not_run(model: nn.Module, seen: Calls) -> dict[nn.Module, tuple[str, str]]:
+def _not_run(model: nn.Module, known: set[nn.Module]) -> dict[nn.Module, tuple[str, str]]:
     """Norms that the example did not run: by their parameters, which are vectors of one length."""
     found = {}
     for module in model.modules():
         shapes = {p.shape for p in module.parameters(recurse=False)}
-        if module in seen.run or any(module.children()) or len(shapes) != 1 or len(shape := shapes.pop()) != 1:
+        if module in known or any(module.children()) or len(shapes) != 1 or len(shape := shapes.pop()) != 1:
             continue
         try:
             norm = probe(plain_copy(module), (2, 3, *shape), (2,), (1,), module) if shape[0] > 1 else None
         except Exception:
             norm = None
         if norm is not None:
-            found[module] = _KINDS[norm.kind], "that the example does not run"
+            scripted = isinstance(module, torch.jit.ScriptModule)
+            reason = "in TorchScript, whose modules take no hooks" if scripted else "that the example does not run"
+            found[module] = _KINDS[norm.kind], reason
     return found
 
 
@@ -239,7 +244,9 @@ def _of_images(model: nn.Module, inputs: Tensor | Mapping, sites: list[NormSite]
         if images and was.dim() == 2 and was.shape[1] > 1:
             fixed = _equal(was[:, 0], now[:, 0]) and not _equal(was[:, 1], now[:, 1])
             starts.setdefault(was.shape[1], fixed)
-        axis = next((k for k, n in enumerate(was.shape) if k > 0 and starts.get(n)), None) if images else site.token_axis
+        axis = (
+            next((k for k, n in enumerate(was.shape) if k > 0 and starts.get(n)), None) if images else site.token_axis
+        )
         marked.append(replace(site, images=images, token_axis=axis))
     return marked
 
@@ -299,12 +306,14 @@ def _example(model: nn.Module) -> Mapping:
 
 def _sizes(inputs: Tensor | Mapping) -> tuple[int | None, int | None]:
     """How many texts or images an example holds, and how many positions, where these are known."""
-    given = (inputs.get("input_ids"), *inputs.values()) if isinstance(inputs, Mapping) else (inputs,)
-    batch = next((v.shape for v in given if isinstance(v, Tensor) and v.dim() > 0), (None,))
+    given = entries(inputs)
+    batch = next(
+        (v.shape for v in (given.get("input_ids"), *given.values()) if isinstance(v, Tensor) and v.dim() > 0), (None,)
+    )
     return batch[0], batch[1] if len(batch) in (2, 3) else None
 
 
-def _token_axis(shape: torch.Size, batch: int | None, tokens: int | None) -> int | None:
+def _token_axis(shape: Sequence[int], batch: int | None, tokens: int | None) -> int | None:
     if len(shape) < 3:
         return None
     behind = [axis for axis in range(1, len(shape) - 1) if shape[axis] == tokens]
@@ -312,4 +321,4 @@ def _token_axis(shape: torch.Size, batch: int | None, tokens: int | None) -> int
         return behind[0]
     if shape[0] == batch:
         return 1  # of another length: image patches, a decoder beside its encoder
-    return 0 if shape[:2] == (tokens, batch) else None
+    return 0 if tuple(shape[:2]) == (tokens, batch) else None

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from normgeom.models.sites import NormSite, forward
+from normgeom.models.calls import entries, forward
+from normgeom.models.sites import NormSite
 from normgeom.models.watch import watch
 from normgeom.survey.directions import Directions, seeded, signs
+from normgeom.survey.padding import STREAMS, given_masks, listening, mask_of, told_of_padding, token_ids
 from normgeom.survey.tally import SIDES, Tally, rows
 from normgeom.survey.vectors import drop_error, project
 
-STREAMS = ("", "decoder_")  # what the names of a batch's entries begin with
 Look = Callable[[NormSite, tuple[Tensor, Tensor], Tensor, Tensor], None]
 
 
@@ -23,6 +24,7 @@ class Meter:
     def __init__(self, model: nn.Module, sites: list[NormSite], directions: Directions, pilot: Tensor | Mapping | None):
         self.model, self.sites, self.directions = model, sites, directions
         self._index = {site.name: i for i, site in enumerate(sites)}
+        self._told = told_of_padding(model)
         self._cached: dict[tuple, object] = {}
         self._matched = self._match(pilot) if directions.matched else {}
 
@@ -42,42 +44,53 @@ class Meter:
             of_batch = Tally.of(self._sides(i, x_in, x_out), parts)
             seen[i] = seen[i].merged(of_batch) if i in seen else of_batch
 
-        self._forward("batches", batch, tally)
-        ids, mask = token_ids(batch), _mask(batch, "")
-        if ids is None or mask is None:
-            return (counted or [0])[0], seen
-        return int(mask.sum()), seen  # the rows of the first norm may be heads
+        real = self._forward("batches", batch, tally)
+        return (counted or [0])[0] if real is None else int(real.sum()), seen  # rows of the first norm may be heads
 
-    def _forward(self, argument: str, batch: Tensor | Mapping, look: Look) -> None:
-        """Run the model; at each norm call ``look(site, rows first and rest, x_in, x_out)``."""
+    def _forward(self, argument: str, batch: Tensor | Mapping, look: Look) -> Tensor | None:
+        """Run the model; at each norm call ``look(site, rows first and rest, x_in, x_out)``.
+
+        Returns which tokens of the batch are not padding, where that is known.
+        """
         self._check(argument, batch)
+        masks = {**{stream: mask_of(batch, stream) for stream in STREAMS}, "images": None}
         ids = token_ids(batch)
         if ids is not None and ids.numel() == 0:
-            return
-        masks = {stream: _mask(batch, stream) for stream in STREAMS}
+            return masks[""]
         two_streams = getattr(getattr(self.model, "config", None), "is_encoder_decoder", False)
         known: dict[tuple, tuple[Tensor, Tensor]] = {}
 
+        def source(site: NormSite) -> str:
+            """Whose padding a norm sees."""
+            if site.images:
+                return "images"
+            within = [name for name in self._told if name in masks and site.name.startswith(f"{name}.")]
+            return within[0] if within else "decoder_" * (two_streams and "decoder" in site.name.split("."))
+
         def call(site: NormSite, x_in: Tensor, x_out: Tensor) -> None:
-            stream = "decoder_" if two_streams and "decoder" in site.name.split(".") else ""
-            key = (x_in.shape[:-1], site.token_axis, stream, _of_sums(x_in.device))
+            key = (x_in.shape[:-1], site.token_axis, source(site), _of_sums(x_in.device))
             if key not in known:
                 try:
-                    known[key] = tuple(part.to(key[-1]) for part in rows(*key[:2], masks[stream]))
+                    known[key] = tuple(part.to(key[-1]) for part in rows(*key[:2], masks[key[2]]))
                 except ValueError as error:
                     raise ValueError(f"{argument}: {site.name}: {error}") from None
             look(site, known[key], x_in, x_out)
 
-        with watch(self.model, self.sites, call):
+        told = {} if given_masks(batch) else self._told
+        with watch(self.model, self.sites, call), listening(told, masks.setdefault):
             forward(self.model, batch)
+        return masks[next((name for name in told if name in masks), "")]
 
     def _check(self, argument: str, batch: Tensor | Mapping) -> None:
         """Before a model gets them: on a GPU, a token id that it does not know ends the process."""
         config = getattr(self.model, "config", None)
+        for name, mask in given_masks(batch).items():
+            if len(shape := tuple(getattr(mask, "shape", ()))) != 2:
+                raise ValueError(f"{argument}: expected {name} (batch, length), got shape {shape}")
+        for name, mask in entries(batch).items():
+            if name.startswith("pixel") and name.endswith("mask") and isinstance(mask, Tensor) and not mask.all():
+                raise ValueError(f"{argument}: {name} marks padding of images, which is not left out; give whole ones")
         for stream in STREAMS:
-            mask = batch.get(f"{stream}attention_mask") if isinstance(batch, Mapping) else None
-            if mask is not None and len(shape := tuple(getattr(mask, "shape", ()))) != 2:
-                raise ValueError(f"{argument}: expected {stream}attention_mask (batch, length), got shape {shape}")
             ids = token_ids(batch, stream)
             if ids is not None and not isinstance(ids, Tensor):
                 raise TypeError(f"{argument}: expected token ids as a tensor, got {type(ids).__name__}")
@@ -90,7 +103,10 @@ class Meter:
                 raise ValueError(f"{argument}: expected token ids (batch, length), got shape {tuple(ids.shape)}")
             low, high = int(ids.min()), int(ids.max())
             if low < 0 or high >= vocabulary:
-                raise ValueError(f"{argument}: expected token ids from 0 to {vocabulary - 1}, got {low} to {high}")
+                raise ValueError(
+                    f"{argument}: expected token ids from 0 to {vocabulary - 1}, got {low} to {high}: the model's "
+                    f"vocabulary is of {vocabulary}; is the tokenizer another model's?"
+                )
 
     def _sides(self, i: int, x_in: Tensor, x_out: Tensor) -> list[tuple[Tensor, Tensor]]:
         """For each side of a norm, cosines ``(k, n)`` and the statistics ``OF_VECTOR`` of its vectors ``(3, n)``."""
@@ -153,23 +169,6 @@ class Meter:
             raise ValueError("pilot: expected tokens that a norm sees, got none")
         lengths = {place: torch.linalg.vector_norm(total, dim=-1, keepdim=True) for place, total in sums.items()}
         return {place: dict(zip(names, total / lengths[place], strict=True)) for place, total in sums.items()}
-
-
-def token_ids(batch: Tensor | Mapping, stream: str = "") -> Tensor | None:
-    """Those of a batch; ``stream`` is one of :data:`STREAMS`, the second that of a decoder beside an encoder."""
-    if isinstance(batch, Mapping):
-        return batch.get(f"{stream}input_ids")
-    return None if stream else batch
-
-
-def _mask(batch: Tensor | Mapping, stream: str) -> Tensor | None:
-    """Which tokens are not padding, on the CPU."""
-    given = batch.get(f"{stream}attention_mask") if isinstance(batch, Mapping) else None
-    ids = token_ids(batch, stream)
-    if given is not None:
-        return given.bool().cpu()
-    counts = ids is not None and ids.dim() == 2 and not ids.is_floating_point()
-    return torch.ones(ids.shape, dtype=torch.bool) if counts else None
 
 
 def _of_sums(device: torch.device) -> torch.device:
