@@ -17,7 +17,9 @@ from press.myst import ROLE, Block, blocks
 ADMONITIONS = ("note", "tip", "hint", "important", "warning", "caution", "attention", "seealso")
 STATEMENTS = ("theorem", "proposition", "corollary", "lemma", "definition", "conjecture", "observation", "remark")
 MORE_STATEMENTS = ("example", "algorithm", "assumption", "axiom", "property", "criterion", "notation")
-OPENING = "opening"  # the class of a page's first picture: a figure of the page once more, which a notebook draws itself
+OPENING = (
+    "opening"  # the class of a page's first picture: a figure of the page once more, which a notebook draws itself
+)
 TITLED = re.compile(r"(?P<words>.*?)\s*<(?P<target>[^<>]+)>", re.S)
 LOCAL_LINK = re.compile(r"\]\((#[^)]*|[^):]*\.(?:md|ipynb)[^)]*)\)")
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
 
+from normgeom.models.window import longest_window
 from normgeom.surgery import converted
 from normgeom.text.corpora import Corpus
 from normgeom.text.tokens import TokenBatches, load_encoder
@@ -40,7 +41,7 @@ def load_to_survey(name_or_path: str, corpus: Corpus, tokens: int) -> tuple[str,
         ValueError: the model has no tokenizer and fewer ids than there are bytes; or the corpus gives fewer tokens.
     """
     network = load_model(name_or_path)
-    length = min(_LENGTH, getattr(network.config, "max_position_embeddings", None) or _LENGTH)
+    length = longest_window(network.config, _LENGTH)
     encoder = load_encoder(name_or_path, network.config.vocab_size)
     batches = list(TokenBatches(corpus, encoder, tokens, length, 32))
     had = sum(batch.numel() for batch in batches)
@@ -114,7 +115,7 @@ def load_with_windows(name_or_path: str, corpus: Corpus, tokens: int, length: in
     """
     with reading(name_or_path):
         model = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=torch.float32).eval()
-    length = min(length, getattr(model.config, "max_position_embeddings", None) or length)
+    length = longest_window(model.config, length)
     encoder = load_encoder(name_or_path, model.config.vocab_size)
     batches = list(TokenBatches(corpus, encoder, tokens, length, batch_size=1))
     if not batches:

@@ -39,7 +39,7 @@ class Calls:
     """
 
     maps: dict[nn.Module, torch.Size] = field(default_factory=dict)
-    gates: dict[nn.Module, tuple[tuple, dict]] = field(default_factory=dict)
+    gates: dict[nn.Module, tuple[list, dict]] = field(default_factory=dict)
     norms: dict[nn.Module, tuple[str, str | None]] = field(default_factory=dict)
     run: set[nn.Module] = field(default_factory=set)
 
@@ -110,7 +110,8 @@ def calls(model: nn.Module, inputs: Tensor | Mapping) -> Calls:
             return
         seen.maps.setdefault(module, x.shape)
         if any(isinstance(other, Tensor) for other in others):  # a gate or a condition: no function of x alone
-            seen.gates.setdefault(module, (_without_values(args), dict(zip(kwargs, _without_values(kwargs.values())))))
+            shapes = [value.to("meta") if isinstance(value, Tensor) else value for value in (*args, *kwargs.values())]
+            seen.gates.setdefault(module, (shapes[: len(args)], dict(zip(kwargs, shapes[len(args) :], strict=True))))
 
     class Norms(TorchFunctionMode):
         def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -137,7 +138,3 @@ def _small(module: nn.Module, shape: torch.Size) -> bool:
     """Whether a module is small enough for a norm of such an input: with parts, no matrix is in it."""
     held = sum(tensor.numel() for tensor in itertools.chain(module.parameters(), module.buffers()))
     return held <= _MOST * (max(shape[1:]) if any(module.children()) else shape[1:].numel())
-
-
-def _without_values(values) -> tuple:
-    return tuple(value.to("meta") if isinstance(value, Tensor) else value for value in values)

@@ -26,7 +26,7 @@ class Found(NamedTuple):
 
 
 def plain_copy(module: nn.Module) -> nn.Module:
-    """A float32 copy on the CPU in evaluation mode, without hooks, also where accelerate keeps the weights elsewhere."""
+    """A float32 copy on the CPU in evaluation mode, without hooks; also of what accelerate keeps elsewhere."""
     if not hasattr(module, "_hf_hook"):
         copied = copy.deepcopy(module)
     else:

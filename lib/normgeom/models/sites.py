@@ -176,7 +176,7 @@ def _judge(
     return kind and (called, together)
 
 
-def _gated(copied: nn.Module, shape: torch.Size, gate: tuple[tuple, dict]) -> tuple[int, ...]:
+def _gated(copied: nn.Module, shape: torch.Size, gate: tuple[list, dict]) -> tuple[int, ...]:
     """Along which axes a module loses the scale of its first argument when the others are fixed."""
     args, kwargs = gate
     generator = torch.Generator().manual_seed(0)
@@ -188,10 +188,10 @@ def _gated(copied: nn.Module, shape: torch.Size, gate: tuple[tuple, dict]) -> tu
             return torch.zeros(value.shape, dtype=value.dtype)
         return torch.randn(value.shape, generator=generator, dtype=torch.float32)
 
-    args, (first, *more) = [drawn(a) for a in args], [*kwargs, None]
-    kwargs = {name: drawn(value) for name, value in kwargs.items()}
+    args, kwargs = [drawn(value) for value in args], {name: drawn(value) for name, value in kwargs.items()}
     if args:
         return shared_axes(lambda x: copied.forward(x, *args[1:], **kwargs), shape)
+    first = next(iter(kwargs))
     return shared_axes(lambda x: copied.forward(**{**kwargs, first: x}), shape)
 
 

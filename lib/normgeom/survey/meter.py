@@ -11,7 +11,7 @@ from normgeom.models.calls import entries, forward
 from normgeom.models.sites import NormSite
 from normgeom.models.watch import watch
 from normgeom.survey.directions import Directions, seeded, signs
-from normgeom.survey.padding import STREAMS, given_masks, listening, mask_of, told_of_padding, token_ids
+from normgeom.survey.padding import STREAMS, given_masks, listening, mask_of, token_ids, told_of_padding
 from normgeom.survey.tally import SIDES, Tally, rows
 from normgeom.survey.vectors import drop_error, project
 

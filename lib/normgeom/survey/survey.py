@@ -49,8 +49,8 @@ class Survey:
 
     Raises:
         TypeError: the model is no module; it needs an example and has none.
-        ValueError: the model has no norms that can be measured; there is no direction, or its name is none of these; a vector is not
-            one-dimensional, finite and non-zero, or fits no norm; a matched direction has no pilot.
+        ValueError: the model has no norms that can be measured; there is no direction, or its name is none of these;
+            a vector is not one-dimensional, finite and non-zero, or fits no norm; a matched direction has no pilot.
 
     A vector with a NaN or Inf entry and a vector of length zero have no angle: they are counted apart
     (:meth:`excluded`) and enter no average.
@@ -99,8 +99,8 @@ class Survey:
         """Measure every batch: token ids ``(batch, length)``, or a mapping passed as ``model(**batch)``.
 
         Padding is not measured where a mapping, or one within it, has an ``attention_mask`` or torch's
-        ``src_key_padding_mask``, or where the model makes one and tells a module of its own.  A batch enters the state when all of it
-        has been measured, so an interrupted run holds whole batches.
+        ``src_key_padding_mask``, or where the model makes one and tells a module of its own.  A batch enters the state
+        when all of it has been measured, so an interrupted run holds whole batches.
 
         Args:
             checkpoint: a file that takes the state after each batch.  Where it exists already, the batches that it
@@ -160,10 +160,10 @@ class Survey:
         Columns: ``site``, ``side`` ("in" or "out"), ``direction``, ``positions`` ("first", "rest" or "all"; "first"
         is empty where tokens come flattened; of an image it is the class token, or empty), ``kind``, ``dim``,
         ``tokens``; ``mean_deg``, ``std_deg`` of the angle; its quantiles ``q05_deg``, ``q50_deg``, ``q95_deg``;
-        ``mean_abs_cos``; ``occupancy`` = d·E[cos²] (eq-occupancy).  Of the vectors, whatever the direction: ``mean_norm``;
-        ``top_share``, the mean share of the squared length in the largest coordinate; ``drop_error``, the mean
-        change, relative to ‖γ⊙n‖, of the norm's output if it did not subtract the mean (eq-drop-error), NaN for
-        RMSNorm and where each head has a gain of its own.  Products and sums are float64.
+        ``mean_abs_cos``; ``occupancy`` = d·E[cos²] (eq-occupancy).  Of the vectors, whatever the direction:
+        ``mean_norm``; ``top_share``, the mean share of the squared length in the largest coordinate; ``drop_error``,
+        the mean change, relative to ‖γ⊙n‖, of the norm's output if it did not subtract the mean (eq-drop-error), NaN
+        for RMSNorm and where each head has a gain of its own.  Products and sums are float64.
 
         The quantile q is the smallest angle of a counted vector that at least the share q of the vectors does not
         exceed (``method="inverted_cdf"`` of ``numpy.quantile``), to the bin of 0.25 degrees.  A quantile that is

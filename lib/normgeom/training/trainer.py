@@ -91,9 +91,10 @@ class Run:
     def arguments(self, folder: Path, device: torch.device, processes: int) -> TrainingArguments:
         at_once = self.at_once or -(-self.size.batch // processes)
         if self.size.batch % (at_once * processes):
+            together = f" on each of {processes} processes, {at_once * processes} together" if processes > 1 else ""
             raise ValueError(
-                f"at_once: expected {processes} process(es) with so many windows to divide the batch of "
-                f"{self.size.batch}, got {at_once}"
+                f"at_once: expected a number of windows that divides the batch of {self.size.batch}, "
+                f"got {at_once}{together}"
             )
         if self.precision == "fp16" and device.type == "cpu":
             raise ValueError("precision: expected 'no' or 'bf16' on a CPU, got 'fp16'")

@@ -61,7 +61,9 @@ def test_speedups_at_one_size(race):
 def test_the_least_speedup_over_sizes(race):
     table = least_speedups(race, iter(SIZES), "ours")
     assert list(table.columns) == ["1 thread", "2 threads"]
-    assert table.loc[("rms", "float32", True)].to_list() == [2, 1], "the least over sizes and runs, each number of threads alone"
+    assert table.loc[("rms", "float32", True)].to_list() == [2, 1], (
+        "the least over sizes and runs, each number of threads alone"
+    )
     assert (table.loc["layer"] == 0.25).all(axis=None)
     assert len(table) == 2 * 2 * 2
     with pytest.raises(ValueError, match="way: expected one of"):

@@ -132,7 +132,7 @@ def test_torchs_encoder_in_evaluation(first, padding):
 
 
 class Sentences(nn.Module):
-    """A model of texts within another, which hands it what it was given, as sentence-transformers do, or its own mask."""
+    """A model of texts within another, which hands it what it was given or a mask that it makes."""
 
     def __init__(self, makes_mask):
         super().__init__()

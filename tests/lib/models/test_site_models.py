@@ -8,6 +8,7 @@ from norm_checks import close, draw
 from tiny_models import FAMILIES, Apply, randomise_norms, tiny, token_ids
 from torch import nn
 
+pytestmark = pytest.mark.filterwarnings("ignore:seen and not measured")
 LENGTH = 7
 IMAGES = {"vit": 8, "dinov2": 8, "swin": 8, "convnextv2": 16, "clip_vision": 8, "siglip_vision": 8}
 IDS = {"input_ids": token_ids(2, LENGTH)}

@@ -229,7 +229,7 @@ def test_the_number_at_once_changes_nothing_but_rounding(whole, tmp_path, at_onc
 
 
 def test_a_number_at_once_that_does_not_divide_the_batch(tmp_path):
-    with pytest.raises(ValueError, match=r"^at_once: expected 1 process.* to divide the batch of 4, got 3"):
+    with pytest.raises(ValueError, match=r"^at_once: expected a number of windows that divides the batch of 4, got 3$"):
         fit(tmp_path / "out", at_once=3)
     assert not (tmp_path / "out").exists()
 
