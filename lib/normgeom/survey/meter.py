@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +13,25 @@ from normgeom.models.sites import NormSite
 from normgeom.models.watch import watch
 from normgeom.survey.directions import Directions, seeded, signs
 from normgeom.survey.padding import STREAMS, given_masks, listening, mask_of, token_ids, told_of_padding
-from normgeom.survey.tally import SIDES, Tally, rows
+from normgeom.survey.tally import SIDES, Tally, apart, rows
 from normgeom.survey.vectors import drop_error, project
 
+_WAITING = 2**20  # products that wait for their statistics, 8 MB
 Look = Callable[[NormSite, tuple[Tensor, Tensor], Tensor, Tensor], None]
+
+
+class Projected(NamedTuple):
+    """What is taken at a norm while the model runs.
+
+    Attributes:
+        norm: its number.
+        parts: which of its rows stand first in a text, and the rest.
+        sides: of its inputs and of its outputs what :func:`normgeom.survey.vectors.project` gives.
+    """
+
+    norm: int
+    parts: tuple[Tensor, Tensor]
+    sides: tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 class Meter:
@@ -36,15 +52,25 @@ class Meter:
             TypeError: token ids that are no tensor or of a non-integer dtype.
         """
         seen: dict[int, Tally] = {}
-        counted = []
+        counted: list[int] = []
+        waiting: dict[tuple, list[Projected]] = {}  # norms of which statistics are taken at once
 
-        def tally(site: NormSite, parts: tuple[Tensor, Tensor], x_in: Tensor, x_out: Tensor) -> None:
+        def take() -> None:
+            for group in waiting.values():
+                for i, of_batch in zip([one.norm for one in group], apart(self._tally(group)), strict=True):
+                    seen[i] = seen[i].merged(of_batch) if i in seen else of_batch
+            waiting.clear()
+
+        def look(site: NormSite, parts: tuple[Tensor, Tensor], x_in: Tensor, x_out: Tensor) -> None:
             counted.append(sum(map(len, parts)))
-            i = self._index[site.name]
-            of_batch = Tally.of(self._sides(i, x_in, x_out), parts)
-            seen[i] = seen[i].merged(of_batch) if i in seen else of_batch
+            one = self._project(self._index[site.name], parts, x_in, x_out)
+            products = one.sides[0][0]
+            waiting.setdefault((id(parts), products.shape), []).append(one)
+            if products.numel() * sum(map(len, waiting.values())) > _WAITING:
+                take()
 
-        real = self._forward("batches", batch, tally)
+        real = self._forward("batches", batch, look)
+        take()
         return (counted or [0])[0] if real is None else int(real.sum()), seen  # rows of the first norm may be heads
 
     def _forward(self, argument: str, batch: Tensor | Mapping, look: Look) -> Tensor | None:
@@ -108,20 +134,34 @@ class Meter:
                     f"vocabulary is of {vocabulary}; is the tokenizer another model's?"
                 )
 
-    def _sides(self, i: int, x_in: Tensor, x_out: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """For each side of a norm, cosines ``(k, n)`` and the statistics ``OF_VECTOR`` of its vectors ``(3, n)``."""
+    def _project(self, i: int, parts: tuple[Tensor, Tensor], x_in: Tensor, x_out: Tensor) -> Projected:
+        """What is left of the vectors at a norm when it has run."""
         device = _of_sums(x_in.device)
-        mean_column, gain_columns, gain = self._gain(i, device)
-        products_in, length_in, largest_in = project(x_in, torch.cat([self._units(i, "in", device), mean_column]))
-        products_out, length_out, largest_out = project(x_out, torch.cat([self._units(i, "out", device), gain_columns]))
-        error = drop_error(products_in[-1], length_in, (*products_out[-2:], length_out), gain)
-        return [
-            (products / length, torch.stack([length, (largest / length).square(), error]))
-            for products, length, largest in (
-                (products_in[:-1], length_in, largest_in),
-                (products_out[:-2], length_out, largest_out),
-            )
-        ]
+        sides = (project(x, self._columns(i, side, device)) for side, x in zip(SIDES, (x_in, x_out), strict=True))
+        return Projected(i, parts, tuple(sides))
+
+    def _tally(self, group: list[Projected]) -> Tally:
+        """Of several norms whose inputs lie alike, along a leading axis."""
+        (products_in, length_in, largest_in), (products_out, length_out, largest_out) = (
+            map(torch.stack, zip(*side, strict=True)) for side in zip(*(one.sides for one in group), strict=True)
+        )
+        gain = torch.stack([self._gain(one.norm, length_in.device)[1] for one in group], dim=1).unsqueeze(-1)
+        error = drop_error(
+            products_in[:, -1], length_in, (products_out[:, -2], products_out[:, -1], length_out), tuple(gain)
+        )
+        length, largest = (torch.stack(both, dim=1) for both in ((length_in, length_out), (largest_in, largest_out)))
+        cos = torch.stack([products_in[:, :-1], products_out[:, :-2]], dim=1) / length.unsqueeze(2)
+        shares = (largest / length).square()
+        return Tally.of(cos, torch.stack([length, shares, error.unsqueeze(1).expand_as(length)], dim=2), group[0].parts)
+
+    def _columns(self, i: int, side: str, device: torch.device) -> Tensor:
+        """The directions at one side of a norm, and what :func:`drop_error` asks for: 1/d, or gain and bias."""
+        key = ("columns", i, side, device)
+        if key not in self._cached:
+            more = torch.full((1, d := self.sites[i].dim), 1 / d, dtype=torch.float64, device=device)
+            more = more if side == "in" else self._gain(i, device)[0]
+            self._cached[key] = torch.cat([self._units(i, side, device), more])
+        return self._cached[key]
 
     def _units(self, i: int, side: str, device: torch.device) -> Tensor:
         """The directions, of length 1, at one side of a norm, ``(k, d)``."""
@@ -133,8 +173,11 @@ class Meter:
             self._cached[key] = torch.stack(units).to(device)
         return self._cached[key]
 
-    def _gain(self, i: int, device: torch.device) -> tuple[Tensor, Tensor, tuple]:
-        """What :func:`drop_error` needs of a norm: NaN where no mean is subtracted, or each head has its own gain."""
+    def _gain(self, i: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Gain and bias of a norm, and of these what :func:`drop_error` needs, ``(5,)``.
+
+        NaN where no mean is subtracted, or each head has its own gain.
+        """
         key = ("gain", i, device)
         if key not in self._cached:
             site = self.sites[i]
@@ -142,8 +185,8 @@ class Meter:
             both = torch.stack([site.weight, site.bias]) if known else torch.full((2, site.dim), torch.nan)
             both = both.double()
             (gain_square, gain_bias), (_, bias_square) = (both @ both.T).tolist()
-            mean = torch.full((1, site.dim), 1 / site.dim, dtype=torch.float64, device=device)
-            self._cached[key] = mean, both.to(device), (site.dim, site.eps, gain_square, gain_bias, bias_square)
+            numbers = (site.dim, site.eps, gain_square, gain_bias, bias_square)
+            self._cached[key] = both.to(device), torch.tensor(numbers, dtype=torch.float64, device=device)
         return self._cached[key]
 
     def _match(self, pilot: Tensor | Mapping) -> dict[tuple[int, str], dict[str, Tensor]]:

@@ -19,7 +19,7 @@ from normgeom.models.sites import in_words, seen_norms
 from normgeom.survey import state
 from normgeom.survey.directions import Directions
 from normgeom.survey.meter import Meter
-from normgeom.survey.tally import OF_ANGLE, SIDES, Tally
+from normgeom.survey.tally import OF_ANGLE, SIDES, Tally, merged_each
 
 # What two surveys must share to be merged, and what a message calls it.
 _SHARED = {
@@ -135,7 +135,7 @@ class Survey:
 
     def _measure(self, batch: Tensor | Mapping, digest: str) -> None:
         tokens, seen = self._meter.measure(batch)
-        merged = {i: self._tallies[i].merged(of_batch) for i, of_batch in seen.items()}
+        merged = merged_each({i: (self._tallies[i], of_batch) for i, of_batch in seen.items()})
         self._tallies = [merged.get(i, tally) for i, tally in enumerate(self._tallies)]
         self.tokens, self.batches, self.digest = self.tokens + tokens, self.batches + 1, digest
 
