@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from normgeom.models.calls import Calls, calls, entries, evaluating, forward
+from normgeom.models.calls import Calls, calls, entries
+from normgeom.models.images import of_images
 from normgeom.models.probes import has_gain_along, plain_copy, probe, shared_axes
 
 _BATCH, _TOKENS = 2, 11  # of the default example: sizes that no model uses for heads or groups
@@ -133,7 +134,7 @@ def seen_norms(model: nn.Module, example_inputs: Tensor | Mapping | None) -> tup
             others[module] = found
     known = {part for module in (*sites, *others) for part in module.modules()}
     others |= _called(seen, known) | _not_run(model, seen.run | known)
-    return _of_images(model, inputs, list(sites.values())), [OtherNorm(names[m], *of) for m, of in others.items()]
+    return of_images(model, inputs, list(sites.values())), [OtherNorm(names[m], *of) for m, of in others.items()]
 
 
 def _check_module(model: nn.Module) -> None:
@@ -224,70 +225,6 @@ def _not_run(model: nn.Module, known: set[nn.Module]) -> dict[nn.Module, tuple[s
             reason = "in TorchScript, whose modules take no hooks" if scripted else "that the example does not run"
             found[module] = _KINDS[norm.kind], reason
     return found
-
-
-def _of_images(model: nn.Module, inputs: Tensor | Mapping, sites: list[NormSite]) -> list[NormSite]:
-    """The same sites, those that see images alone marked, with a first position only where a class token stands."""
-    given = entries(inputs)
-    pictures = {k for k, v in given.items() if isinstance(v, Tensor) and v.dim() > 3 and v.is_floating_point()}
-    texts = {k for k, v in given.items() if isinstance(v, Tensor) and v.dim() == 2 and not v.is_floating_point()}
-    if not pictures or not sites:
-        return sites
-    before = _sizes_at(model, inputs, sites)
-    of_picture = _sizes_at(model, _changed(inputs, pictures, _with_noise), sites)
-    of_text = _sizes_at(model, _changed(inputs, texts, lambda ids: ids.flip(1)), sites) if texts else before
-    starts: dict[int, bool] = {}  # for a number of positions, whether the first is no place of the image
-    marked = []
-    for site in sites:
-        was, now = before[site.name], of_picture[site.name]
-        images = not _equal(was, now) and _equal(was, of_text[site.name])
-        if images and was.dim() == 2 and was.shape[1] > 1:
-            fixed = _equal(was[:, 0], now[:, 0]) and not _equal(was[:, 1], now[:, 1])
-            starts.setdefault(was.shape[1], fixed)
-        axis = (
-            next((k for k, n in enumerate(was.shape) if k > 0 and starts.get(n)), None) if images else site.token_axis
-        )
-        marked.append(replace(site, images=images, token_axis=axis))
-    return marked
-
-
-def _sizes_at(model: nn.Module, inputs: Tensor | Mapping, sites: list[NormSite]) -> dict[str, Tensor]:
-    """At each site the sums of absolute values of the vectors of its first call."""
-    found: dict[str, Tensor] = {}
-
-    def hook(site: NormSite):
-        def call(module, args, kwargs):
-            x = next(iter((*args, *kwargs.values())))
-            found.setdefault(site.name, site.vectors(x.detach()).abs().sum(-1, dtype=torch.float32).cpu())
-
-        return site.module.register_forward_pre_hook(call, with_kwargs=True)
-
-    handles = [hook(site) for site in sites]
-    try:
-        with evaluating(model):
-            forward(model, inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return found
-
-
-def _changed(inputs: Tensor | Mapping, names: set[str], change) -> Tensor | Mapping:
-    if isinstance(inputs, Tensor):
-        return change(inputs)
-    return {
-        name: _changed(value, names, change) if name in names or isinstance(value, Mapping) else value
-        for name, value in inputs.items()
-    }
-
-
-def _with_noise(picture: Tensor) -> Tensor:
-    noise = torch.rand(picture.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
-    return picture + noise.to(picture)
-
-
-def _equal(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-5, atol=0.0)
 
 
 def _example(model: nn.Module) -> Mapping:
