@@ -127,7 +127,8 @@ def seen_norms(model: nn.Module, example_inputs: Tensor | Mapping | None) -> tup
     for module, shape in seen.maps.items():
         if any(part in sites or part in others for part in module.modules()):
             continue
-        found = _judge(module, shape, lambda lying: _token_axis(lying, batch, tokens), seen.gates.get(module))
+        with warnings.catch_warnings(action="ignore"):  # of what a module is asked, the user has not asked it
+            found = _judge(module, shape, lambda lying: _token_axis(lying, batch, tokens), seen.gates.get(module))
         if isinstance(found, dict):
             sites[module] = NormSite(names[module], module, **found)
         elif found is not None:

@@ -71,6 +71,7 @@ IMAGE_FAMILIES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:seen and not measured")
 @pytest.mark.parametrize(("family", "settings", "count"), IMAGE_FAMILIES.values(), ids=IMAGE_FAMILIES)
 def test_hand_counts_of_image_models(family, settings, count):
     config = getattr(transformers, f"{family}Config")(**settings)
@@ -293,8 +294,9 @@ def test_what_is_seen_and_not_measured(model, example, expected):
     assert all(isinstance(other, OtherNorm) for other in others)
     got = [f"{other.kind} {other.reason}" for other in others]
     assert len(got) == len(expected) and all(a.startswith(b) for a, b in zip(got, expected, strict=True)), got
-    with pytest.warns(UserWarning, match=rf"^seen and not measured: {len(expected)} {expected[0]}"):
+    with pytest.warns(UserWarning, match=rf"^seen and not measured: {len(expected)} {expected[0]}") as warned:
         assert ng.find_norms(model, example) == []
+    assert len(warned) == 1, [str(w.message) for w in warned]
     message = (
         rf"^model: this {type(model).__name__} runs no LayerNorm or RMSNorm that can be measured; seen: {len(got)} "
     )
