@@ -44,7 +44,7 @@ PLAIN    := suite/rounding
 timed = mkdir -p $(dir _build/times/$(1)) && TIMEFORMAT='%U %S %R' && exec 3>&2 && \
   { time $(2) 2>&3; } 2> _build/times/$(1)
 
-.PHONY: book run notebooks colab figures bench record claims test test-all slow lint unit floors search margins serve clean \
+.PHONY: book run notebooks colab figures bench record claims test test-all slow lint unit floors peers search margins serve clean \
   help $(NBVAL) $(SUITES) $(PLAIN)
 
 book: $(BOOK)  ## run the chapters and build the pages: _build/html/index.html
@@ -96,6 +96,16 @@ floors: | $(VENV)  ## the library's tests with the oldest packages that pyprojec
 	uv venv --quiet --allow-existing _build/floors
 	uv pip install --quiet --python _build/floors --resolution lowest-direct -e ".[report,hub,test]"
 	_build/floors/bin/python -m pytest -p no:cacheprovider tests/lib
+
+# Their packages stand in a folder of their own, on top of the project's.
+PURELIB := import sysconfig; print(sysconfig.get_path("purelib"))
+
+peers: | $(VENV)  ## norms in the models of timm, torchvision, diffusers and others, against counts made by hand
+	@$(PYTHON) -m venv --system-site-packages .venv-peers
+	@.venv/bin/python -c '$(PURELIB)' > "$$(.venv-peers/bin/python -c '$(PURELIB)')/project.pth"
+	@if .venv-peers/bin/python -m pip install --quiet -c constraints.txt -r tests/peers/requirements.txt; \
+	  then .venv-peers/bin/python -m pytest -p no:cacheprovider -rs tests/peers; \
+	  else echo "make: skipped; the packages of tests/peers/requirements.txt cannot be installed here"; fi
 
 search: | $(VENV)  ## draw new examples, and many, for what must hold of any; prints how to repeat a failure
 	DRAWN=search $(PYTEST) tests/lib/norms/test_norms_properties.py tests/lib/norms/test_norms_kernels.py \

@@ -19,6 +19,7 @@ class Norm(NamedTuple):
     gain: str = "w"  # how the gain that acts is made of the parameter ``weight``
     dim: int = 32
     axis: int | None = 1  # that of the positions
+    channels: int = -1  # that of the vectors
 
     def gain_of(self, module: nn.Module) -> Tensor:
         return torch.ones(self.dim) if self.gain == "1" else {"w": 0, "1 + w": 1}[self.gain] + module.weight.detach()
@@ -31,6 +32,8 @@ layer = partial(Norm, kind="layer", eps=1e-5, bias=True)
 layer6 = partial(layer, eps=1e-6)
 layer7 = partial(layer, eps=1e-7)
 layer12 = partial(layer, eps=1e-12)
+place = partial(layer, axis=None)
+place6 = partial(layer6, axis=None)
 unbiased = partial(layer, bias=False)
 rms = partial(Norm, kind="rms", eps=1e-6, bias=False)
 rms5 = partial(rms, eps=1e-5)
@@ -281,20 +284,22 @@ EXPECTED = {
     "xlnet": stack(partial(layer12, axis=0), "layer", "rel_attn.layer_norm", "ff.layer_norm"),
     "vit": stack(layer12, "layers", "layernorm_before", "layernorm_after", after=["layernorm"]),
     "dinov2": stack(layer6, "encoder.layer", "norm1", "norm2", after=["layernorm"]),
-    # four patches of width 16 become one of 32 between the stages
+    # four patches of width 16 become one of 32 between the stages; no class token
     "swin": [
-        layer("embeddings.norm", dim=16),
-        layer("encoder.layers.0.blocks.0.layernorm_before", dim=16),
-        layer("encoder.layers.0.blocks.0.layernorm_after", dim=16),
-        layer("encoder.layers.0.downsample.norm", dim=64),
-        layer("encoder.layers.1.blocks.0.layernorm_before"),
-        layer("encoder.layers.1.blocks.0.layernorm_after"),
-        layer("layernorm"),
+        place("embeddings.norm", dim=16),
+        place("encoder.layers.0.blocks.0.layernorm_before", dim=16),
+        place("encoder.layers.0.blocks.0.layernorm_after", dim=16),
+        place("encoder.layers.0.downsample.norm", dim=64),
+        place("encoder.layers.1.blocks.0.layernorm_before"),
+        place("encoder.layers.1.blocks.0.layernorm_after"),
+        place("layernorm"),
     ],
-    # not over the last axis: those of the embedding and between the stages, and the response norms
+    # channels first after the embedding and between the stages; a response norm keeps the scale of its input
     "convnextv2": [
-        layer6("encoder.stages.0.layers.0.layernorm", dim=8),
-        layer6("encoder.stages.1.layers.0.layernorm", dim=16),
+        place6("embeddings.layernorm", dim=8, channels=1),
+        place6("encoder.stages.0.layers.0.layernorm", dim=8),
+        place6("encoder.stages.1.downsampling_layer.0", dim=8, channels=1),
+        place6("encoder.stages.1.layers.0.layernorm", dim=16),
         layer12("layernorm", dim=16, axis=None),
     ],
     "clip_text": stack(layer, "encoder.layers", "layer_norm1", "layer_norm2", after=["final_layer_norm"]),
@@ -307,8 +312,9 @@ EXPECTED = {
         before=["pre_layrnorm"],
         after=[layer("post_layernorm", axis=None)],
     ),
+    # no class token
     "siglip_vision": stack(
-        layer6, "encoder.layers", "layer_norm1", "layer_norm2", after=["post_layernorm", "head.layernorm"]
+        place6, "encoder.layers", "layer_norm1", "layer_norm2", after=["post_layernorm", "head.layernorm"]
     ),
     # not over the last axis: the group norm of the convolutions
     "wav2vec2": stack(

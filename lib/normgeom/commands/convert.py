@@ -15,7 +15,7 @@ from normgeom.commands.loading import load_with_head
 from normgeom.commands.survey import DTYPES, read_config
 from normgeom.jobs.folders import held, versions
 from normgeom.jobs.processes import check_choice
-from normgeom.models.sites import evaluating, forward
+from normgeom.models.calls import evaluating, forward
 from normgeom.surgery.converted import check_free, save_converted
 from normgeom.surgery.double import double_throughout
 from normgeom.surgery.surgery import to_rms_norm

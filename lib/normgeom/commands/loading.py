@@ -13,6 +13,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCaus
 
 from normgeom.commands.finding import reading
 from normgeom.models.pretrained import load_pretrained
+from normgeom.models.window import longest_window
 from normgeom.surgery import converted
 from normgeom.text.corpora import Corpus
 from normgeom.text.tokens import TokenBatches, load_encoder
@@ -43,7 +44,7 @@ def load_to_survey(name_or_path: str, corpus: Corpus, tokens: int) -> tuple[str,
             tokens.
     """
     network = load_model(name_or_path)
-    length = min(_LENGTH, getattr(network.config, "max_position_embeddings", None) or _LENGTH)
+    length = longest_window(network.config, _LENGTH)
     encoder = load_encoder(name_or_path, network.config.vocab_size)
     batches = list(TokenBatches(corpus, encoder, tokens, length, 32))
     had = sum(batch.numel() for batch in batches)
@@ -149,7 +150,7 @@ def load_with_windows(name_or_path: str, corpus: Corpus, tokens: int, length: in
         ValueError: weights are missing; ``tokens`` or the text is shorter than a window.
     """
     model = load_with_head(name_or_path, dtype="float32")
-    length = min(length, getattr(model.config, "max_position_embeddings", None) or length)
+    length = longest_window(model.config, length)
     encoder = load_encoder(name_or_path, model.config.vocab_size)
     batches = list(TokenBatches(corpus, encoder, tokens, length, batch_size=1))
     if not batches:

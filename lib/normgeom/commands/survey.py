@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import warnings
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from normgeom.commands.finding import find_commit
 from normgeom.commands.loading import load_config, load_model
 from normgeom.jobs.folders import PROVENANCE, claiming, damaged, note, now, place, versions, whole, writing
 from normgeom.jobs.processes import check_choice, launched
+from normgeom.models.window import longest_window
 from normgeom.survey.directions import Directions
 from normgeom.survey.survey import Survey
 from normgeom.text.corpora import load_corpus
@@ -134,12 +134,10 @@ def read_config(
     vocabulary = getattr(text, "vocab_size", None)
     if vocabulary is None or config.is_encoder_decoder:
         raise ValueError(f"model: expected one that reads one text, got a {type(config).__name__}")
-    most = getattr(text, "max_position_embeddings", None) or 0
-    most = most if most > 0 else math.inf
-    length = min(_LENGTH, most) if length is None else length
-    if length > most:
+    most = longest_window(config, _LENGTH if length is None else length)
+    if length is not None and length > most:
         raise ValueError(f"length: expected at most {most}, which the model takes, got {length}")
-    return commit, load_encoder(model, vocabulary, commit, tokenizer), length
+    return commit, load_encoder(model, vocabulary, commit, tokenizer), most
 
 
 def _finish(out: Path, network: nn.Module, batches: TokenBatches) -> dict:

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
 from normgeom.checks import Draws
+from normgeom.models.calls import evaluating, forward
 from normgeom.models.families import scattered
 from normgeom.models.gpt2 import gpt2
 from normgeom.models.layouts import layout_of
 from normgeom.models.modules import replace_module
 from normgeom.models.removals import Predictions, errors_by_part
-from normgeom.models.sites import evaluating, find_norms, forward
+from normgeom.models.sites import find_norms
 from normgeom.models.stream import effects, writers
 from normgeom.norms.functions import RMSNorm
 

@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normgeom.models.sites import evaluating, forward
+from normgeom.models.calls import evaluating, forward
 from normgeom.models.stream import Effects, Readout, components, effects, silenced
 
 if TYPE_CHECKING:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
-import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from normgeom.norms.functions import layer_norm, rms_norm
+from normgeom.models.calls import Calls, calls, entries
+from normgeom.models.images import of_images
+from normgeom.models.probes import has_gain_along, plain_copy, probe, shared_axes
 
 _BATCH, _TOKENS = 2, 11  # of the default example: sizes that no model uses for heads or groups
-_LARGE = 1e4  # of rows beside which no usual ε counts
+_KINDS = {"layer": "LayerNorm", "rms": "RMSNorm"}
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,11 @@ class NormSite:
         bias: the bias β that acts, shaped by the same rule, zeros where there is none.
         eps: ε as it acts inside the root; where a module adds it outside, the ε inside that shortens by √2 the rows
             which it shortens by √2.
-        dim: d, the size of the last axis.
-        token_axis: the axis of the norm's input that counts positions; None where tokens come flattened.
+        dim: d, the length of the vectors.
+        token_axis: the axis that counts positions, of the norm's input with ``axis`` moved to the end; None where
+            tokens come flattened, and for places of an image, of which none is first; a class token is.
+        axis: that of the norm's input along which its vectors lie: the last, or that of an image's channels.
+        images: whether it sees images alone, which a mask of a text's padding does not concern.
     """
 
     name: str
@@ -44,15 +47,37 @@ class NormSite:
     eps: float
     dim: int
     token_axis: int | None
+    axis: int = -1
+    images: bool = False
+
+    def vectors(self, x: Tensor) -> Tensor:
+        """An input or output of the norm as vectors ``(..., dim)``; a view."""
+        return x if self.axis == -1 else x.movedim(self.axis, -1)
+
+
+class OtherNorm(NamedTuple):
+    """A norm that was seen and that :func:`find_norms` does not give.
+
+    Attributes:
+        name: the qualified name of the module in which it was seen.
+        kind: what it is called.
+        reason: why it is not given.
+    """
+
+    name: str
+    kind: str
+    reason: str
 
 
 def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> list[NormSite]:
-    """The norms over the last axis that ``model`` runs, in the order in which it runs them.
+    """The norms of single vectors that ``model`` runs, in the order in which it runs them.
 
-    One forward pass shows which leaf modules map a floating-point tensor to one of the same shape; each such
-    module is copied and probed with rows along one direction, which show gain, bias and ε, and with random rows, to
-    which the formula with these must apply; if the output ignores a shift along 1, the formula is LayerNorm's.
-    Class names and attribute names do not matter.
+    One forward pass shows which modules map a floating-point tensor to one of the same shape; each that holds no
+    more than a norm may, and no norm within, is copied and probed with rows along one direction, which show gain, bias
+    and ε, and with random rows, to which the formula with these must apply; if the output ignores a shift along 1, the
+    formula is LayerNorm's.  Vectors lie along the last axis, or along the one of the channels where a gain or a bias
+    does.  Class names and attribute names do not matter.  The pass goes through the modules, also where torch would
+    run a compiled model or its fast path for encoders around them.
 
     Args:
         model: any module; a transformers model of text or of images needs no example.
@@ -60,46 +85,147 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
 
     Returns:
         a list of :class:`NormSite`; empty where the model runs no norm.  Each module stands once, with the shape of
-        its first call.  Not found, because what goes in and what comes out does not show them: a norm whose gain is
-        zero everywhere; a gated norm (Mamba2's, Qwen3-Next's), whose module is given a second tensor and normalises,
-        or returns, its product with the gate; a norm that the example does not run; one written out within a larger
-        module.
+        its first call.  What else was seen of norms, such as those over a batch or over groups of channels, gated ones
+        (Mamba2's, Qwen3-Next's), and those that the example does not run, is named by a warning, with the reason, and
+        by :func:`other_norms`.  What no module's input and output show is not seen: a norm in plain arithmetic that is
+        written out within a larger module, or whose gain is zero everywhere.
 
     Raises:
-        TypeError: no example was given and none can be made for this model.
+        TypeError: ``model`` is no module; no example was given and none can be made for this model.
     """
-    inputs = _example(model) if example_inputs is None else example_inputs
-    batch, tokens = _sizes(inputs)
-    names = {module: name for name, module in model.named_modules()}
-    sites = []
-    for module, shape in _leaf_shapes(model, inputs).items():
-        token_axis = _token_axis(shape, batch, tokens)
-        found = _probe(module, shape, token_axis)
-        if found is not None:
-            sites.append(NormSite(names[module], module, *found, shape[-1], token_axis))
+    sites, others = seen_norms(model, example_inputs)
+    if others:
+        warnings.warn(f"seen and not measured: {in_words(others)}", stacklevel=2)
     return sites
 
 
-def forward(model: nn.Module, inputs: Tensor | Mapping):
-    """``model(inputs)``, or ``model(**inputs)`` for a mapping; on the model's device, without gradients."""
-    there = (tensor.device for tensor in itertools.chain(model.parameters(), model.buffers()) if not tensor.is_meta)
-    device = next(there, torch.device("cpu"))
-    with torch.no_grad():
-        if isinstance(inputs, Mapping):
-            return model(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in inputs.items()})
-        return model(inputs.to(device))
+def other_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> list[OtherNorm]:
+    """What :func:`find_norms` sees of norms and does not give, arguments and errors as there."""
+    return seen_norms(model, example_inputs)[1]
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode, its former mode restored on leaving."""
-    was_training = {module: module.training for module in model.modules()}
-    model.eval()
+def in_words(others: Sequence[OtherNorm]) -> str:
+    """How many of which kind, why, and the first of them."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for name, kind, reason in others:
+        names.setdefault((kind, reason), []).append(name or "the model itself")
+    return "; ".join(
+        f"{len(all_of)} {kind} {reason} ({all_of[0]}{', …' if len(all_of) > 1 else ''})"
+        for (kind, reason), all_of in names.items()
+    )
+
+
+def seen_norms(model: nn.Module, example_inputs: Tensor | Mapping | None) -> tuple[list[NormSite], list[OtherNorm]]:
+    """What :func:`find_norms` and :func:`other_norms` give, of one run."""
+    _check_module(model)
+    inputs = _example(model) if example_inputs is None else example_inputs
+    batch, tokens = _sizes(inputs)
+    seen = calls(model, inputs)
+    names = {module: name for name, module in model.named_modules()}
+    sites: dict[nn.Module, NormSite] = {}
+    others: dict[nn.Module, tuple[str, str]] = {}
+    for module, shape in seen.maps.items():
+        if any(part in sites or part in others for part in module.modules()):
+            continue
+        with warnings.catch_warnings(action="ignore"):  # of what a module is asked, the user has not asked it
+            found = _judge(module, shape, lambda lying: _token_axis(lying, batch, tokens), seen.gates.get(module))
+        if isinstance(found, dict):
+            sites[module] = NormSite(names[module], module, **found)
+        elif found is not None:
+            others[module] = found
+    known = {part for module in (*sites, *others) for part in module.modules()}
+    others |= _called(seen, known) | _not_run(model, seen.run | known)
+    return of_images(model, inputs, list(sites.values())), [OtherNorm(names[m], *of) for m, of in others.items()]
+
+
+def _check_module(model: nn.Module) -> None:
+    if isinstance(model, nn.Module):
+        return
+    held = [name for name, value in getattr(model, "__dict__", {}).items() if isinstance(value, nn.Module)]
+    way_out = f"; it holds one, pass its .{held[0]}" if held else ""
+    raise TypeError(f"model: expected a torch.nn.Module, got a {type(model).__name__}{way_out}")
+
+
+def _judge(
+    module: nn.Module, shape: torch.Size, token_axis: Callable[[Sequence[int]], int | None], gate: tuple | None
+) -> dict | tuple | None:
+    """The fields of a site, or kind and reason of a norm that cannot be one, or None for no norm."""
     try:
-        yield
-    finally:
-        for module, training in was_training.items():
-            module.training = training
+        copied = plain_copy(module)
+    except Exception:
+        return None  # what cannot be copied is more than a norm
+    called = type(module).__name__
+    last = len(shape) - 1
+    if gate is not None:
+        return (called, "with a gate or the like as a second input") if last in _gated(copied, shape, gate) else None
+
+    def as_site(axis: int) -> dict | None:
+        lying = [*(n for k, n in enumerate(shape) if k != axis), shape[axis]]
+        counts = token_axis(lying)
+        found = probe(copied, shape, (axis,), (counts,) if axis == last else range(last), module)
+        return found and dict(found._asdict(), dim=shape[axis], token_axis=counts, axis=-1 if axis == last else axis)
+
+    if found := as_site(last):
+        return found
+    axes = shared_axes(copied.forward, shape)
+    if axes in ((), (last,)):
+        return None
+    if len(axes) == 1 and has_gain_along(copied, shape, *axes) and (found := as_site(*axes)):
+        return found
+    alone = f"over axis {axes[0]}, along which it has no gain"
+    kind = probe(copied, shape, axes, range(last), module)
+    together = alone if len(axes) == 1 else f"over axes {', '.join(map(str, axes))} together"
+    return kind and (called, together)
+
+
+def _gated(copied: nn.Module, shape: torch.Size, gate: tuple[list, dict]) -> tuple[int, ...]:
+    """Along which axes a module loses the scale of its first argument when the others are fixed."""
+    args, kwargs = gate
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(value: object) -> object:
+        if not isinstance(value, Tensor):
+            return value
+        if not value.is_floating_point():
+            return torch.zeros(value.shape, dtype=value.dtype)
+        return torch.randn(value.shape, generator=generator, dtype=torch.float32)
+
+    args, kwargs = [drawn(value) for value in args], {name: drawn(value) for name, value in kwargs.items()}
+    if args:
+        return shared_axes(lambda x: copied.forward(x, *args[1:], **kwargs), shape)
+    first = next(iter(kwargs))
+    return shared_axes(lambda x: copied.forward(**{**kwargs, first: x}), shape)
+
+
+def _called(seen: Calls, known: set[nn.Module]) -> dict[nn.Module, tuple[str, str]]:
+    """Norms of torch that were called in no module that is known as one."""
+    found = {}
+    for module, (kind, over) in seen.norms.items():
+        if module in known:
+            continue
+        weight = getattr(module, "weight", None)
+        silent = isinstance(weight, Tensor) and not weight.is_meta and not weight.any()
+        within = "whose gain is zero everywhere" if silent else "written out within a larger module"
+        found[module] = kind, over or within
+    return found
+
+
+def _not_run(model: nn.Module, known: set[nn.Module]) -> dict[nn.Module, tuple[str, str]]:
+    """Norms that the example did not run: by their parameters, which are vectors of one length."""
+    found = {}
+    for module in model.modules():
+        shapes = {p.shape for p in module.parameters(recurse=False)}
+        if module in known or any(module.children()) or len(shapes) != 1 or len(shape := shapes.pop()) != 1:
+            continue
+        try:
+            norm = probe(plain_copy(module), (2, 3, *shape), (2,), (1,), module) if shape[0] > 1 else None
+        except Exception:
+            norm = None
+        if norm is not None:
+            scripted = isinstance(module, torch.jit.ScriptModule)
+            reason = "in TorchScript, whose modules take no hooks" if scripted else "that the example does not run"
+            found[module] = _KINDS[norm.kind], reason
+    return found
 
 
 def _example(model: nn.Module) -> Mapping:
@@ -118,12 +244,14 @@ def _example(model: nn.Module) -> Mapping:
 
 def _sizes(inputs: Tensor | Mapping) -> tuple[int | None, int | None]:
     """How many texts or images an example holds, and how many positions, where these are known."""
-    given = (inputs.get("input_ids"), *inputs.values()) if isinstance(inputs, Mapping) else (inputs,)
-    batch = next((v.shape for v in given if isinstance(v, Tensor) and v.dim() > 0), (None,))
+    given = entries(inputs)
+    batch = next(
+        (v.shape for v in (given.get("input_ids"), *given.values()) if isinstance(v, Tensor) and v.dim() > 0), (None,)
+    )
     return batch[0], batch[1] if len(batch) in (2, 3) else None
 
 
-def _token_axis(shape: torch.Size, batch: int | None, tokens: int | None) -> int | None:
+def _token_axis(shape: Sequence[int], batch: int | None, tokens: int | None) -> int | None:
     if len(shape) < 3:
         return None
     behind = [axis for axis in range(1, len(shape) - 1) if shape[axis] == tokens]
@@ -131,98 +259,4 @@ def _token_axis(shape: torch.Size, batch: int | None, tokens: int | None) -> int
         return behind[0]
     if shape[0] == batch:
         return 1  # of another length: image patches, a decoder beside its encoder
-    return 0 if shape[:2] == (tokens, batch) else None
-
-
-def _leaf_shapes(model: nn.Module, inputs: Tensor | Mapping) -> dict[nn.Module, torch.Size]:
-    """Leaf modules that mapped one tensor to another of its shape, in order of first use."""
-    shapes: dict[nn.Module, torch.Size] = {}
-
-    def note(module, args, kwargs, output):
-        x, *others = (*args, *kwargs.values()) or (None,)
-        if not (isinstance(x, Tensor) and isinstance(output, Tensor) and x.is_floating_point()):
-            return
-        if any(isinstance(other, Tensor) for other in others):
-            return  # a gate or a condition: no function of x alone
-        if x.dim() >= 2 and x.shape == output.shape and x.shape[-1] > 1:
-            shapes.setdefault(module, x.shape)
-
-    leaves = [module for module in model.modules() if not any(module.children())]
-    handles = [module.register_forward_hook(note, with_kwargs=True) for module in leaves]
-    try:
-        with evaluating(model):
-            forward(model, inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return shapes
-
-
-def _probe(module: nn.Module, shape: torch.Size, token_axis: int | None) -> tuple[str, Tensor, Tensor, float] | None:
-    """``(kind, gain, bias, ε)`` of a module that is a norm over the last axis of ``shape``, else None."""
-    copied = _plain_copy(module).to(device="cpu", dtype=torch.float32).eval()
-    # A gain may differ from head to head, but not from text to text or from position to position.
-    few, one = ([n if axis in (0, token_axis) else size for axis, size in enumerate(shape)] for n in (4, 1))
-
-    def run(x: Tensor) -> Tensor:
-        with torch.no_grad():
-            return copied.forward(x)  # past the hooks, which are the user's
-
-    def same(a: Tensor, b: Tensor) -> bool:
-        return bool(torch.isfinite(a).all()) and torch.allclose(a, b, rtol=1e-3, atol=1e-4 * scale)
-
-    # float32 as the copy is, whatever the default is
-    rows = _LARGE * torch.randn(few, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
-    try:
-        base = run(rows)
-    except Exception:
-        return None  # it wants another shape or more arguments: not a norm over the last axis
-    scale = float(base.abs().max())
-    if same(base, run(-rows)):
-        return None
-    kind = "layer" if same(base, run(rows + 3 * _LARGE)) else "rms"
-    norm = layer_norm if kind == "layer" else rms_norm
-    unit = norm(1 - 2 * (torch.arange(shape[-1]) % 2).float(), eps=0.0).expand(one)
-    plus, minus = run(_LARGE * unit), run(-_LARGE * unit)
-    weight, bias = (plus - minus) / 2 / unit, (plus + minus) / 2
-    if not same(base, norm(rows, eps=0.0) * weight + bias):
-        return None
-    eps = _eps(module, run, weight * unit, bias, unit)
-    return None if eps is None else (kind, _of_each_head(weight), _of_each_head(bias), eps)
-
-
-def _plain_copy(module: nn.Module) -> nn.Module:
-    """A copy that holds its weights, also where accelerate keeps them elsewhere until they are needed."""
-    if not hasattr(module, "_hf_hook"):
-        return copy.deepcopy(module)
-    from accelerate.hooks import remove_hook_from_module
-    from accelerate.utils import align_module_device
-
-    with align_module_device(module, "cpu"):
-        return remove_hook_from_module(copy.deepcopy(module))
-
-
-def _eps(module: nn.Module, run, surface: Tensor, bias: Tensor, unit: Tensor) -> float | None:
-    """ε from how far short of ``surface`` small rows end; the exact number where an attribute holds it.
-
-    None where they do not end there as ε makes them, as where only rows longer than a bound are shortened.
-    """
-    scales = torch.logspace(-8, 1, 73, dtype=torch.float32)
-    outputs = run(scales.view(-1, *(1 for _ in unit.shape[1:])) * unit) - bias
-    short, full = outputs.flatten(1).double(), surface.flatten().double()
-    share = (short @ full / full.square().sum()).square()  # σ²/(σ² + ε)
-    clearest = (share - 0.5).abs().clamp(max=0.49).argmin()  # without ε the first, where rounding weighs least
-    squares = scales.double().square()
-    measured = max(0.0, float(squares[clearest] * (1 / share[clearest] - 1)))
-    if (share - squares / (squares + measured)).abs().max() > 0.2:  # ε outside the root: 0.12
-        return None
-    stated = [v for v in vars(module).values() if isinstance(v, float) and math.isclose(v, measured, rel_tol=0.01)]
-    return stated[0] if stated else float(f"{measured:.2g}")
-
-
-def _of_each_head(vector: Tensor) -> Tensor:
-    """``(dim,)`` where it is the same for all heads, else without the leading axes of size one."""
-    first = vector.flatten(0, -2)[0]
-    if torch.allclose(vector, first):
-        return first
-    return vector.reshape(vector.shape[next(axis for axis, size in enumerate(vector.shape) if size > 1) :])
+    return 0 if tuple(shape[:2]) == (tokens, batch) else None

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from normgeom.checks import Draws
+from normgeom.models.calls import evaluating, forward
 from normgeom.models.layouts import layout_of
-from normgeom.models.sites import evaluating, find_norms, forward
+from normgeom.models.sites import find_norms
 from normgeom.norms.formula import center, rate, widen
 
 if TYPE_CHECKING:

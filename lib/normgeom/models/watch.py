@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
+from normgeom.models.calls import by_its_modules
 from normgeom.models.sites import NormSite
 
 
@@ -16,8 +17,9 @@ def watch(
 ) -> Iterator[None]:
     """While the block runs, call ``callback(site, x_in, x_out)`` whenever a norm of ``sites`` runs.
 
-    The tensors are the norm's own, detached, on its device and in its dtype, ``(..., site.dim)``; whoever wants to keep
-    them copies them.  The hooks are removed on leaving, after an error too.
+    The tensors are the norm's own, detached, on its device and in its dtype, ``(..., site.dim)``, an axis of channels
+    moved to the end; whoever wants to keep them copies them.  Meanwhile torch runs neither its compiler nor its fast
+    path for encoders around the modules.  The hooks are removed on leaving, after an error too.
 
     Raises:
         ValueError: a site's module is not a part of ``model``.
@@ -31,13 +33,14 @@ def watch(
     def hook(site):
         def call(module, args, kwargs, output):
             x = next(iter((*args, *kwargs.values())))
-            callback(site, x.detach(), output.detach())
+            callback(site, site.vectors(x.detach()), site.vectors(output.detach()))
 
         return call
 
     handles = [site.module.register_forward_hook(hook(site), with_kwargs=True) for site in sites]
     try:
-        yield
+        with by_its_modules():
+            yield
     finally:
         for handle in handles:
             handle.remove()

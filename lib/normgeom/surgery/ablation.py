@@ -20,10 +20,10 @@ class Uncentered(nn.Module):
     def __init__(self, site: NormSite):
         super().__init__()
         self.weight, self.bias = (_acting(site, name) for name in ("weight", "bias"))
-        self.eps = site.eps
+        self.eps, self.axis = site.eps, site.axis
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.bias, self.eps)
+        return rms_norm(x.movedim(self.axis, -1), self.weight, self.bias, self.eps).movedim(-1, self.axis)
 
 
 def drop_mean_subtraction(

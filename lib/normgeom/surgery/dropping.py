@@ -9,9 +9,10 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from normgeom.models.calls import evaluating, forward
 from normgeom.models.layouts import layout_of
 from normgeom.models.modules import replace_module
-from normgeom.models.sites import evaluating, find_norms, forward
+from normgeom.models.sites import find_norms
 from normgeom.surgery.ablation import drop_mean_subtraction
 from normgeom.surgery.surgery import center_writers
 from normgeom.survey.survey import Survey

@@ -9,7 +9,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normgeom.models.sites import NormSite, evaluating, find_norms, forward
+from normgeom.models.calls import evaluating, forward
+from normgeom.models.sites import NormSite, find_norms
 
 ORDERS = ("smallest", "random", "largest")
 

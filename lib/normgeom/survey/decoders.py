@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normgeom.models.sites import NormSite, evaluating, find_norms, forward
+from normgeom.models.calls import evaluating, forward
+from normgeom.models.sites import NormSite, find_norms
 from normgeom.models.watch import watch
 from normgeom.norms.functions import check_floating, layer_norm
 

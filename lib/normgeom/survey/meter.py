@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from normgeom.models.sites import NormSite, forward
+from normgeom.models.calls import entries, forward
+from normgeom.models.sites import NormSite
 from normgeom.models.watch import watch
 from normgeom.survey.directions import Directions, seeded, signs
-from normgeom.survey.tally import SIDES, Tally, rows
+from normgeom.survey.padding import STREAMS, given_masks, listening, mask_of, token_ids, told_of_padding
+from normgeom.survey.tally import SIDES, Tally, apart, rows
 from normgeom.survey.vectors import drop_error, project
 
-STREAMS = ("", "decoder_")  # what the names of a batch's entries begin with
+_WAITING = 2**20  # products that wait for their statistics, 8 MB
 Look = Callable[[NormSite, tuple[Tensor, Tensor], Tensor, Tensor], None]
+
+
+class Projected(NamedTuple):
+    """What is taken at a norm while the model runs.
+
+    Attributes:
+        norm: its number.
+        parts: which of its rows stand first in a text, and the rest.
+        sides: of its inputs and of its outputs what :func:`normgeom.survey.vectors.project` gives.
+    """
+
+    norm: int
+    parts: tuple[Tensor, Tensor]
+    sides: tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 class Meter:
@@ -23,6 +40,7 @@ class Meter:
     def __init__(self, model: nn.Module, sites: list[NormSite], directions: Directions, pilot: Tensor | Mapping | None):
         self.model, self.sites, self.directions = model, sites, directions
         self._index = {site.name: i for i, site in enumerate(sites)}
+        self._told = told_of_padding(model)
         self._cached: dict[tuple, object] = {}
         self._matched = self._match(pilot) if directions.matched else {}
 
@@ -34,50 +52,71 @@ class Meter:
             TypeError: token ids that are no tensor or of a non-integer dtype.
         """
         seen: dict[int, Tally] = {}
-        counted = []
+        counted: list[int] = []
+        waiting: dict[tuple, list[Projected]] = {}  # norms of which statistics are taken at once
 
-        def tally(site: NormSite, parts: tuple[Tensor, Tensor], x_in: Tensor, x_out: Tensor) -> None:
+        def take() -> None:
+            for group in waiting.values():
+                for i, of_batch in zip([one.norm for one in group], apart(self._tally(group)), strict=True):
+                    seen[i] = seen[i].merged(of_batch) if i in seen else of_batch
+            waiting.clear()
+
+        def look(site: NormSite, parts: tuple[Tensor, Tensor], x_in: Tensor, x_out: Tensor) -> None:
             counted.append(sum(map(len, parts)))
-            i = self._index[site.name]
-            of_batch = Tally.of(self._sides(i, x_in, x_out), parts)
-            seen[i] = seen[i].merged(of_batch) if i in seen else of_batch
+            one = self._project(self._index[site.name], parts, x_in, x_out)
+            products = one.sides[0][0]
+            waiting.setdefault((id(parts), products.shape), []).append(one)
+            if products.numel() * sum(map(len, waiting.values())) > _WAITING:
+                take()
 
-        self._forward("batches", batch, tally)
-        ids, mask = token_ids(batch), _mask(batch, "")
-        if ids is None or mask is None:
-            return (counted or [0])[0], seen
-        return int(mask.sum()), seen  # the rows of the first norm may be heads
+        real = self._forward("batches", batch, look)
+        take()
+        return (counted or [0])[0] if real is None else int(real.sum()), seen  # rows of the first norm may be heads
 
-    def _forward(self, argument: str, batch: Tensor | Mapping, look: Look) -> None:
-        """Run the model; at each norm call ``look(site, rows first and rest, x_in, x_out)``."""
+    def _forward(self, argument: str, batch: Tensor | Mapping, look: Look) -> Tensor | None:
+        """Run the model; at each norm call ``look(site, rows first and rest, x_in, x_out)``.
+
+        Returns which tokens of the batch are not padding, where that is known.
+        """
         self._check(argument, batch)
+        masks = {**{stream: mask_of(batch, stream) for stream in STREAMS}, "images": None}
         ids = token_ids(batch)
         if ids is not None and ids.numel() == 0:
-            return
-        masks = {stream: _mask(batch, stream) for stream in STREAMS}
+            return masks[""]
         two_streams = getattr(getattr(self.model, "config", None), "is_encoder_decoder", False)
         known: dict[tuple, tuple[Tensor, Tensor]] = {}
 
+        def source(site: NormSite) -> str:
+            """Whose padding a norm sees."""
+            if site.images:
+                return "images"
+            within = [name for name in self._told if name in masks and site.name.startswith(f"{name}.")]
+            return within[0] if within else "decoder_" * (two_streams and "decoder" in site.name.split("."))
+
         def call(site: NormSite, x_in: Tensor, x_out: Tensor) -> None:
-            stream = "decoder_" if two_streams and "decoder" in site.name.split(".") else ""
-            key = (x_in.shape[:-1], site.token_axis, stream, _of_sums(x_in.device))
+            key = (x_in.shape[:-1], site.token_axis, source(site), _of_sums(x_in.device))
             if key not in known:
                 try:
-                    known[key] = tuple(part.to(key[-1]) for part in rows(*key[:2], masks[stream]))
+                    known[key] = tuple(part.to(key[-1]) for part in rows(*key[:2], masks[key[2]]))
                 except ValueError as error:
                     raise ValueError(f"{argument}: {site.name}: {error}") from None
             look(site, known[key], x_in, x_out)
 
-        with watch(self.model, self.sites, call):
+        told = {} if given_masks(batch) else self._told
+        with watch(self.model, self.sites, call), listening(told, masks.setdefault):
             forward(self.model, batch)
+        return masks[next((name for name in told if name in masks), "")]
 
     def _check(self, argument: str, batch: Tensor | Mapping) -> None:
         """Before a model gets them: on a GPU, a token id that it does not know ends the process."""
         config = getattr(self.model, "config", None)
+        for name, mask in given_masks(batch).items():
+            if len(shape := tuple(getattr(mask, "shape", ()))) != 2:
+                raise ValueError(f"{argument}: expected {name} (batch, length), got shape {shape}")
+        for name, mask in entries(batch).items():
+            if name.startswith("pixel") and name.endswith("mask") and isinstance(mask, Tensor) and not mask.all():
+                raise ValueError(f"{argument}: {name} marks padding of images, which is not left out; give whole ones")
         for stream in STREAMS:
-            mask = batch.get(f"{stream}attention_mask") if isinstance(batch, Mapping) else None
-            if mask is not None and len(shape := tuple(getattr(mask, "shape", ()))) != 2:
-                raise ValueError(f"{argument}: expected {stream}attention_mask (batch, length), got shape {shape}")
             ids = token_ids(batch, stream)
             if ids is not None and not isinstance(ids, Tensor):
                 raise TypeError(f"{argument}: expected token ids as a tensor, got {type(ids).__name__}")
@@ -90,22 +129,39 @@ class Meter:
                 raise ValueError(f"{argument}: expected token ids (batch, length), got shape {tuple(ids.shape)}")
             low, high = int(ids.min()), int(ids.max())
             if low < 0 or high >= vocabulary:
-                raise ValueError(f"{argument}: expected token ids from 0 to {vocabulary - 1}, got {low} to {high}")
+                raise ValueError(
+                    f"{argument}: expected token ids from 0 to {vocabulary - 1}, got {low} to {high}: the model's "
+                    f"vocabulary is of {vocabulary}; is the tokenizer another model's?"
+                )
 
-    def _sides(self, i: int, x_in: Tensor, x_out: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """For each side of a norm, cosines ``(k, n)`` and the statistics ``OF_VECTOR`` of its vectors ``(3, n)``."""
+    def _project(self, i: int, parts: tuple[Tensor, Tensor], x_in: Tensor, x_out: Tensor) -> Projected:
+        """What is left of the vectors at a norm when it has run."""
         device = _of_sums(x_in.device)
-        mean_column, gain_columns, gain = self._gain(i, device)
-        products_in, length_in, largest_in = project(x_in, torch.cat([self._units(i, "in", device), mean_column]))
-        products_out, length_out, largest_out = project(x_out, torch.cat([self._units(i, "out", device), gain_columns]))
-        error = drop_error(products_in[-1], length_in, (*products_out[-2:], length_out), gain)
-        return [
-            (products / length, torch.stack([length, (largest / length).square(), error]))
-            for products, length, largest in (
-                (products_in[:-1], length_in, largest_in),
-                (products_out[:-2], length_out, largest_out),
-            )
-        ]
+        sides = (project(x, self._columns(i, side, device)) for side, x in zip(SIDES, (x_in, x_out), strict=True))
+        return Projected(i, parts, tuple(sides))
+
+    def _tally(self, group: list[Projected]) -> Tally:
+        """Of several norms whose inputs lie alike, along a leading axis."""
+        (products_in, length_in, largest_in), (products_out, length_out, largest_out) = (
+            map(torch.stack, zip(*side, strict=True)) for side in zip(*(one.sides for one in group), strict=True)
+        )
+        gain = torch.stack([self._gain(one.norm, length_in.device)[1] for one in group], dim=1).unsqueeze(-1)
+        error = drop_error(
+            products_in[:, -1], length_in, (products_out[:, -2], products_out[:, -1], length_out), tuple(gain)
+        )
+        length, largest = (torch.stack(both, dim=1) for both in ((length_in, length_out), (largest_in, largest_out)))
+        cos = torch.stack([products_in[:, :-1], products_out[:, :-2]], dim=1) / length.unsqueeze(2)
+        shares = (largest / length).square()
+        return Tally.of(cos, torch.stack([length, shares, error.unsqueeze(1).expand_as(length)], dim=2), group[0].parts)
+
+    def _columns(self, i: int, side: str, device: torch.device) -> Tensor:
+        """The directions at one side of a norm, and what :func:`drop_error` asks for: 1/d, or gain and bias."""
+        key = ("columns", i, side, device)
+        if key not in self._cached:
+            more = torch.full((1, d := self.sites[i].dim), 1 / d, dtype=torch.float64, device=device)
+            more = more if side == "in" else self._gain(i, device)[0]
+            self._cached[key] = torch.cat([self._units(i, side, device), more])
+        return self._cached[key]
 
     def _units(self, i: int, side: str, device: torch.device) -> Tensor:
         """The directions, of length 1, at one side of a norm, ``(k, d)``."""
@@ -117,8 +173,11 @@ class Meter:
             self._cached[key] = torch.stack(units).to(device)
         return self._cached[key]
 
-    def _gain(self, i: int, device: torch.device) -> tuple[Tensor, Tensor, tuple]:
-        """What :func:`drop_error` needs of a norm: NaN where no mean is subtracted, or each head has its own gain."""
+    def _gain(self, i: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Gain and bias of a norm, and of these what :func:`drop_error` needs, ``(5,)``.
+
+        NaN where no mean is subtracted, or each head has its own gain.
+        """
         key = ("gain", i, device)
         if key not in self._cached:
             site = self.sites[i]
@@ -126,8 +185,8 @@ class Meter:
             both = torch.stack([site.weight, site.bias]) if known else torch.full((2, site.dim), torch.nan)
             both = both.double()
             (gain_square, gain_bias), (_, bias_square) = (both @ both.T).tolist()
-            mean = torch.full((1, site.dim), 1 / site.dim, dtype=torch.float64, device=device)
-            self._cached[key] = mean, both.to(device), (site.dim, site.eps, gain_square, gain_bias, bias_square)
+            numbers = (site.dim, site.eps, gain_square, gain_bias, bias_square)
+            self._cached[key] = both.to(device), torch.tensor(numbers, dtype=torch.float64, device=device)
         return self._cached[key]
 
     def _match(self, pilot: Tensor | Mapping) -> dict[tuple[int, str], dict[str, Tensor]]:
@@ -153,23 +212,6 @@ class Meter:
             raise ValueError("pilot: expected tokens that a norm sees, got none")
         lengths = {place: torch.linalg.vector_norm(total, dim=-1, keepdim=True) for place, total in sums.items()}
         return {place: dict(zip(names, total / lengths[place], strict=True)) for place, total in sums.items()}
-
-
-def token_ids(batch: Tensor | Mapping, stream: str = "") -> Tensor | None:
-    """Those of a batch; ``stream`` is one of :data:`STREAMS`, the second that of a decoder beside an encoder."""
-    if isinstance(batch, Mapping):
-        return batch.get(f"{stream}input_ids")
-    return None if stream else batch
-
-
-def _mask(batch: Tensor | Mapping, stream: str) -> Tensor | None:
-    """Which tokens are not padding, on the CPU."""
-    given = batch.get(f"{stream}attention_mask") if isinstance(batch, Mapping) else None
-    ids = token_ids(batch, stream)
-    if given is not None:
-        return given.bool().cpu()
-    counts = ids is not None and ids.dim() == 2 and not ids.is_floating_point()
-    return torch.ones(ids.shape, dtype=torch.bool) if counts else None
 
 
 def _of_sums(device: torch.device) -> torch.device:

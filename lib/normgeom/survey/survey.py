@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from normgeom.models.sites import evaluating, find_norms
+from normgeom.models.calls import evaluating
+from normgeom.models.sites import in_words, seen_norms
 from normgeom.survey import state
 from normgeom.survey.directions import Directions
 from normgeom.survey.meter import Meter
-from normgeom.survey.tally import OF_ANGLE, SIDES, Tally
+from normgeom.survey.tally import OF_ANGLE, SIDES, Tally, merged_each
 
 # What two surveys must share to be merged, and what a message calls it.
 _SHARED = {
@@ -47,8 +48,9 @@ class Survey:
         pilot: a batch as :meth:`run` takes it, run once for the matched directions.
 
     Raises:
-        ValueError: the model has no norms; there is no direction, or its name is none of these; a vector is not
-            one-dimensional, finite and non-zero, or fits no norm; a matched direction has no pilot.
+        TypeError: the model is no module; it needs an example and has none.
+        ValueError: the model has no norms that can be measured; there is no direction, or its name is none of these;
+            a vector is not one-dimensional, finite and non-zero, or fits no norm; a matched direction has no pilot.
 
     A vector with a NaN or Inf entry and a vector of length zero have no angle: they are counted apart
     (:meth:`excluded`) and enter no average.
@@ -72,9 +74,12 @@ class Survey:
         chosen = Directions(directions, seed, vectors)
         if chosen.matched and pilot is None:
             raise ValueError(f"pilot: expected a batch to match {chosen.matched[0]!r} with, got none")
-        found = find_norms(model, example_inputs)
+        found, others = seen_norms(model, example_inputs)
         if not found:
-            raise ValueError(f"model: this {type(model).__name__} runs no LayerNorm or RMSNorm")
+            which = f"that can be measured; seen: {in_words(others)}" if others else "in a module of its own"
+            raise ValueError(f"model: this {type(model).__name__} runs no LayerNorm or RMSNorm {which}")
+        if others:
+            warnings.warn(f"seen and not measured: {in_words(others)}", stacklevel=2)
         chosen.check_widths({site.dim for site in found})
         self.directions, self.seed = chosen.names, operator.index(seed)
         self.sites = [dict(site=s.name, kind=s.kind, dim=s.dim, directions=chosen.named(s.dim)) for s in found]
@@ -93,8 +98,9 @@ class Survey:
     ) -> Survey:
         """Measure every batch: token ids ``(batch, length)``, or a mapping passed as ``model(**batch)``.
 
-        Where a mapping has an ``attention_mask``, padding is not measured.  A batch enters the state when all of it
-        has been measured, so an interrupted run holds whole batches.
+        Padding is not measured where a mapping, or one within it, has an ``attention_mask`` or torch's
+        ``src_key_padding_mask``, or where the model makes one and tells a module of its own.  A batch enters the state
+        when all of it has been measured, so an interrupted run holds whole batches.
 
         Args:
             checkpoint: a file that takes the state after each batch.  Where it exists already, the batches that it
@@ -129,7 +135,7 @@ class Survey:
 
     def _measure(self, batch: Tensor | Mapping, digest: str) -> None:
         tokens, seen = self._meter.measure(batch)
-        merged = {i: self._tallies[i].merged(of_batch) for i, of_batch in seen.items()}
+        merged = merged_each({i: (self._tallies[i], of_batch) for i, of_batch in seen.items()})
         self._tallies = [merged.get(i, tally) for i, tally in enumerate(self._tallies)]
         self.tokens, self.batches, self.digest = self.tokens + tokens, self.batches + 1, digest
 
@@ -152,14 +158,17 @@ class Survey:
         """One row a (site, side, direction, positions).
 
         Columns: ``site``, ``side`` ("in" or "out"), ``direction``, ``positions`` ("first", "rest" or "all"; "first"
-        is empty where tokens come flattened), ``kind``, ``dim``, ``tokens``; ``mean_deg``, ``std_deg`` of the angle;
-        its quantiles ``q05_deg``, ``q50_deg``, ``q95_deg``: below the first lie 5 % of the vectors, those of a bin of
-        0.25 degrees taken as spread evenly over it (the inverse of the distribution function to a bin; not, as numpy's,
-        interpolated between two of few vectors); ``mean_abs_cos``;
-        ``occupancy`` = d·E[cos²] (eq-occupancy).  Of the vectors, whatever the direction: ``mean_norm``;
-        ``top_share``, the mean share of the squared length in the largest coordinate; ``drop_error``, the mean
-        change, relative to ‖γ⊙n‖, of the norm's output if it did not subtract the mean (eq-drop-error), NaN for
-        RMSNorm and where each head has a gain of its own.  Products and sums are float64.
+        is empty where tokens come flattened; of an image it is the class token, or empty), ``kind``, ``dim``,
+        ``tokens``; ``mean_deg``, ``std_deg`` of the angle; its quantiles ``q05_deg``, ``q50_deg``, ``q95_deg``;
+        ``mean_abs_cos``; ``occupancy`` = d·E[cos²] (eq-occupancy).  Of the vectors, whatever the direction:
+        ``mean_norm``; ``top_share``, the mean share of the squared length in the largest coordinate; ``drop_error``,
+        the mean change, relative to ‖γ⊙n‖, of the norm's output if it did not subtract the mean (eq-drop-error), NaN
+        for RMSNorm and where each head has a gain of its own.  Products and sums are float64.
+
+        The quantile q is the smallest angle of a counted vector that at least the share q of the vectors does not
+        exceed (``method="inverted_cdf"`` of ``numpy.quantile``), to the bin of 0.25 degrees.  A quantile that is
+        interpolated between two vectors, numpy's default, lies elsewhere between them, which shows where vectors are
+        few: among 24, neighbours may be degrees apart.
         """
         rows = []
         for site, tally in zip(self.sites, self._tallies, strict=True):
@@ -256,6 +265,8 @@ def _digest(before: str, batch: Tensor | Mapping) -> str:
         if isinstance(value, Tensor):
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
             digest.update(value.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
+        elif isinstance(value, Mapping):
+            digest.update(f"{name} {_digest('', value)}".encode())
         else:
             digest.update(f"{name} {value!r}".encode())
     return digest.hexdigest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -44,12 +44,25 @@ class Tally:
         return cls(*vars(moments).values(), counts, torch.zeros(len(SIDES), 2, dtype=torch.int64))
 
     @classmethod
-    def of(cls, sides: list[tuple[Tensor, Tensor]], parts: tuple[Tensor, Tensor]) -> Tally:
-        """One batch: for each side the cosines ``(direction, n)`` and :data:`OF_VECTOR` ``(3, n)`` of its rows.
+    def of(cls, cos: Tensor, of_vector: Tensor, parts: tuple[Tensor, Tensor]) -> Tally:
+        """One batch: the cosines ``(…, side, direction, n)`` and :data:`OF_VECTOR` ``(…, side, 3, n)`` of its rows.
 
         ``parts`` are the indices of the rows that stand first in a text and of the rest, as :func:`rows` gives them.
+        Leading axes, of several norms, stay in front of every field.
         """
-        return cls(*(torch.stack(field) for field in zip(*(_side(*side, parts) for side in sides), strict=True)))
+        angle, directions = torch.rad2deg(torch.acos(cos.clamp(-1, 1))), cos.shape[-2]
+        values, norm = torch.cat([angle, cos.square(), cos.abs(), of_vector], dim=-2), of_vector[..., 0, :]
+        measurable = torch.isfinite(norm) & (norm > 0)
+        moments, counts = [], []
+        for part in parts:
+            chosen = values[..., part]
+            keep = measurable[..., None, part] & torch.isfinite(chosen)
+            moments.append(Moments.of(chosen, keep))
+            counts.append(histogram(chosen[..., :directions, :], keep[..., :directions, :], **_BINS))
+        valid = norm[..., torch.cat(parts)]
+        excluded = torch.stack([(~torch.isfinite(valid)).sum(-1), (valid == 0).sum(-1)], dim=-1)
+        fields = (torch.stack(field, dim=-2) for field in zip(*(vars(part).values() for part in moments), strict=True))
+        return cls(*fields, torch.stack(counts, dim=-3), excluded)
 
     @property
     def moments(self) -> Moments:
@@ -75,20 +88,26 @@ class Tally:
         return quantiles(self.counts, _BINS["low"], _BINS["high"], torch.tensor(q, dtype=torch.float64))
 
 
-def _side(cos: Tensor, of_vector: Tensor, parts: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-    angle = torch.rad2deg(torch.acos(cos.clamp(-1, 1)))
-    values, norm = torch.cat([angle, cos.square(), cos.abs(), of_vector]), of_vector[0]
-    measurable = torch.isfinite(norm) & (norm > 0)
-    moments, counts = [], []
-    for part in parts:
-        chosen = values[:, part]
-        keep = measurable[part] & torch.isfinite(chosen)
-        moments.append(Moments.of(chosen, keep))
-        counts.append(histogram(chosen[: len(cos)], keep[: len(cos)], **_BINS))
-    valid = norm[torch.cat(parts)]
-    excluded = torch.stack([(~torch.isfinite(valid)).sum(), (valid == 0).sum()])
-    fields = (torch.stack(field) for field in zip(*(vars(part).values() for part in moments), strict=True))
-    return *fields, torch.stack(counts), excluded
+def apart(tally: Tally) -> list[Tally]:
+    """Those of several norms, which stand together along a leading axis."""
+    return [Tally(*of_one) for of_one in zip(*(getattr(tally, field.name) for field in fields(tally)), strict=True)]
+
+
+def together(tallies: Sequence[Tally]) -> Tally:
+    """Those of several norms with the same number of directions, along a leading axis."""
+    return Tally(*(torch.stack([getattr(tally, field.name) for tally in tallies]) for field in fields(Tally)))
+
+
+def merged_each(pairs: Mapping[int, tuple[Tally, Tally]]) -> dict[int, Tally]:
+    """The tallies of each pair as one; all pairs of one shape and device at once."""
+    alike: dict[tuple, list[int]] = {}
+    for i, (mine, other) in pairs.items():
+        alike.setdefault((mine.counts.shape, mine.counts.device, other.counts.device), []).append(i)
+    found = {}
+    for group in alike.values():
+        mine, others = (together(part) for part in zip(*(pairs[i] for i in group), strict=True))
+        found |= zip(group, apart(mine.merged(others)), strict=True)
+    return found
 
 
 def rows(lead: torch.Size, token_axis: int | None, mask: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -40,6 +40,8 @@ def drop_error(mean: Tensor, length: Tensor, output: tuple[Tensor, Tensor, Tenso
         output: of the outputs y, each ``(n,)``: products with γ and with β, and length.
         gain: of the norm: ``(d, ε, ‖γ‖², γ·β, ‖β‖²)``.
 
+    Of several norms at once, all are ``(norms, n)``, those of ``gain`` ``(norms, 1)``.
+
     Returns:
         ``(n,)``; NaN where the output is β alone, or the input constant, to the rounding of float32.
     """

@@ -9,7 +9,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normgeom.models.sites import NormSite, evaluating, find_norms
+from normgeom.models.calls import evaluating
+from normgeom.models.sites import NormSite, find_norms
 from normgeom.models.watch import watch
 from normgeom.norms.formula import center
 from normgeom.survey.survey import Survey

@@ -460,6 +460,16 @@ def test_a_model_that_does_not_read_one_text(run, tmp_path, family):
         run(tmp_path / "out", model=str(tmp_path / family))
 
 
+def test_a_window_that_the_configuration_calls_otherwise(run, tmp_path):
+    """MPT's max_seq_len; nothing of it is in the names that most models share."""
+    tiny("mpt", vocab_size=256, max_seq_len=48).save_pretrained(tmp_path / "mpt")
+    found = run(tmp_path / "out", model=str(tmp_path / "mpt"), length=None, tokens=96)
+    assert found["asked"]["windows"]["length"] == 48, "512 asked of a model that takes 48?"
+    with pytest.raises(ValueError, match=r"^length: expected at most 48, which the model takes, got 64$"):
+        run(tmp_path / "more", model=str(tmp_path / "mpt"), length=64)
+    assert not (tmp_path / "more").exists()
+
+
 def test_a_corpus_of_less_than_a_window(run, tmp_path):
     (tmp_path / "short.txt").write_text("x" * 15)
     with pytest.raises(ValueError, match=r"^corpus: expected .*short.txt to hold a window of 16 tokens, it has fewer"):

@@ -8,6 +8,7 @@ from norm_checks import close, draw
 from tiny_models import FAMILIES, Apply, randomise_norms, tiny, token_ids
 from torch import nn
 
+pytestmark = pytest.mark.filterwarnings("ignore:seen and not measured")
 LENGTH = 7
 IMAGES = {"vit": 8, "dinov2": 8, "swin": 8, "convnextv2": 16, "clip_vision": 8, "siglip_vision": 8}
 IDS = {"input_ids": token_ids(2, LENGTH)}
@@ -72,6 +73,8 @@ def test_every_site(family):
             f"{norm.name}: ε = {site.eps}, not {norm.eps}. The configuration's, not the acting?"
         )
         assert site.token_axis == norm.axis, f"{norm.name}: positions on axis {site.token_axis}. Heads or texts?"
+        assert site.axis == norm.channels, f"{norm.name}: vectors along axis {site.axis}"
+        assert site.images == (family in IMAGES), f"{norm.name}: a text taken for an image, or the other way round"
         close(site.weight, norm.gain_of(module), 1e-4, f"{norm.name}: gain", f"It is made as {norm.gain}.")
         close(site.bias, norm.bias_of(module), 1e-4, f"{norm.name}: bias", "That of the first head? None for zeros?")
         assert site.weight.dtype == site.bias.dtype == torch.float32
@@ -92,7 +95,7 @@ def test_a_site_predicts_its_module(family):
     def check(site, x, y):
         seen.append(site.name)
         normalise = ng.layer_norm if site.kind == "layer" else ng.rms_norm
-        for factor, output in ((1.0, y), (1e-3, site.module.forward(1e-3 * x))):
+        for factor, output in ((1.0, y), (1e-3, site.vectors(site.module.forward(1e-3 * x.movedim(-1, site.axis))))):
             got = normalise(factor * x, eps=site.eps) * site.weight + site.bias
             close(got, output, 2e-3, f"{site.name}, input times {factor}", "Gated? ε, gain or kind read wrongly?")
 

@@ -8,6 +8,7 @@ from normgeom.models.sites import NormSite
 from tiny_models import VOCABULARY, Apply, tiny, token_ids
 from torch import nn
 
+pytestmark = pytest.mark.filterwarnings("ignore:seen and not measured")
 ROWS = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
 
 

@@ -21,6 +21,15 @@ from tiny_models import tiny, token_ids
 from torch import nn
 
 
+@pytest.mark.parametrize("family", ["gpt2", "qwen3", "albert", "chameleon"])
+def test_statistics_of_many_norms_at_once_are_those_of_each(family, monkeypatch):
+    """Whether norms wait for each other or not; a norm that runs twice in a batch too."""
+    model, batches = tiny(family), [token_ids(3, 7), token_ids(2, 5, seed=1)]
+    at_once = survey(model, batches).table()
+    monkeypatch.setattr("normgeom.survey.meter._WAITING", 0)
+    same_tables(at_once, survey(model, batches).table(), tol=1e-12, quantiles=0)
+
+
 def test_every_row_of_the_table_directly():
     model = tiny("gpt2").double()
     batches = [token_ids(3, 12, seed=i) for i in range(3)]

@@ -152,6 +152,12 @@ def test_token_ids_of_a_decoder_are_checked_too():
         survey(model, [dict(input_ids=torch.tensor([[1, 20]]), decoder_input_ids=torch.tensor([[10]]))])
 
 
+def test_a_tokenizer_of_another_model_is_named(model):
+    message = rf"got 1 to {VOCABULARY}: the model's vocabulary is of {VOCABULARY}; is the tokenizer another model's\?$"
+    with pytest.raises(ValueError, match=message):
+        survey(model, [TOO_LARGE])
+
+
 @pytest.mark.parametrize("batches", [BATCHES[0], dict(input_ids=BATCHES[0])], ids=["a tensor", "a mapping"])
 def test_one_batch_that_is_in_no_list(model, batches):
     s = ng.Survey(model)

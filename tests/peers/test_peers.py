@@ -1,0 +1,253 @@
+"""find_norms and a survey on the models of other packages, random weights, against counts made by hand."""
+
+from collections import Counter
+from typing import NamedTuple
+
+import normgeom as ng
+import pytest
+import torch
+import transformers
+from normgeom.models.sites import seen_norms
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+IDS = torch.randint(2, 64, (2, 11), generator=torch.Generator().manual_seed(0))
+VOCABULARY, WIDTH = 64, 32
+
+
+def images(size, channels=3):
+    return torch.randn(2, channels, size, size, generator=torch.Generator().manual_seed(0))
+
+
+def timm(name, size=64, **settings):
+    def make(package):
+        return package("timm").create_model(name, pretrained=False, **settings).eval(), images(size)
+
+    return make
+
+
+def torchvision(name, *sizes, size=64):
+    def make(package):
+        return getattr(package("torchvision.models"), name)(*sizes).eval(), images(size)
+
+    return make
+
+
+def x_transformers(**settings):
+    def make(package):
+        theirs = package("x_transformers")
+        layers = theirs.Decoder(dim=WIDTH, depth=2, heads=4, **settings)
+        return theirs.TransformerWrapper(num_tokens=VOCABULARY, max_seq_len=64, attn_layers=layers).eval(), IDS
+
+    return make
+
+
+def unet(package):
+    model = package("diffusers").UNet2DConditionModel(
+        sample_size=16,
+        in_channels=4,
+        out_channels=4,
+        layers_per_block=1,
+        block_out_channels=(32, 64),
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        cross_attention_dim=WIDTH,
+        norm_num_groups=8,
+    )
+    times, text = torch.tensor([1, 2]), torch.randn(2, 7, WIDTH)
+    return model.eval(), dict(sample=images(16, 4), timestep=times, encoder_hidden_states=text)
+
+
+def diffusion_transformer(package):
+    model = package("diffusers").DiTTransformer2DModel(
+        num_attention_heads=2,
+        attention_head_dim=8,
+        in_channels=4,
+        num_layers=2,
+        sample_size=8,
+        num_embeds_ada_norm=10,
+        norm_num_groups=8,
+    )
+    numbers = torch.tensor([1, 2])
+    return model.eval(), dict(hidden_states=images(8, 4), timestep=numbers, class_labels=numbers)
+
+
+def gpt2():
+    ends = dict(bos_token_id=None, eos_token_id=None)
+    config = transformers.GPT2Config(n_layer=3, n_embd=WIDTH, n_head=4, vocab_size=VOCABULARY, n_positions=64, **ends)
+    return transformers.GPT2LMHeadModel(config).eval()
+
+
+def bridge(package):
+    package("transformer_lens")
+    sources = package("transformer_lens.model_bridge.sources")
+    model = gpt2()
+    return sources.build_bridge_from_module(model, "GPT2LMHeadModel", hf_config=model.config).eval(), IDS
+
+
+def within_the_bridge(package):
+    return bridge(package)[0].original_model, IDS
+
+
+def traced(package):
+    return package("nnsight").NNsight(gpt2())._module, IDS
+
+
+def clip(package):
+    sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
+    config = transformers.CLIPConfig(
+        text_config=dict(sizes, vocab_size=VOCABULARY, eos_token_id=1),
+        vision_config=dict(sizes, image_size=16, patch_size=4),
+        projection_dim=16,
+    )
+    mask = torch.ones_like(IDS)
+    mask[1, 4:] = 0
+    return transformers.CLIPModel(config).eval(), dict(input_ids=IDS, attention_mask=mask, pixel_values=images(16))
+
+
+def convnext(package):
+    config = transformers.ConvNextConfig(depths=[1, 1, 1, 1], hidden_sizes=[8, 16, 24, 32])
+    return transformers.ConvNextModel(config).eval(), images(64)
+
+
+def encoder(package):
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    mask = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]]).bool()
+    return torch.nn.TransformerEncoder(layer, 2).eval(), dict(src=torch.randn(2, 5, 16), src_key_padding_mask=mask)
+
+
+class Counted(NamedTuple):
+    """A model and what its source says of it.
+
+    Attributes:
+        make: the model, and what it takes.
+        norms: how many LayerNorms and RMSNorms of single vectors it runs.
+        others: what else of norms it runs, by name.
+        channels_first: how many of the norms have the vectors along axis 1.
+        first: how many vectors in all stand first in a text or are class tokens, where two of them run.
+    """
+
+    make: object
+    norms: int
+    others: dict[str, int] | None = None
+    channels_first: int = 0
+    first: int = 0
+
+
+BATCH = "BatchNorm"
+MODELS = {
+    # rows of the table that were wrong: padded images, gates, channels first, the fast path
+    "CLIP, padded texts": Counted(clip, 11, first=2 * 10),  # 5 of texts; of 6 of images the last sees pooled vectors
+    # 4 stages of one block: embedding, 4 blocks, 3 between, the last on the mean
+    "ConvNeXt, transformers": Counted(convnext, 9, channels_first=4),
+    "ConvNeXt, torchvision": Counted(torchvision("convnext_tiny"), 23, channels_first=5),  # 1 + 18 + 3 + 1
+    "ConvNeXt, timm": Counted(timm("convnext_atto"), 17, channels_first=17),  # 1 + 12 + 3 + 1, all of channels
+    # groups: 8 residual blocks of 2, 4 attentions of 1, one at the end; vectors: 3 in each of the 4 attentions
+    "UNet, diffusers": Counted(unet, 12, {"GroupNorm": 21}),
+    "torch's encoder, post-norm, padding": Counted(encoder, 4, first=2 * 4),
+    "bridge of TransformerLens": Counted(bridge, 7, first=2 * 7),
+    "within the bridge": Counted(within_the_bridge, 7, first=2 * 7),
+    "nnsight's inner model": Counted(traced, 7, first=2 * 7),
+    # and others of the packages
+    "ViT, timm": Counted(timm("vit_tiny_patch16_224", 224), 25, first=2 * 25),  # 2 · 12 + 1
+    "Swin, timm": Counted(timm("swin_tiny_patch4_window7_224", 224), 29),  # 1 + 2 · 12 + 3 + 1
+    "EVA-02, timm": Counted(timm("eva02_tiny_patch14_224", 224), 25, first=2 * 24),  # 2 · 12, one on the mean
+    "MLP-Mixer, timm": Counted(timm("mixer_s32_224", 224), 17),  # 2 · 8 + 1
+    "PoolFormer, timm": Counted(
+        timm("poolformer_s12"), 1, {"GroupNorm1": 24}, channels_first=1
+    ),  # 2 · 12, one on the mean
+    "CoAtNet, timm": Counted(timm("coatnet_pico_rw_224", 224), 15, {BATCH: 16}, channels_first=15),  # 2 · 7 + 1
+    "ResNet, timm": Counted(timm("resnet18"), 0, {BATCH: 20}),
+    "ViT, torchvision": Counted(torchvision("VisionTransformer", 32, 8, 2, 2, 16, 32, size=32), 5, first=2 * 5),
+    "Swin, torchvision": Counted(
+        torchvision("SwinTransformer", [4, 4], 16, [1, 1], [2, 2], [2, 2], size=32), 7
+    ),  # 1 + 2 · 2 + 1 + 1
+    "ResNet, torchvision": Counted(torchvision("resnet18"), 0, {BATCH: 20}),
+    "EfficientNet, torchvision": Counted(torchvision("efficientnet_b0"), 0, {BATCH: 49}),
+    "x-transformers": Counted(x_transformers(), 5, first=2 * 5),
+    "x-transformers, RMSNorm": Counted(x_transformers(use_rmsnorm=True), 5, first=2 * 5),
+    "x-transformers, without gains": Counted(x_transformers(use_simple_rmsnorm=True), 5, first=2 * 5),
+    "x-transformers, one gain": Counted(x_transformers(use_scalenorm=True), 5, first=2 * 5),
+    "x-transformers, sandwich": Counted(x_transformers(sandwich_norm=True), 9, first=2 * 9),
+    "x-transformers, post-norm": Counted(x_transformers(pre_norm=False), 4, first=2 * 4),
+    "x-transformers, tanh": Counted(x_transformers(use_dynamic_tanh=True), 0),
+    "DiT, diffusers": Counted(diffusion_transformer, 5),  # 2 · 2 + 1
+}
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_counts(package, model):
+    network, example = model.make(package)
+    sites, others = seen_norms(network, example)
+    assert len(sites) == model.norms, [site.name for site in sites]
+    assert Counter(other.kind for other in others) == (model.others or {}), others
+    assert sum(site.axis == 1 for site in sites) == model.channels_first
+    if not sites:
+        return
+    table = ng.Survey(network, ["uniform"], example_inputs=example).run([example], progress=False).table()
+    counted = table.query("side == 'in'").groupby("positions").tokens
+    assert counted.sum()["first"] == model.first, "a row of an image, a place or a head taken for the first position?"
+    assert counted.min()["all"] > 0
+
+
+def test_sentence_transformers(package, tmp_path):
+    """The mask is not at the top of the batch: padding is left out as from the model within."""
+    theirs = package("sentence_transformers")
+    modules = package("sentence_transformers.models")
+    sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
+    transformers.BertModel(transformers.BertConfig(vocab_size=VOCABULARY, **sizes)).save_pretrained(tmp_path)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(VOCABULARY - 5))]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    transformers.BertTokenizerFast(vocab={w: i for i, w in enumerate(words)}).save_pretrained(tmp_path)
+    reader = modules.Transformer(str(tmp_path))
+    model = theirs.SentenceTransformer(modules=[reader, modules.Pooling(WIDTH)], device="cpu").eval()
+    inner = reader.auto_model if hasattr(reader, "auto_model") else reader.model
+    mask = torch.ones_like(IDS)
+    mask[1, 4:] = 0
+    batch = dict(input_ids=IDS, attention_mask=mask)
+    whole = ng.Survey(model, ["uniform"], example_inputs={"input": batch}).run([{"input": batch}], progress=False)
+    assert len(whole.sites) == 5 and whole.tokens == 15
+    assert set(batch) == {"input_ids", "attention_mask"}, "what it was given has been changed"
+    alone = ng.Survey(inner, ["uniform"]).run([batch], progress=False)
+    assert whole.table().drop(columns="site").equals(alone.table().drop(columns="site"))
+
+
+def test_a_language_model_of_nnsight(package):
+    """It is no module: an error says which of its attributes is."""
+    nnsight, tokenizers = package("nnsight"), package("tokenizers")
+    words = tokenizers.models.WordLevel({str(i): i for i in range(VOCABULARY)}, unk_token="0")
+    reader = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(words))
+    model = nnsight.LanguageModel(gpt2(), tokenizer=reader)
+    with pytest.raises(
+        TypeError, match=r"^model: expected a torch\.nn\.Module, got a LanguageModel; .* pass its \._mod"
+    ):
+        ng.find_norms(model, IDS)
+    assert len(ng.find_norms(model._module, IDS)) == 7
+
+
+@pytest.mark.parametrize(("family", "runs", "gated"), [("Mamba2", 3, 2), ("Qwen3Next", 7, 1)])
+def test_gated_norms_are_named(family, runs, gated):
+    """Of Mamba2 3 of 5, of Qwen3-Next 7 of 8: the others are given a gate."""
+    shared = dict(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, bos_token_id=None, eos_token_id=None)
+    of_each = {
+        "Mamba2": dict(state_size=8, num_heads=8, head_dim=8, n_groups=1),
+        "Qwen3Next": dict(
+            intermediate_size=48,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,
+            num_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=16,
+            shared_expert_intermediate_size=16,
+            layer_types=["linear_attention", "full_attention"],
+            linear_num_value_heads=4,
+            linear_num_key_heads=2,
+            linear_key_head_dim=8,
+            linear_value_head_dim=8,
+        ),
+    }
+    config = getattr(transformers, f"{family}Config")(**shared, pad_token_id=None, **of_each[family])
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    sites, others = seen_norms(model, IDS)
+    assert (len(sites), len(others)) == (runs, gated)
+    assert {other.reason for other in others} == {"with a gate or the like as a second input"}
