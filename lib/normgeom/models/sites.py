@@ -87,8 +87,8 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
         a list of :class:`NormSite`; empty where the model runs no norm.  Each module stands once, with the shape of
         its first call.  What else was seen of norms, such as those over a batch or over groups of channels, gated ones
         (Mamba2's, Qwen3-Next's), and those that the example does not run, is named by a warning, with the reason, and
-        by :func:`other_norms`.  What no module's input and output show is not seen: a norm in plain arithmetic that is
-        written out within a larger module, or whose gain is zero everywhere.
+        by ``normgeom.models.sites.other_norms``.  What no module's input and output show is not seen: a norm in plain
+        arithmetic that is written out within a larger module, or whose gain is zero everywhere.
 
     Raises:
         TypeError: ``model`` is no module; no example was given and none can be made for this model.
@@ -116,7 +116,7 @@ def in_words(others: Sequence[OtherNorm]) -> str:
 
 
 def seen_norms(model: nn.Module, example_inputs: Tensor | Mapping | None) -> tuple[list[NormSite], list[OtherNorm]]:
-    """What :func:`find_norms` and :func:`other_norms` give, of one run."""
+    """What :func:`find_norms` and ``normgeom.models.sites.other_norms`` give, of one run."""
     _check_module(model)
     inputs = _example(model) if example_inputs is None else example_inputs
     batch, tokens = _sizes(inputs)
