@@ -4,7 +4,10 @@
   const fit = () => {
     const wide = [...document.querySelectorAll(".bd-article div.math")].filter((box) => box.checkVisibility());
     for (const box of wide) box.style.fontSize = "";
-    const ratios = wide.map((box) => box.clientWidth / box.scrollWidth);
+    // MathJax's own box scrolls too, and is narrower where the number stands beside it.
+    const needs = (box) => Math.max(box.scrollWidth, ...[...box.querySelectorAll("mjx-container")].map(
+      (set) => set.scrollWidth + box.clientWidth - set.clientWidth));
+    const ratios = wide.map((box) => box.clientWidth / needs(box));
     wide.forEach((box, i) => {
       if (ratios[i] < 1) box.style.fontSize = `${Math.floor(100 * Math.max(LEAST, 0.99 * ratios[i]))}%`;
     });

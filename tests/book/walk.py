@@ -38,8 +38,9 @@ GLARING = """() => [...document.querySelectorAll('.bd-article :is(img, .plotly-f
     .filter(e => e.checkVisibility() && !getComputedStyle(e).filter.includes('invert'))
     .map(e => e.alt || e.className)"""
 CUT = """() => [...document.querySelectorAll('.bd-article div.math')]
+    .flatMap(box => [box, ...box.querySelectorAll('mjx-container')])
     .filter(box => box.checkVisibility() && box.scrollWidth > box.clientWidth + 1)
-    .map(box => `${box.id || 'a formula'} (${box.scrollWidth} in ${box.clientWidth})`)"""
+    .map(box => `${box.closest('div.math').id || 'a formula'} (${box.scrollWidth} in ${box.clientWidth})`)"""
 OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 SHOWN = "() => [...document.querySelectorAll('.explore img')].filter(image => !image.hidden).map(image => image.alt)"
 CAMERA = "() => JSON.stringify(document.querySelector('.js-plotly-plot')._fullLayout.scene._scene.getCamera().eye)"

@@ -31,7 +31,7 @@ def mark(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
     for node in doctree.findall(lambda node: isinstance(node, nodes.Element) and node.get("label") in entries):
         if "countertype" in node and (words := list(_words(entries[node["label"]], link))):
-            node += nodes.raw(text=f'<p class="marks">{" · ".join(words)}</p>', format="html")
+            node += nodes.raw(text=f'<div class="marks">{" · ".join(words)}</div>', format="html")
 
 
 def _words(entry: dict, link) -> Iterator[str]:
