@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 
 import torch
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
-from normgeom.models.layouts import Layout, layout_of
 from normgeom.models.modules import replace_module
-from normgeom.norms.functions import LayerNorm, RMSNorm
+from normgeom.norms.functions import RMSNorm
+from normgeom.surgery.flow import Flow, Seen, StreamNorm, check_present, find_flow
+from normgeom.surgery.trace import READS, WRITES, Matrix, matrix_of
 
-_INPUT_AXIS = {nn.Linear: 1, Conv1D: 0}  # of a weight, the axis that the module's input runs along
-_OUTPUT_AXIS = {nn.Linear: 0, Conv1D: 1, nn.Embedding: 1}
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_BOUND = 1e-10  # in float64, of the change of an output over the largest
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,9 @@ class Change:
         return f"{self.name}: {self.what}"
 
 
-def fold_norms(model: nn.Module, dry_run: bool = False) -> nn.Module | list[Change]:
+def fold_norms(
+    model: nn.Module, dry_run: bool = False, example_inputs: Tensor | Mapping | None = None
+) -> nn.Module | list[Change]:
     r"""Move gain and bias of each norm of the stream into the modules that read it; what the model computes stays.
 
     A reader :math:`W(\gamma\odot n+\beta)+b` becomes :math:`(W\operatorname{diag}\gamma)\,n+(b+W\beta)`
@@ -45,20 +46,26 @@ def fold_norms(model: nn.Module, dry_run: bool = False) -> nn.Module | list[Chan
     gets its own.  Where the gain that acts is ``1 + weight`` (Gemma), that sum is folded and ``weight`` becomes 0.
 
     Args:
-        model: LayerNorm or RMSNorm, with a ``normgeom.models.layouts.layout_of``.  Changed in place.
+        model: LayerNorm or RMSNorm; changed in place.  Where no ``normgeom.models.layouts.layout_of`` says who writes
+            to its stream and who reads it, a float64 copy with drawn weights is run and watched
+            (``normgeom.surgery.flow.seen_flow``), and changed first: what it computes may not change by more than 1e-10
+            of its largest output.
         dry_run: change nothing and list what would be changed.
+        example_inputs: what that copy is run on; as in :func:`normgeom.find_norms`.
 
     Returns:
         the model, or the list of ``Change``.  Products are float64 and cast once to the parameter's dtype.
 
     Raises:
-        ValueError: the model has no layout, or a tensor of it cannot be changed: quantised, on the meta device, spread
-            over several devices, shared by several modules.  Nothing has been changed then.
+        ValueError: no norm reads a stream of which all is known; or a tensor cannot be changed: quantised, on the meta
+            device, spread over several devices, shared by several modules.  Nothing has been changed then.
     """
-    return _operate(model, (_untying, _folding), dry_run)
+    return _operate(model, (_untying, _folding), dry_run, example_inputs)
 
 
-def center_writers(model: nn.Module, dry_run: bool = False) -> nn.Module | list[Change]:
+def center_writers(
+    model: nn.Module, dry_run: bool = False, example_inputs: Tensor | Mapping | None = None
+) -> nn.Module | list[Change]:
     r"""Take the mean out of everything that writes to the residual stream of a pre-norm LayerNorm model.
 
     Embeddings, output matrices and their biases become :math:`\Pi W` and :math:`\Pi b` (eq-center-writers).  Each
@@ -66,7 +73,7 @@ def center_writers(model: nn.Module, dry_run: bool = False) -> nn.Module | list[
     norm the stream is now orthogonal to 1, up to rounding.  A head that shares the embedding's weight gets its own.
 
     Args:
-        model, dry_run: as in :func:`fold_norms`.
+        model, dry_run, example_inputs: as in :func:`fold_norms`.
 
     Returns:
         the model, or the list of ``Change``.
@@ -75,10 +82,12 @@ def center_writers(model: nn.Module, dry_run: bool = False) -> nn.Module | list[
         ValueError: as in :func:`fold_norms`; also where a norm of the stream is no LayerNorm: if nothing subtracts the
             component along 1, it is part of what the model computes.
     """
-    return _operate(model, (_untying, _centering), dry_run)
+    return _operate(model, (_untying, _centering), dry_run, example_inputs)
 
 
-def to_rms_norm(model: nn.Module, dry_run: bool = False) -> nn.Module | list[Change]:
+def to_rms_norm(
+    model: nn.Module, dry_run: bool = False, example_inputs: Tensor | Mapping | None = None
+) -> nn.Module | list[Change]:
     r"""Turn a pre-norm LayerNorm model into an RMSNorm model that computes the same (thm-to-rms-norm).
 
     :math:`\mathrm{LN}_\varepsilon(x)=\mathrm{RMSNorm}_\varepsilon(\Pi x)` with the same ε.  :func:`fold_norms` empties
@@ -92,7 +101,7 @@ def to_rms_norm(model: nn.Module, dry_run: bool = False) -> nn.Module | list[Cha
     reads.
 
     Args:
-        model, dry_run: as in :func:`fold_norms`.
+        model, dry_run, example_inputs: as in :func:`fold_norms`.
 
     Returns:
         the model, or the list of ``Change``.
@@ -100,7 +109,7 @@ def to_rms_norm(model: nn.Module, dry_run: bool = False) -> nn.Module | list[Cha
     Raises:
         ValueError: as in :func:`center_writers`.
     """
-    return _operate(model, (_untying, _folding, _centering, _swapping), dry_run)
+    return _operate(model, (_untying, _folding, _centering, _swapping), dry_run, example_inputs)
 
 
 def refusal(model: nn.Module) -> str | None:
@@ -117,7 +126,9 @@ def match_converted(model: nn.Module, names: Container[str]) -> nn.Module:
 
     Its values are not those: a state dict is to be loaded, in which ``names`` tells the biases that are new.
     """
-    return _operate(model, (_untying, partial(_making_biases, names), _swapping), dry_run=False)
+    flow = find_flow(model)
+    flow = flow.flow if isinstance(flow, Seen) else flow
+    return apply(model, _changes(model, flow, (_untying, partial(_making_biases, names), _swapping)), dry_run=False)
 
 
 def apply(model: nn.Module, changes: list[Change], dry_run: bool) -> nn.Module | list[Change]:
@@ -130,153 +141,184 @@ def apply(model: nn.Module, changes: list[Change], dry_run: bool) -> nn.Module |
     return model
 
 
-def check_present(model: nn.Module) -> None:
-    """Raise a ValueError unless all parameters are there, on one device."""
-    devices = sorted({str(parameter.device) for parameter in model.parameters()})
-    if len(devices) != 1 or devices == ["meta"]:
-        raise ValueError(f"model: expected all its parameters on one device that holds data, got {', '.join(devices)}")
+Step = Callable[[nn.Module, Flow], list[Change]]
 
 
-Step = Callable[[nn.Module, Layout], list[Change]]
-
-
-def _operate(model: nn.Module, steps: tuple[Step, ...], dry_run: bool) -> nn.Module | list[Change]:
+def _operate(
+    model: nn.Module, steps: tuple[Step, ...], dry_run: bool, example_inputs: Tensor | Mapping | None
+) -> nn.Module | list[Change]:
     """All that can be refused is refused while the changes are listed."""
-    layout = layout_of(model)
-    _check_tensors(model, layout)
-    return apply(model, [change for step in steps for change in step(model, layout)], dry_run)
-
-
-def _check_tensors(model: nn.Module, layout: Layout) -> None:
     check_present(model)
-    if getattr(model.config, "quantization_config", None) is not None:
+    found = find_flow(model, example_inputs, centred=_centering in steps)
+    changes = _changes(model, found.flow if isinstance(found, Seen) else found, steps)
+    if isinstance(found, Seen):
+        _try(found, steps)
+    return apply(model, changes, dry_run)
+
+
+def _changes(model: nn.Module, flow: Flow, steps: tuple[Step, ...]) -> list[Change]:
+    _check_tensors(model, flow)
+    return [change for step in steps for change in step(model, flow)]
+
+
+def _try(seen: Seen, steps: tuple[Step, ...]) -> None:
+    """Change the copy that was seen; a ValueError unless it computes what it did."""
+    before = seen.answer()
+    apply(seen.drawn, _changes(seen.drawn, seen.flow, steps), dry_run=False)
+    off = [(x - y).abs().max() / y.abs().max() for x, y in zip(seen.answer(), before, strict=True)]
+    if not (found := float(torch.stack(off).max())) <= _BOUND:
+        raise ValueError(
+            f"model: a copy of this {type(seen.drawn).__name__} with drawn weights computes something else when changed: "
+            f"its output differs by {found:.1e} of the largest, expected {_BOUND:g} at most; it does more than a run shows"
+        )
+
+
+def _check_tensors(model: nn.Module, flow: Flow) -> None:
+    check_present(model)
+    if getattr(getattr(model, "config", None), "quantization_config", None) is not None:
         raise ValueError("model: expected weights that are not quantised, its configuration says how they are")
-    readers = [(pair, _INPUT_AXIS) for _, _, pairs in layout.readers_of(model) for pair in pairs]
-    for (name, module), axes in [*readers, *((pair, _OUTPUT_AXIS) for pair in layout.writers_of(model))]:
-        if not any(isinstance(module, known) for known in axes) or module.weight.dtype not in _DTYPES:
-            weight = getattr(module, "weight", None)
+    read = ((name, READS) for norm in flow.norms for name in norm.readers)
+    for name, kinds in (*read, *((name, WRITES) for name in flow.writers)):
+        module = model.get_submodule(name)
+        matrix = matrix_of(module, kinds)
+        weight = matrix and _tensor(module, matrix.weight)
+        if weight is None or weight.dtype not in _DTYPES:
             raise ValueError(
-                f"model: expected {name} to be {' or '.join(known.__name__ for known in axes)} with weights of a "
+                f"model: expected {name} to be {' or '.join(kind.__name__ for kind in kinds)} with weights of a "
                 f"floating-point dtype, got {type(module).__name__} with {getattr(weight, 'dtype', 'none')}"
             )
-    tied = f"{layout.head}.weight"
+    readers = {name for norm in flow.norms for name in norm.readers}
+    changed = {p for name in readers.union(flow.writers) for p in model.get_submodule(name).parameters()}
     seen: dict[Tensor, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         first = seen.setdefault(parameter, name)
-        if first != name and not (name == tied and first.rpartition(".")[0] in layout.embeddings):
+        one, other = (of.rpartition(".")[0] for of in (first, name))
+        if first != name and parameter in changed and not (other in readers and one in flow.writers):
             raise ValueError(f"model: expected a weight of its own for each module, {first} and {name} are one")
 
 
-def _untying(model: nn.Module, layout: Layout) -> list[Change]:
-    head, name = model.get_submodule(layout.head), f"{layout.head}.weight"
+def _tensor(module: nn.Module, name: str) -> Tensor | None:
+    return reduce(getattr, name.split("."), module)
 
-    def untie():
-        head.weight = nn.Parameter(head.weight.detach().clone(), requires_grad=head.weight.requires_grad)
 
-    def forget():
+def _untying(model: nn.Module, flow: Flow) -> list[Change]:
+    def untie(module: nn.Module):
+        module.weight = nn.Parameter(module.weight.detach().clone(), requires_grad=module.weight.requires_grad)
+
+    def forget(name: str):
         model.config.tie_word_embeddings = False
         getattr(model, "all_tied_weights_keys", {}).pop(name, None)
 
-    embeddings = (model.get_submodule(of) for of in layout.embeddings)
-    changes = []
-    if any(head.weight is embedding.weight for embedding in embeddings):
-        changes.append(Change(name, "a copy of its own, no longer the embedding's", untie))
-    if getattr(model.config, "tie_word_embeddings", False):
-        changes.append(Change("config.tie_word_embeddings", "False", forget))
+    written = {getattr(model.get_submodule(name), "weight", None) for name in flow.writers}
+    readers = {name: model.get_submodule(name) for norm in flow.norms for name in norm.readers}
+    changes = [
+        Change(f"{name}.weight", "a copy of its own, no longer the embedding's", partial(untie, module))
+        for name, module in readers.items()
+        if getattr(module, "weight", None) in written - {None} and name not in flow.writers
+    ]
+    if getattr(getattr(model, "config", None), "tie_word_embeddings", False):
+        for name, module in readers.items():
+            if module is model.get_output_embeddings():
+                changes.append(Change("config.tie_word_embeddings", "False", partial(forget, f"{name}.weight")))
     return changes
 
 
-def _folding(model: nn.Module, layout: Layout) -> list[Change]:
+def _folding(model: nn.Module, flow: Flow) -> list[Change]:
     changes = []
-    for name, norm, readers in layout.readers_of(model):
-        weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
-        gain = None if weight is None else _double(weight) + layout.offset
+    for norm in flow.norms:
+        module = model.get_submodule(norm.name)
+        readers = [(name, model.get_submodule(name), matrix) for name, matrix in _matrices(model, norm.readers, READS)]
+        weight, bias = (name and getattr(module, name, None) for name in (norm.gain, norm.bias))
+        gain = None if weight is None else _double(weight) + norm.offset
         shift = None if bias is None else _double(bias)
         # the bias first: it takes W as it was
         if shift is not None and (shift != 0).any():
             changes += [
-                Change(f"{of}.bias", f"b + Wβ, β of {name}", partial(_add_to_bias, reader, shift))
-                for of, reader in readers
+                Change(f"{of}.{matrix.bias}", f"b + Wβ, β of {norm.name}", partial(_add_to_bias, reader, matrix, shift))
+                for of, reader, matrix in readers
             ]
-            changes.append(Change(f"{name}.bias", "0", partial(_set, bias, torch.zeros_like(shift))))
+            changes.append(Change(f"{norm.name}.{norm.bias}", "0", partial(_set, bias, torch.zeros_like(shift))))
         if gain is not None and (gain != 1).any():
             changes += [
-                Change(f"{of}.weight", f"W diag(γ), γ of {name}", partial(_scale, reader, gain))
-                for of, reader in readers
+                Change(f"{of}.{matrix.weight}", f"W diag(γ), γ of {norm.name}", partial(_scale, reader, matrix, gain))
+                for of, reader, matrix in readers
             ]
-            neutral = torch.full_like(gain, 1 - layout.offset)
-            changes.append(Change(f"{name}.weight", f"{1 - layout.offset:g}", partial(_set, weight, neutral)))
+            neutral = torch.full_like(gain, 1 - norm.offset)
+            changes.append(Change(f"{norm.name}.{norm.gain}", f"{1 - norm.offset:g}", partial(_set, weight, neutral)))
     return changes
 
 
-def _making_biases(names: Container[str], model: nn.Module, layout: Layout) -> list[Change]:
+def _matrices(model: nn.Module, names: tuple[str, ...], kinds: dict[type, Matrix]) -> list[tuple[str, Matrix]]:
+    return [(name, matrix_of(model.get_submodule(name), kinds)) for name in names]
+
+
+def _making_biases(names: Container[str], model: nn.Module, flow: Flow) -> list[Change]:
     return [
-        Change(f"{of}.bias", "new", partial(_make_bias, reader))
-        for _, _, readers in layout.readers_of(model)
-        for of, reader in readers
-        if reader.bias is None and f"{of}.bias" in names
+        Change(f"{of}.{matrix.bias}", "new", partial(_make_bias, reader, matrix))
+        for norm in flow.norms
+        for of, matrix in _matrices(model, norm.readers, READS)
+        if getattr(reader := model.get_submodule(of), matrix.bias) is None and f"{of}.{matrix.bias}" in names
     ]
 
 
-def _centering(model: nn.Module, layout: Layout) -> list[Change]:
-    for name, norm in layout.norms_of(model):
-        if type(norm) not in (nn.LayerNorm, LayerNorm):  # a subclass may compute anything
+def _centering(model: nn.Module, flow: Flow) -> list[Change]:
+    for norm in flow.norms:
+        if not norm.centred:
             raise ValueError(
-                f"model: expected LayerNorm wherever this {type(model).__name__} norms its stream, {name} is a "
-                f"{type(norm).__name__}: if it does not subtract the mean, the mean matters"
+                f"model: expected LayerNorm wherever this {type(model).__name__} norms its stream, {norm.name} is a "
+                f"{type(model.get_submodule(norm.name)).__name__}: if it does not subtract the mean, the mean matters"
             )
     changes = []
-    for name, writer in layout.writers_of(model):
-        changes.append(Change(f"{name}.weight", "ΠW, no mean over what it writes", partial(_center_weight, writer)))
-        if getattr(writer, "bias", None) is not None:
-            changes.append(Change(f"{name}.bias", "Πb", partial(_center_bias, writer)))
+    for name, matrix in _matrices(model, flow.writers, WRITES):
+        writer = model.get_submodule(name)
+        for of, axis, what in ((matrix.weight, matrix.axis, "ΠW, no mean over what it writes"), (matrix.bias, 0, "Πb")):
+            if of is not None and (tensor := _tensor(writer, of)) is not None:
+                changes.append(Change(f"{name}.{of}", what, partial(_center, tensor, axis)))
+    for name in flow.added:
+        changes.append(Change(name, "Πv, no mean in what is added", partial(_center, _tensor(model, name), -1)))
     return changes
 
 
-def _swapping(model: nn.Module, layout: Layout) -> list[Change]:
-    return [
-        Change(name, f"RMSNorm with ε = {norm.eps:g}, gain 1", partial(_swap, model, norm))
-        for name, norm in layout.norms_of(model)
+def _swapping(model: nn.Module, flow: Flow) -> list[Change]:
+    changes = [
+        Change(norm.name, f"RMSNorm with ε = {norm.eps:g}, gain 1", partial(_swap, model, norm)) for norm in flow.norms
     ]
+    for name, module in model.named_modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            without = partial(setattr, module, "activation_relu_or_gelu", 0)
+            changes.append(Change(f"{name}.activation_relu_or_gelu", "0: no fast path, which expects LayerNorm", without))
+    return changes
 
 
-def _swap(model: nn.Module, norm: nn.Module) -> None:
+def _swap(model: nn.Module, of: StreamNorm) -> None:
+    norm = model.get_submodule(of.name)
     like = next(norm.parameters(), next(model.parameters()))
-    new = RMSNorm(norm.normalized_shape, eps=norm.eps, device=like.device, dtype=like.dtype)
+    new = RMSNorm(of.dim, eps=of.eps, device=like.device, dtype=like.dtype)
     replace_module(model, norm, new.requires_grad_(like.requires_grad))
 
 
-def _add_to_bias(reader: nn.Module, shift: Tensor) -> None:
-    weight = _double(reader.weight)
-    if reader.bias is None:
-        _make_bias(reader)
-    _set(reader.bias, _double(reader.bias) + torch.tensordot(weight, shift, dims=([_axis(reader, _INPUT_AXIS)], [0])))
+def _add_to_bias(reader: nn.Module, matrix: Matrix, shift: Tensor) -> None:
+    weight = _double(getattr(reader, matrix.weight))
+    if getattr(reader, matrix.bias) is None:
+        _make_bias(reader, matrix)
+    bias = getattr(reader, matrix.bias)
+    _set(bias, _double(bias) + torch.tensordot(weight, shift, dims=([matrix.axis], [0])))
 
 
-def _make_bias(reader: nn.Module) -> None:
-    weight = reader.weight
-    zeros = weight.new_zeros(weight.shape[1 - _axis(reader, _INPUT_AXIS)])
-    reader.bias = nn.Parameter(zeros, requires_grad=weight.requires_grad)
+def _make_bias(reader: nn.Module, matrix: Matrix) -> None:
+    weight = getattr(reader, matrix.weight)
+    zeros = weight.new_zeros(weight.shape[1 - matrix.axis])
+    setattr(reader, matrix.bias, nn.Parameter(zeros, requires_grad=weight.requires_grad))
 
 
-def _scale(reader: nn.Module, gain: Tensor) -> None:
-    shape = [1, 1]
-    shape[_axis(reader, _INPUT_AXIS)] = -1
-    _set(reader.weight, _double(reader.weight) * gain.reshape(shape))
+def _scale(reader: nn.Module, matrix: Matrix, gain: Tensor) -> None:
+    weight = getattr(reader, matrix.weight)
+    _set(weight, _double(weight) * (gain if matrix.axis else gain[:, None]))
 
 
-def _center_weight(writer: nn.Module) -> None:
-    weight = _double(writer.weight)
-    _set(writer.weight, weight - weight.mean(_axis(writer, _OUTPUT_AXIS), keepdim=True))
-
-
-def _center_bias(writer: nn.Module) -> None:
-    bias = _double(writer.bias)
-    _set(writer.bias, bias - bias.mean())
-
-
-def _axis(module: nn.Module, axes: dict[type, int]) -> int:
-    return next(axis for known, axis in axes.items() if isinstance(module, known))
+def _center(tensor: Tensor, axis: int) -> None:
+    wide = _double(tensor)
+    _set(tensor, wide - wide.mean(axis, keepdim=True))
 
 
 def _double(parameter: Tensor) -> Tensor:
