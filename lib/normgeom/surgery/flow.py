@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -123,9 +124,12 @@ def seen_flow(model: nn.Module, example_inputs: Tensor | Mapping | None = None, 
     given: list[tuple[tuple, dict]] = []
     caught = drawn.register_forward_pre_hook(lambda _, args, kwargs: given.append((args, kwargs)), with_kwargs=True)
     try:
-        sites = find_norms(drawn, example_inputs)
+        with warnings.catch_warnings(action="ignore"):
+            sites = find_norms(drawn, example_inputs)
     except TypeError as error:
         raise ValueError(f"model: a {called} has no layout, and no run of it shows one ({error})") from error
+    except (RuntimeError, NotImplementedError) as error:
+        raise _does_not_run(called, "float32", error) from error
     finally:
         caught.remove()
     rms = [site for site in sites if site.kind == "rms"]
@@ -144,9 +148,13 @@ def seen_flow(model: nn.Module, example_inputs: Tensor | Mapping | None = None, 
         with trace.watching():
             trace.returned(answer())
     except (RuntimeError, NotImplementedError) as error:
-        why = str(error).partition("\n")[0]
-        raise ValueError(f"model: this {called} does not run in float64 on the CPU ({why})") from error
+        raise _does_not_run(called, "float64", error) from error
     return Seen(_judge(trace), drawn, answer)
+
+
+def _does_not_run(called: str, dtype: str, error: Exception) -> ValueError:
+    why = str(error).partition("\n")[0]
+    return ValueError(f"model: a copy of this {called} with drawn weights does not run in {dtype} on the CPU ({why})")
 
 
 def _judge(trace: Trace) -> Flow:
@@ -164,9 +172,14 @@ def _judge(trace: Trace) -> Flow:
         _check_readers(trace, name)
     order = [*trace.inputs, *trace.tensors.values()].index
     written = sorted(frozenset().union(*read.values()), key=order)
-    for source in written or sorted(begins, key=order):
-        for use in trace.uses[source] if written else [use for use in trace.uses[source] if use.adds]:
+    for source in written or sorted(begins & maps, key=order):
+        for use in trace.uses[source]:
             raise ValueError(f"model: {_misread(source, use)}")
+    for name, where in trace.unknown.items():
+        raise ValueError(
+            f"model: {name} reads a sum, added in {where}, of which a part is no plain sum of what linear maps, embeddings "
+            "and parameters write: no weight of the model takes the mean out of that"
+        )
     if not read:
         raise ValueError(
             f"model: no norm of this {type(trace.model).__name__} reads a sum of what embeddings, linear maps and "
@@ -189,7 +202,8 @@ def _check_placement(trace: Trace, read: dict[str, frozenset[str]], begins: set[
     placements = {}
     for site in trace.sites:
         for use in trace.uses[site.name]:
-            if not use.adds and use.kind != "norm":
+            itself = all(label and label.sources == {site.name} for label in use.of)
+            if use.kind != "norm" and (itself or not use.adds):
                 continue
             others = frozenset().union(*(label.sources for label in use.of if label and not label.normed))
             if read.get(site.name, frozenset([""])) <= begins:
@@ -236,9 +250,10 @@ def _reader(use: Use) -> str:
 
 
 def _check_all_run(trace: Trace) -> None:
+    run = {p for module in trace.called for p in module.parameters(recurse=False)}
+    run |= {p for name, p in trace.model.named_parameters() if name in trace.touched}
     for name, module in trace.model.named_modules():
-        own = {f"{name}.{p}".removeprefix(".") for p, _ in module.named_parameters(recurse=False)}
-        if module not in trace.called and not own <= trace.touched:
+        if not run.issuperset(module.parameters(recurse=False)):
             raise ValueError(
                 f"model: {name}, a {type(module).__name__}, has no place in what the example runs of this "
                 f"{type(trace.model).__name__}, so that what it reads and writes is not known"

@@ -187,13 +187,13 @@ def _check_tensors(model: nn.Module, flow: Flow) -> None:
                 f"model: expected {name} to be {' or '.join(kind.__name__ for kind in kinds)} with weights of a "
                 f"floating-point dtype, got {type(module).__name__} with {getattr(weight, 'dtype', 'none')}"
             )
-    readers = {name for norm in flow.norms for name in norm.readers}
-    changed = {p for name in readers.union(flow.writers) for p in model.get_submodule(name).parameters()}
+    readers = (name for norm in flow.norms for name in norm.readers)
+    changed = {p for name in (*readers, *flow.writers) for p in model.get_submodule(name).parameters()}
     seen: dict[Tensor, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         first = seen.setdefault(parameter, name)
-        one, other = (of.rpartition(".")[0] for of in (first, name))
-        if first != name and parameter in changed and not (other in readers and one in flow.writers):
+        embeds = isinstance(model.get_submodule(first.rpartition(".")[0]), nn.Embedding)
+        if first != name and parameter in changed and not (embeds and name.endswith(".weight")):
             raise ValueError(f"model: expected a weight of its own for each module, {first} and {name} are one")
 
 
@@ -209,16 +209,18 @@ def _untying(model: nn.Module, flow: Flow) -> list[Change]:
         model.config.tie_word_embeddings = False
         getattr(model, "all_tied_weights_keys", {}).pop(name, None)
 
-    written = {getattr(model.get_submodule(name), "weight", None) for name in flow.writers}
-    readers = {name: model.get_submodule(name) for norm in flow.norms for name in norm.readers}
+    writers = (model.get_submodule(name) for name in flow.writers)
+    written = {module.weight for module in writers if isinstance(module, nn.Embedding)}
+    readers = {name for norm in flow.norms for name in norm.readers}
+    others = {name: m for name, m in model.named_modules() if not isinstance(m, nn.Embedding)}
+    tied = {name: module for name, module in others.items() if getattr(module, "weight", None) in written}
     changes = [
         Change(f"{name}.weight", "a copy of its own, no longer the embedding's", partial(untie, module))
-        for name, module in readers.items()
-        if getattr(module, "weight", None) in written - {None} and name not in flow.writers
+        for name, module in tied.items()
     ]
     if getattr(getattr(model, "config", None), "tie_word_embeddings", False):
-        for name, module in readers.items():
-            if module is model.get_output_embeddings():
+        for name in (name for name in others if name in tied or name in readers):
+            if others[name] is model.get_output_embeddings():
                 changes.append(Change("config.tie_word_embeddings", "False", partial(forget, f"{name}.weight")))
     return changes
 

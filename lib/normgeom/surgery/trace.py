@@ -44,6 +44,9 @@ def matrix_of(module: nn.Module, kinds: dict[type, Matrix]) -> Matrix | None:
     return next((matrix for kind, matrix in kinds.items() if isinstance(module, kind)), None)
 
 
+_ADD = (torch.ops.aten.add, torch.ops.aten.add_)
+
+
 class Label(NamedTuple):
     """What a tensor holds along an axis: a sum of what ``sources`` wrote, or what the norm ``sources`` put out."""
 
@@ -70,7 +73,7 @@ class Use(NamedTuple):
 
     @property
     def adds(self) -> bool:
-        return self.by in ("add", "add_")
+        return self.by in [str(packet).rpartition(".")[2] for packet in _ADD]
 
 
 @dataclass
@@ -89,6 +92,7 @@ class Trace(TorchDispatchMode):
         uses: what else became of what a norm, a map or a parameter put out.
         called: the modules that ran.
         touched: the names of parameters that operations outside of maps and norms were given.
+        unknown: of norms that read a sum that is not followed, in which module that was added.
     """
 
     model: nn.Module
@@ -97,6 +101,7 @@ class Trace(TorchDispatchMode):
     uses: dict[str, list[Use]] = field(default_factory=lambda: defaultdict(list))
     called: set[nn.Module] = field(default_factory=set)
     touched: set[str] = field(default_factory=set)
+    unknown: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self):
         super().__init__()
@@ -107,6 +112,7 @@ class Trace(TorchDispatchMode):
         self.labels: dict[int, tuple[Tensor, Label]] = {}  # the tensors with them, so that no number is used again
         tensors = [*self.model.named_parameters(), *self.model.named_buffers()]
         self.tensors = {id(tensor): name for name, tensor in tensors}
+        self.sums: dict[int, tuple[Tensor, str]] = {}  # that are not followed, and where they were added
         for name, tensor in tensors:
             if tensor.dim() and tensor.shape[-1] > 1 and tensor.is_floating_point():
                 self._put(tensor, Label(False, frozenset([name]), tensor.dim() - 1, tensor.shape[-1]))
@@ -141,6 +147,8 @@ class Trace(TorchDispatchMode):
         label = labels.pop() if len(labels) == 1 else None
         reads = module in self.norms or matrix_of(module, READS)
         whole = label and label.axis == given[0].dim() - 1 and label.normed != (module in self.norms) and reads
+        if module in self.norms and label is None and id(given[0]) in self.sums:
+            self.unknown[name] = self.sums[id(given[0])][1]
         if not whole:
             kind = "norm" if module in self.norms else "module"
             beside = ", beside another input" if labels else ""
@@ -156,7 +164,7 @@ class Trace(TorchDispatchMode):
         leaves, tree = tree_flatten((args, kwargs))
         given = {i: label for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and (label := self._of(leaf))}
         if self.within is not None or not given:
-            return func(*args, **kwargs)
+            return self._summed(func, leaves, func(*args, **kwargs))
         self.touched.update(self.tensors[id(leaf)] for leaf in leaves if id(leaf) in self.tensors)
         kept = self._kept(func, leaves, tree, given)
         out = func(*args, **kwargs)
@@ -170,6 +178,12 @@ class Trace(TorchDispatchMode):
             self._lost(list(given.values()), Use("operation", name, self.stack[-1] or "the model", of))
             for tensor in tensors:
                 self.labels.pop(id(tensor), None)  # written over in place
+            self._summed(func, leaves, out)
+        return out
+
+    def _summed(self, func, leaves: list, out):
+        if func.overloadpacket in _ADD and sum(isinstance(leaf, Tensor) for leaf in leaves) > 1:
+            self.sums[id(out)] = (out, self.stack[-1] or "the model")
         return out
 
     def _kept(self, func, leaves: list, tree, given: dict[int, Label]) -> list[Label | None]:
