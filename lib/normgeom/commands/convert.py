@@ -96,7 +96,7 @@ def convert_model(
         batches = list(TokenBatches(read, encoder, tokens, window, 1))
         if not batches:
             raise ValueError(f"corpus: expected {corpus} to hold a window of {window} tokens, it has fewer")
-        found, written = convert(network, batches)
+        found, written = compare(network, batches)
         if not found.exact <= bound:  # NaN, too
             raise ValueError(f"bound: expected logits to differ by at most {bound:g}, got {found.exact:.1e}")
         about = dict(
@@ -111,11 +111,11 @@ def convert_model(
 
 
 def agreement(network: nn.Module, batches: Sequence[Tensor]) -> Agreement:
-    """What :func:`convert` finds."""
-    return convert(network, batches)[0]
+    """What :func:`compare` finds."""
+    return compare(network, batches)[0]
 
 
-def convert(network: nn.Module, batches: Sequence[Tensor]) -> tuple[Agreement, nn.Module]:
+def compare(network: nn.Module, batches: Sequence[Tensor]) -> tuple[Agreement, nn.Module]:
     """Convert a model in place, in its dtype, and compare it on the way with what it computes in float64.
 
     Args:

@@ -12,8 +12,8 @@ class double_throughout(TorchFunctionMode):
 
     Many models of transformers cast to float32 what they hold too delicate for float16: RMSNorm in all of them, the
     attention of GPT-J and GPT-Neo, softmax.  A model converted by :meth:`torch.nn.Module.double` does so still, and its
-    logits are right to seven digits.  Here every request for float32 within a call of torch is one for float64, which is
-    the default too.
+    logits are right to seven digits.  Here every request for float32 within a call of torch is one for float64, and
+    that is the default.
     """
 
     def __enter__(self):

@@ -13,36 +13,9 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
-from transformers.pytorch_utils import Conv1D
 
 from normgeom.models.sites import NormSite
-
-
-class Matrix(NamedTuple):
-    """A linear map's weight, the axis of it that runs along the stream, and its bias, by their names."""
-
-    weight: str
-    axis: int
-    bias: str | None = "bias"
-
-
-READS = {
-    nn.Linear: Matrix("weight", 1),
-    Conv1D: Matrix("weight", 0),
-    nn.MultiheadAttention: Matrix("in_proj_weight", 1, "in_proj_bias"),
-}
-WRITES = {
-    nn.Linear: Matrix("weight", 0),
-    Conv1D: Matrix("weight", 1),
-    nn.MultiheadAttention: Matrix("out_proj.weight", 0, "out_proj.bias"),
-    nn.Embedding: Matrix("weight", 1, None),
-    _ConvNd: Matrix("weight", 0),
-}
-
-
-def matrix_of(module: nn.Module, kinds: dict[type, Matrix]) -> Matrix | None:
-    return next((matrix for kind, matrix in kinds.items() if isinstance(module, kind)), None)
-
+from normgeom.surgery.streams import READS, WRITES, matrix_of
 
 _ADD = (torch.ops.aten.add, torch.ops.aten.add_)
 

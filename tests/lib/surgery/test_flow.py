@@ -1,4 +1,4 @@
-"""Surgery from behaviour alone: the table of names is off, every weight is drawn; what is refused, and in which words."""
+"""Surgery from behaviour alone, the table of names off and every weight drawn; what is refused, and in which words."""
 
 import pytest
 import torch
@@ -7,7 +7,8 @@ from normgeom import RMSNorm, center_writers, find_norms, fold_norms, to_rms_nor
 from normgeom.models import layouts
 from normgeom.models.layouts import layout_of
 from normgeom.surgery.double import double_throughout
-from normgeom.surgery.flow import Seen, find_flow, known_flow, seen_flow
+from normgeom.surgery.flow import Seen, find_flow, seen_flow
+from normgeom.surgery.streams import known_flow
 from surgery_models import CONVERTIBLE, FOLDABLE, Untouched, name_of, uneven
 from tiny_models import tiny
 from torch import nn
@@ -16,7 +17,12 @@ BOUND = 1e-10  # of a logit in float64; logits here are of size 0.1 to 10
 IDS = torch.randint(2, 64, (3, 13), generator=torch.Generator().manual_seed(0))
 _SPECIAL = dict(vocab_size=64, bos_token_id=0, eos_token_id=1, pad_token_id=1)
 _WORDS = dict(
-    _SPECIAL, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, max_position_embeddings=64
+    _SPECIAL,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=48,
+    max_position_embeddings=64,
 )
 _GROUPED = dict(_WORDS, num_key_value_heads=2)
 _BOTH = dict(
@@ -32,7 +38,13 @@ _BOTH = dict(
     decoder_start_token_id=0,
 )
 _IMAGE = dict(
-    hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=8, patch_size=4, num_labels=5
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=48,
+    image_size=8,
+    patch_size=4,
+    num_labels=5,
 )
 _BARK = dict(input_vocab_size=64, output_vocab_size=64, num_layers=2, num_heads=4, hidden_size=32, block_size=64)
 # that have no row in tiny_models: class, configuration class, configuration
@@ -56,7 +68,11 @@ MORE = {
         dict(_WORDS, ffn_dim=48, word_embed_proj_dim=16),
     ),
     # refused
-    "ctrl": ("CTRLLMHeadModel", "CTRLConfig", dict(vocab_size=64, n_positions=64, n_embd=32, dff=48, n_layer=2, n_head=4)),
+    "ctrl": (
+        "CTRLLMHeadModel",
+        "CTRLConfig",
+        dict(vocab_size=64, n_positions=64, n_embd=32, dff=48, n_layer=2, n_head=4),
+    ),
     "modernbert_decoder": (
         "ModernBertDecoderForCausalLM",
         "ModernBertDecoderConfig",
@@ -149,7 +165,9 @@ def test_the_same_logits_without_the_table(family, changes, no_table):
     stream = [module for module in model.modules() if isinstance(module, RMSNorm)]
     others = [name for name, module in model.named_modules() if "LayerNorm" in type(module).__name__ and name]
     assert len(stream) >= 3
-    assert all(part in name for name in others for part in [next(p for p in ("q_", "k_", "head", "predictions") if p in name)])
+    assert all(
+        part in name for name in others for part in [next(p for p in ("q_", "k_", "head", "predictions") if p in name)]
+    )
 
 
 @pytest.mark.parametrize(("family", "changes"), CONVERTIBLE + FOLDABLE, ids=name_of)
@@ -213,7 +231,10 @@ REFUSED = {
     "whisper": (dict(), r"model\.encoder\.\S+ reads a sum, added in model\.encoder, of which a part is no plain sum"),
     "dinov2": (dict(), r"projection writes is added in dinov2\.encoder\.layer\.0 to what is no plain sum"),
     "clip": (dict(), r"this CLIPTextModelWithProjection returns the output of text_model\.final_layer_norm"),
-    "phimoe": (dict(), r"post_attention_layernorm, a norm of the stream, is read by mm in \S+experts; its gain and bias"),
+    "phimoe": (
+        dict(),
+        r"post_attention_layernorm, a norm of the stream, is read by mm in \S+experts; its gain and bias",
+    ),
     "pegasus, decoder": (dict(), r"encoder_attn\.k_proj, a Linear, has no place in what the example runs"),
 }
 
@@ -238,8 +259,14 @@ def reading_the_stream(x):
 
 
 ODD = {
-    "the mean is read": (dict(skip=reading_the_stream), r"what \S+ writes to the stream is read without a norm, by var in the model"),
-    "something is added": (dict(skip=lambda x: x + torch.ones(32).to(x)), r"what \S+ writes is added in the model to what is"),
+    "the mean is read": (
+        dict(skip=reading_the_stream),
+        r"what \S+ writes to the stream is read without a norm, by var in the model",
+    ),
+    "something is added": (
+        dict(skip=lambda x: x + torch.ones(32).to(x)),
+        r"what \S+ writes is added in the model to what is",
+    ),
     "an activation": (dict(skip=torch.relu), r"without a norm, by relu in the model"),
     "one map, two norms": (dict(shared=True), r"linear1 reads encoder\.layers\.0\.norm2 and encoder\.layers\.1\.norm2"),
 }
@@ -275,7 +302,10 @@ def test_a_change_that_is_not_exact_is_refused(monkeypatch):
     head = model.head
     model.head = Odd(32, 64).double()
     model.head.load_state_dict(head.state_dict())
-    with Untouched(model), pytest.raises(ValueError, match=r"^model: a copy .* its output differs by \d.* of the largest"):
+    with (
+        Untouched(model),
+        pytest.raises(ValueError, match=r"^model: a copy .* its output differs by \d.* of the largest"),
+    ):
         to_rms_norm(model, example_inputs=IDS)
 
 
