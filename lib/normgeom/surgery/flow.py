@@ -66,10 +66,8 @@ def seen_flow(model: nn.Module, example_inputs: Tensor | Mapping | None = None, 
         raise _does_not_run(called, "float32", error) from error
     finally:
         caught.remove()
-    rms = [site for site in sites if site.kind == "rms"]
-    if not sites or (centred and len(rms) == len(sites)):
-        already = f"its norms are RMSNorm already, {rms[0].name} the first" if rms else "nor RMSNorm"
-        raise ValueError(f"model: expected LayerNorm, this {called} runs none: {already}")
+    if not sites:
+        raise ValueError(f"model: this {called} runs no LayerNorm or RMSNorm")
     drawn.double()
     args, kwargs = tree_map(_double, given[-1])
 
@@ -83,7 +81,7 @@ def seen_flow(model: nn.Module, example_inputs: Tensor | Mapping | None = None, 
             trace.returned(answer())
     except (RuntimeError, NotImplementedError) as error:
         raise _does_not_run(called, "float64", error) from error
-    return Seen(judge(trace), drawn, answer)
+    return Seen(judge(trace, centred), drawn, answer)
 
 
 def _does_not_run(called: str, dtype: str, error: Exception) -> ValueError:

@@ -146,5 +146,5 @@ def _try(seen: Seen, steps: tuple[Step, ...]) -> None:
     if not (found := float(torch.stack(off).max())) <= _BOUND:
         raise ValueError(
             f"model: a copy of this {type(seen.drawn).__name__} with drawn weights computes something else "
-            f"when changed: its output differs by {found:.1e} of the largest, expected {_BOUND:g}; a run does not show all"
+            f"when changed: its output differs by {found:.1e} of the largest, expected {_BOUND:g}; a run shows not all"
         )

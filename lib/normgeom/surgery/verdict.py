@@ -10,7 +10,7 @@ from normgeom.surgery.streams import READS, Flow, StreamNorm, matrix_of
 from normgeom.surgery.trace import Trace, Use
 
 
-def judge(trace: Trace) -> Flow:
+def judge(trace: Trace, centred: bool) -> Flow:
     """The flow that a run showed, or a ValueError with the reason why there is none."""
     maps = {name for name in trace.inputs if trace.model.get_submodule(name) not in trace.norms}
     begins = {name for name in maps if matrix_of(trace.model.get_submodule(name), READS) is None}
@@ -21,6 +21,11 @@ def judge(trace: Trace) -> Flow:
         if sources & begins or len(sources) > 1:  # a map's output alone is no stream
             read[site.name] = sources
     _check_placement(trace, read, begins)
+    if centred and all(site.kind == "rms" for site in trace.sites):
+        raise ValueError(
+            f"model: expected LayerNorm, the norms of this {type(trace.model).__name__} are RMSNorm already, "
+            f"{trace.sites[0].name} the first"
+        )
     for name in read:
         _check_readers(trace, name)
     order = [*trace.inputs, *trace.tensors.values()].index
