@@ -60,6 +60,7 @@ def convert_model(
 
     :func:`normgeom.to_rms_norm` is applied twice, on the CPU: in float64, where the logits on the first ``tokens`` of
     ``corpus`` must be what they were, and in ``dtype``, which is written.  :func:`normgeom.load_converted` loads it.
+    An architecture without a ``normgeom.models.layouts.layout_of`` takes a third copy of the weights, in float64.
     Where an architecture of transformers fits exactly (:func:`normgeom.surgery.plain.as_plain`: OLMo becomes Llama),
     a model of that is written, which ``AutoModelForCausalLM`` loads too; it refuses the others.
 

@@ -55,8 +55,7 @@ def save_converted(
             model.config.normgeom = about
             model.save_pretrained(part)
             return
-        state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-        save_file(state, part / WEIGHTS, metadata={"format": "pt"})
+        save_file(_each_its_own(model.state_dict()), part / WEIGHTS, metadata={"format": "pt"})
         if getattr(model, "generation_config", None) is not None:
             model.generation_config.save_pretrained(part)
         # the last file: without it nothing is loaded
@@ -64,6 +63,16 @@ def save_converted(
         settings.pop("_name_or_path", None)  # of this machine
         config = dict(model_type=MODEL_TYPES[0], converted=settings, about=about)
         (part / CONFIG).write_text(json.dumps(config, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _each_its_own(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous tensors of which no two share memory, as those of weights that are still tied do."""
+    seen: set[int] = set()
+    apart = {}
+    for name, tensor in state.items():
+        apart[name] = tensor.clone() if tensor.data_ptr() in seen else tensor.contiguous()
+        seen.add(tensor.data_ptr())
+    return apart
 
 
 def load_converted(folder: str | os.PathLike) -> nn.Module:

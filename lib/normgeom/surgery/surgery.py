@@ -82,7 +82,8 @@ def to_rms_norm(
 
     :math:`\mathrm{LN}_\varepsilon(x)=\mathrm{RMSNorm}_\varepsilon(\Pi x)` with the same ε.  :func:`fold_norms` empties
     γ and β, :func:`center_writers` sees to it that :math:`\Pi x=x` at every norm of the stream, and then each
-    LayerNorm there becomes a :class:`normgeom.RMSNorm` with its ε and gain 1.  Norms of queries and keys stay.
+    LayerNorm there becomes a :class:`normgeom.RMSNorm` with its ε and gain 1.  Norms that stand aside stay, such as
+    those of queries and keys.
 
     Equal in exact arithmetic, in evaluation mode and on token ids: dropout on the stream, or ``inputs_embeds`` from
     elsewhere, can bring a mean that nobody subtracts any more.  In floating point the changed weights are rounded to

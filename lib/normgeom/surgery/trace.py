@@ -115,7 +115,8 @@ class Trace(TorchDispatchMode):
             return
         self.within = None
         self.called.update(module.modules())
-        given = [t for t in (args or list(kwargs.values())[:1]) if isinstance(t, Tensor)]
+        by_name = [kwargs[of] for of in ("query", "key", "value") if of in kwargs]  # of attention, masks left out
+        given = [t for t in ([*args, *by_name] or kwargs.values()) if isinstance(t, Tensor) and t.is_floating_point()]
         labels = {self._of(t) for t in given}
         label = labels.pop() if len(labels) == 1 else None
         reads = module in self.norms or matrix_of(module, READS)
@@ -136,9 +137,10 @@ class Trace(TorchDispatchMode):
         kwargs = kwargs or {}
         leaves, tree = tree_flatten((args, kwargs))
         given = {i: label for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and (label := self._of(leaf))}
+        if self.within is None:
+            self.touched.update(self.tensors[id(leaf)] for leaf in leaves if id(leaf) in self.tensors)
         if self.within is not None or not given:
             return self._summed(func, leaves, func(*args, **kwargs))
-        self.touched.update(self.tensors[id(leaf)] for leaf in leaves if id(leaf) in self.tensors)
         kept = self._kept(func, leaves, tree, given)
         out = func(*args, **kwargs)
         tensors = [t for t in tree_leaves(out) if isinstance(t, Tensor)]

@@ -16,7 +16,9 @@ import normgeom as ng
 import pandas as pd
 import pytest
 import torch
+import transformers
 from click.testing import CliRunner
+from flow_models import MORE as FLOW_FAMILIES
 from normgeom.cli import main
 from normgeom.commands import convert
 from normgeom.commands.convert import agreement, convert_model
@@ -265,6 +267,18 @@ def test_a_family_without_a_layout_is_written_and_loaded(run, tmp_path, family):
     before = logits(AutoModelForCausalLM.from_pretrained(tmp_path / family).eval())
     assert apart(logits(loaded), before) <= 1e-4 * float(before.abs().max())
     assert "rms" in {site.kind for site in ng.find_norms(loaded)}
+
+
+@pytest.mark.parametrize("family", ["megatron_bert", "opt_projected"])
+def test_weights_that_are_still_tied_are_written_and_loaded(tmp_path, family):
+    """The bias of a head that BERT's kind holds twice, the embedding of OPT-350m that its head reads."""
+    name, kind, settings = FLOW_FAMILIES[family]
+    name = name.replace("MaskedLM", "CausalLM")
+    plain = getattr(transformers, name)(getattr(transformers, kind)(**settings, is_decoder=True))
+    plain.save_pretrained(tmp_path / "plain")
+    model = ng.to_rms_norm(AutoModelForCausalLM.from_pretrained(tmp_path / "plain").eval())
+    save_converted(model, tmp_path / "out", {})
+    assert torch.equal(logits(ng.load_converted(tmp_path / "out")), logits(model))
 
 
 def test_a_plain_folder_whose_weights_are_missing_is_not_drawn(run, tmp_path):
