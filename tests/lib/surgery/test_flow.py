@@ -245,8 +245,6 @@ def test_a_learned_number_is_no_part_of_the_stream():
 
 def test_keys_by_name_are_inputs_too():
     with pytest.raises(ValueError, match=r"^model: .* read by attention, a MultiheadAttention, beside another input"):
-        ValueError, match=r"^model: .* is read by attention, a MultiheadAttention, beside another input"
-    ):
         to_rms_norm(Crossed(True).double(), example_inputs=IDS)
 
 
