@@ -195,6 +195,10 @@ ODD = {
         dict(skip=lambda x: x + torch.ones(32).to(x)),
         r"what \S+ writes is added in the model to what is",
     ),
+    "rows are shortened": (
+        dict(skip=lambda x: x.flatten(0, 1).renorm(2, 0, 1.0).view_as(x)),
+        r"without a norm, by renorm in the model",
+    ),
     "an activation": (dict(skip=torch.relu), r"without a norm, by relu in the model"),
     "one map, two norms": (dict(shared=True), r"linear1 reads encoder\.layers\.0\.norm2 and encoder\.layers\.1\.norm2"),
 }
@@ -211,6 +215,7 @@ def test_what_else_touches_the_stream_is_named(case):
 def test_masks_scales_and_shapes_are_followed():
     def skip(x):
         seen = (torch.arange(13) < 9).to(x)[None, :, None]
+        x = x - 0.3 * x
         return torch.cat([0.5 * (x * seen)[:, :7], x[:, 7:]], 1).transpose(0, 1).contiguous().transpose(0, 1)
 
     model = drawn("encoder", norm_first=True, skip=skip)
