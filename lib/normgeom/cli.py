@@ -180,7 +180,9 @@ def convert(**options: object) -> None:
     """Write MODEL, which has LayerNorm, as an RMSNorm model that computes the same, to the new folder OUT.
 
     MODEL is a name on the hub or a folder that save_pretrained wrote.  normgeom.load_converted loads OUT;
-    AutoModelForCausalLM does not.  A small model takes seconds; memory must hold the model twice, once in float64.
+    AutoModelForCausalLM does where an architecture of transformers fits exactly (OLMo becomes Llama).
+    A small model takes seconds; memory must hold the model twice, once in float64, and once more in float64 where
+    it must be run to see who reads its norms (all but the architectures of normgeom.models.layouts).
     """
     with _plainly():
         from normgeom.commands.convert import convert_model

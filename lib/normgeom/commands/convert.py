@@ -11,13 +11,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from normgeom.commands.loading import load_with_head
+from normgeom.commands.loading import check_unconverted, load_with_head
 from normgeom.commands.survey import DTYPES, read_config
 from normgeom.jobs.folders import held, versions
 from normgeom.jobs.processes import check_choice
 from normgeom.models.calls import evaluating, forward
 from normgeom.surgery.converted import check_free, save_converted
 from normgeom.surgery.double import double_throughout
+from normgeom.surgery.plain import as_plain
 from normgeom.surgery.surgery import to_rms_norm
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import TokenBatches
@@ -58,8 +59,10 @@ def convert_model(
     """Convert a pre-norm LayerNorm model to RMSNorm, see that it computes the same, and write it to a folder.
 
     :func:`normgeom.to_rms_norm` is applied twice, on the CPU: in float64, where the logits on the first ``tokens`` of
-    ``corpus`` must be what they were, and in ``dtype``, which is written.  :func:`normgeom.load_converted` loads it,
-    transformers alone refuses to.
+    ``corpus`` must be what they were, and in ``dtype``, which is written.  :func:`normgeom.load_converted` loads it.
+    An architecture without a ``normgeom.models.layouts.layout_of`` takes a third copy of the weights, in float64.
+    Where an architecture of transformers fits exactly (:func:`normgeom.surgery.plain.as_plain`: OLMo becomes Llama),
+    a model of that is written, which ``AutoModelForCausalLM`` loads too; it refuses the others.
 
     Args:
         model: a name on the hub or a folder.
@@ -82,6 +85,7 @@ def convert_model(
         raise ValueError(f"bound: expected a number >= 0, got {bound}")
     if tokens < 1:
         raise ValueError(f"tokens: expected at least 1, got {tokens}")
+    check_unconverted(model)
     with held(out, out.with_name(f".{out.name}.lock")):
         check_free(out)  # since then another run may have filled it
         commit, encoder, window = read_config(model, revision, length, tokenizer)
@@ -93,7 +97,7 @@ def convert_model(
         batches = list(TokenBatches(read, encoder, tokens, window, 1))
         if not batches:
             raise ValueError(f"corpus: expected {corpus} to hold a window of {window} tokens, it has fewer")
-        found = agreement(network, batches)
+        found, written = compare(network, batches)
         if not found.exact <= bound:  # NaN, too
             raise ValueError(f"bound: expected logits to differ by at most {bound:g}, got {found.exact:.1e}")
         about = dict(
@@ -103,16 +107,24 @@ def convert_model(
             agreement=asdict(found),
             versions=versions(),
         )
-        save_converted(network, out, about, encoder.save)
+        save_converted(written, out, about, encoder.save)
         return found
 
 
 def agreement(network: nn.Module, batches: Sequence[Tensor]) -> Agreement:
+    """What :func:`compare` finds."""
+    return compare(network, batches)[0]
+
+
+def compare(network: nn.Module, batches: Sequence[Tensor]) -> tuple[Agreement, nn.Module]:
     """Convert a model in place, in its dtype, and compare it on the way with what it computes in float64.
 
     Args:
         network: a pre-norm LayerNorm language model on the CPU; :func:`normgeom.to_rms_norm` is applied to it.
         batches: token ids ``(batch, length)``.
+
+    Returns:
+        the agreement, and what is to be written: the model, or one of a plain architecture.
 
     Raises:
         ValueError: it cannot be converted, or there is no batch; nothing has been changed then.
@@ -124,10 +136,12 @@ def agreement(network: nn.Module, batches: Sequence[Tensor]) -> Agreement:
         before = _logits(exact, batches)
         exact = _difference(before, _logits(to_rms_norm(exact), batches))
     unconverted = _difference(before, _logits(network, batches))
-    converted = _difference(before, _logits(to_rms_norm(network), batches))
+    written = as_plain(to_rms_norm(network)) or network
+    converted = _difference(before, _logits(written, batches))
     largest = max(float(logits.abs().max()) for logits in before)
     count = sum(batch.numel() for batch in batches)
-    return Agreement(exact, converted, unconverted, largest, count, str(network.dtype).removeprefix("torch."))
+    dtype = str(network.dtype).removeprefix("torch.")
+    return Agreement(exact, converted, unconverted, largest, count, dtype), written
 
 
 def _logits(model: nn.Module, batches: Iterable[Tensor]) -> list[Tensor]:

@@ -22,7 +22,7 @@ from normgeom.training import twins
 # Folders that this package writes and transformers refuses: what loads them, and where they hold the configuration.
 _OWN: dict[str, tuple[Callable[[str], nn.Module], str]] = {
     twins.MODEL_TYPE: (twins.load_twin, "config"),
-    converted.MODEL_TYPE: (converted.load_converted, "converted"),
+    **dict.fromkeys(converted.MODEL_TYPES, (converted.load_converted, "converted")),
 }
 _LENGTH = 128  # of windows
 
@@ -156,6 +156,14 @@ def load_with_windows(name_or_path: str, corpus: Corpus, tokens: int, length: in
     if not batches:
         raise ValueError(f"corpus: expected at least one window of {length} tokens, got fewer")
     return model, torch.cat(batches)
+
+
+def check_unconverted(name_or_path: str) -> None:
+    """Raise a ValueError if a folder is what ``normgeom convert`` wrote."""
+    with reading(name_or_path):
+        about = _own(name_or_path)
+    if about and about["model_type"] in converted.MODEL_TYPES:
+        raise ValueError(f"model: {name_or_path!r} is converted already, and normgeom.load_converted loads it")
 
 
 def _own(name_or_path: str) -> dict | None:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from normgeom.models.modules import replace_module
 from normgeom.models.sites import NormSite, find_norms
 from normgeom.norms.functions import rms_norm
-from normgeom.surgery.surgery import Change, apply, check_present
+from normgeom.surgery.flow import check_present
+from normgeom.surgery.surgery import Change, apply
 
 
 class Uncentered(nn.Module):

@@ -13,19 +13,24 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig, PreTrainedConfig
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedConfig,
+)
 from transformers.utils import logging
 
 from normgeom.jobs.folders import place
+from normgeom.models.pretrained import load_pretrained
+from normgeom.surgery.plain import is_plain
 from normgeom.surgery.surgery import match_converted
 
-# transformers knows neither this type nor this file: it refuses such a folder instead of reading LayerNorms into it
-MODEL_TYPE, WEIGHTS, CONFIG, GENERATION = (
-    "normgeom-rms-norm",
-    "converted.safetensors",
-    "config.json",
-    "generation_config.json",
-)
+# transformers knows neither these types nor this file: it refuses such a folder instead of reading LayerNorms into it,
+# and all that its error quotes is the type; the second one is of folders written before it said so
+MODEL_TYPES = ("normgeom-rms-norm, to be loaded by normgeom.load_converted", "normgeom-rms-norm")
+WEIGHTS, CONFIG, GENERATION = "converted.safetensors", "config.json", "generation_config.json"
 
 
 def save_converted(
@@ -35,24 +40,39 @@ def save_converted(
 
     The folder takes the weights in their dtype; a ``config.json`` that holds the configuration of the model and
     ``about``; what is set for generation; and what ``tokenizer`` writes to the folder that it is called with.  Until
-    all is written it is called ``<folder>.part``.
+    all is written it is called ``<folder>.part``.  A model of transformers alone, as
+    :func:`normgeom.surgery.plain.as_plain` gives, is saved as ``save_pretrained`` does, ``about`` being an entry
+    ``normgeom`` of its configuration: ``AutoModelForCausalLM`` loads it.
 
     Raises:
         ValueError: the folder exists and is not empty.
         OSError: it cannot be written, or its ``.part`` was left by a run that was killed.
     """
     with _whole(check_free(folder)) as part:
-        state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-        save_file(state, part / WEIGHTS, metadata={"format": "pt"})
         if tokenizer is not None:
             tokenizer(part)
+        if is_plain(model):
+            model.config.normgeom = about
+            model.save_pretrained(part)
+            return
+        save_file(_each_its_own(model.state_dict()), part / WEIGHTS, metadata={"format": "pt"})
         if getattr(model, "generation_config", None) is not None:
             model.generation_config.save_pretrained(part)
         # the last file: without it nothing is loaded
         settings = dict(model.config.to_dict(), dtype=str(model.dtype).removeprefix("torch."))
         settings.pop("_name_or_path", None)  # of this machine
-        config = dict(model_type=MODEL_TYPE, converted=settings, about=about)
+        config = dict(model_type=MODEL_TYPES[0], converted=settings, about=about)
         (part / CONFIG).write_text(json.dumps(config, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _each_its_own(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous tensors of which no two share memory, as those of weights that are still tied do."""
+    seen: set[int] = set()
+    apart = {}
+    for name, tensor in state.items():
+        apart[name] = tensor.clone() if tensor.data_ptr() in seen else tensor.contiguous()
+        seen.add(tensor.data_ptr())
+    return apart
 
 
 def load_converted(folder: str | os.PathLike) -> nn.Module:
@@ -70,8 +90,13 @@ def load_converted(folder: str | os.PathLike) -> nn.Module:
         raise FileNotFoundError(f"folder: expected one that normgeom convert wrote, {folder} is no folder")
     try:
         stated = json.loads((folder / CONFIG).read_text("utf-8"))
-        if stated["model_type"] != MODEL_TYPE:
-            raise ValueError(f"its model_type is {stated['model_type']!r}, not {MODEL_TYPE!r}")
+        if "normgeom" in stated:
+            model, amiss = load_pretrained(AutoModelForCausalLM, folder, dtype="auto")
+            if amiss:
+                raise ValueError(f"its weights are not those of its configuration: {amiss}")
+            return model
+        if stated["model_type"] not in MODEL_TYPES:
+            raise ValueError(f"its model_type is {stated['model_type']!r}, not {MODEL_TYPES[0]!r}")
         settings = stated["converted"]
         config = CONFIG_MAPPING[settings["model_type"]].from_dict(settings)
         # copied, for a matrix product depends in its last bit on where in memory the file begins

@@ -12,8 +12,18 @@ class double_throughout(TorchFunctionMode):
 
     Many models of transformers cast to float32 what they hold too delicate for float16: RMSNorm in all of them, the
     attention of GPT-J and GPT-Neo, softmax.  A model converted by :meth:`torch.nn.Module.double` does so still, and its
-    logits are right to seven digits.  Here every request for float32 within a call of torch is one for float64.
+    logits are right to seven digits.  Here every request for float32 within a call of torch is one for float64, and
+    that is the default.
     """
+
+    def __enter__(self):
+        self.default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        torch.set_default_dtype(self.default)
+        return super().__exit__(*error)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is Tensor.float:

@@ -16,7 +16,9 @@ import normgeom as ng
 import pandas as pd
 import pytest
 import torch
+import transformers
 from click.testing import CliRunner
+from flow_models import MORE as FLOW_FAMILIES
 from normgeom.cli import main
 from normgeom.commands import convert
 from normgeom.commands.convert import agreement, convert_model
@@ -38,6 +40,7 @@ from transformers import (
     GenerationConfig,
     GPT2LMHeadModel,
     GPT2Model,
+    LlamaForCausalLM,
     PreTrainedTokenizerFast,
 )
 
@@ -129,7 +132,7 @@ def test_the_folder_says_where_it_is_from(written):
     out, found = written
     assert sorted(contents(out)) == ["config.json", "converted.safetensors", "generation_config.json"]
     stated = json.loads((out / "config.json").read_text("utf-8"))
-    assert stated["model_type"] == "normgeom-rms-norm"
+    assert stated["model_type"] == "normgeom-rms-norm, to be loaded by normgeom.load_converted"
     about = stated["about"]
     assert about["model"] == dict(name="tiny", revision=None, commit=None)
     assert about["corpus"]["name"] == "text.txt" and len(about["corpus"]["sha256"]) == 64
@@ -230,8 +233,63 @@ def test_the_current_folder_is_taken(run, tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", [AutoModel, AutoModelForCausalLM, AutoConfig])
 def test_transformers_alone_refuses_it(written, tmp_path, name, kind):
     copied = shutil.copytree(written[0], tmp_path / name)
-    with pytest.raises(ValueError, match="model type `normgeom-rms-norm` but Transformers does not recognize"):
+    with pytest.raises(
+        ValueError, match=r"model type `.*, to be loaded by normgeom\.load_converted` but Transformers "
+    ):
         kind.from_pretrained(copied)
+
+
+def test_a_folder_written_before_its_type_said_so_is_loaded(written, tmp_path):
+    old = shutil.copytree(written[0], tmp_path / "old")
+    other(old, model_type="normgeom-rms-norm")
+    assert torch.equal(logits(ng.load_converted(old)), logits(ng.load_converted(written[0])))
+
+
+def test_olmo_becomes_a_llama_that_transformers_loads(run, tmp_path):
+    uneven("olmo", dtype=torch.float32, vocab_size=256).save_pretrained(tmp_path / "olmo")
+    found = run(tmp_path / "out", model=str(tmp_path / "olmo"))
+    assert found.exact <= 1e-10 and found.converted <= 3 * found.unconverted
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    assert isinstance(loaded, LlamaForCausalLM), "no code of ours is needed, and none may be left in"
+    before = logits(AutoModelForCausalLM.from_pretrained(tmp_path / "olmo").eval())
+    assert 0 < apart(logits(loaded), before) <= 1e-4 * float(before.abs().max())
+    assert torch.equal(logits(ng.load_converted(tmp_path / "out")), logits(loaded))
+    stated = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))
+    assert stated["normgeom"]["agreement"]["exact"] == found.exact and stated["normgeom"]["model"]["name"] == "olmo"
+    assert str(tmp_path) not in json.dumps(stated), "a path of this machine"
+
+
+@pytest.mark.parametrize("family", ["falcon", "stablelm", "cohere", "nemotron"])
+def test_a_family_without_a_layout_is_written_and_loaded(run, tmp_path, family):
+    uneven(family, dtype=torch.float32, vocab_size=256).save_pretrained(tmp_path / family)
+    assert run(tmp_path / "out", model=str(tmp_path / family)).exact <= 1e-10
+    loaded = ng.load_converted(tmp_path / "out")
+    before = logits(AutoModelForCausalLM.from_pretrained(tmp_path / family).eval())
+    assert apart(logits(loaded), before) <= 1e-4 * float(before.abs().max())
+    assert "rms" in {site.kind for site in ng.find_norms(loaded)}
+
+
+@pytest.mark.parametrize("family", ["megatron_bert", "opt_projected"])
+def test_weights_that_are_still_tied_are_written_and_loaded(tmp_path, family):
+    """The bias of a head that BERT's kind holds twice, the embedding of OPT-350m that its head reads."""
+    name, kind, settings = FLOW_FAMILIES[family]
+    name = name.replace("MaskedLM", "CausalLM")
+    plain = getattr(transformers, name)(getattr(transformers, kind)(**settings, is_decoder=True))
+    plain.save_pretrained(tmp_path / "plain")
+    model = ng.to_rms_norm(AutoModelForCausalLM.from_pretrained(tmp_path / "plain").eval())
+    save_converted(model, tmp_path / "out", {})
+    assert torch.equal(logits(ng.load_converted(tmp_path / "out")), logits(model))
+
+
+def test_a_plain_folder_whose_weights_are_missing_is_not_drawn(run, tmp_path):
+    uneven("olmo", dtype=torch.float32, vocab_size=256).save_pretrained(tmp_path / "olmo")
+    run(tmp_path / "out", model=str(tmp_path / "olmo"))
+    weights = tmp_path / "out" / "model.safetensors"
+    state = converted.load_file(weights)
+    del state["model.norm.weight"]
+    converted.save_file(state, weights, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"^folder: .* missing: model\.norm\.weight"):
+        ng.load_converted(tmp_path / "out")
 
 
 @pytest.mark.parametrize("kind", [GPT2LMHeadModel, GPT2Model])
@@ -299,7 +357,7 @@ def test_a_weight_that_is_missing_or_too_many_is_an_error(written, tmp_path):
 
 
 def test_a_folder_of_save_pretrained_is_refused(folder):
-    with pytest.raises(ValueError, match=r"^folder: .* \(its model_type is 'gpt2', not 'normgeom-rms-norm'\)$"):
+    with pytest.raises(ValueError, match=r"^folder: .* \(its model_type is 'gpt2', not 'normgeom-rms-norm, .*'\)$"):
         ng.load_converted(folder / "tiny")
 
 
@@ -346,7 +404,7 @@ def test_an_out_that_is_no_folder_is_refused_before_any_work(run, tmp_path, monk
 
 def test_what_is_converted_is_not_converted_again(written, run, tmp_path):
     """It says so, and advises no other version of transformers."""
-    with pytest.raises(ValueError, match=r"^model: expected LayerNorm wherever .* is a RMSNorm"):
+    with pytest.raises(ValueError, match=r"^model: .* is converted already, and normgeom\.load_converted loads it$"):
         run(tmp_path / "out", model=str(written[0]))
     assert list(tmp_path.iterdir()) == []
 
@@ -518,7 +576,7 @@ def test_what_counts_as_exact_is_float64_throughout(run, tmp_path):
     ids=lambda value: name_of(value) if isinstance(value, dict) else "",
 )
 def test_bad_input_is_named_before_any_work(run, tmp_path, monkeypatch, changes, error, message):
-    monkeypatch.setattr(convert, "agreement", lambda *_: pytest.fail("work before the refusal"))
+    monkeypatch.setattr(convert, "compare", lambda *_: pytest.fail("work before the refusal"))
     with pytest.raises(error, match=message):
         run(tmp_path / "out", **changes)
     assert list(tmp_path.iterdir()) == []
@@ -528,14 +586,14 @@ def test_bad_input_is_named_before_any_work(run, tmp_path, monkeypatch, changes,
     ("family", "message"),
     [
         ("llama", r"^model: expected LayerNorm .* is a LlamaRMSNorm"),
-        ("bloom", r"^model: a BloomForCausalLM has no layout: it normalises its embeddings"),
-        ("gemma2", r"^model: a Gemma2ForCausalLM has no layout: "),
+        ("bloom", r"^model: transformer\.word_embeddings_layernorm normalises its embeddings"),
+        ("gemma2", r"^model: model\.layers\.0\.post_attention_layernorm normalises what a block adds"),
         ("t5", r"^model: expected one that reads one text, got a T5Config"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*RoPE")
 def test_a_model_that_cannot_be_converted(run, tmp_path, monkeypatch, family, message):
-    monkeypatch.setattr(convert, "agreement", lambda *_: pytest.fail("work before the refusal"))
+    monkeypatch.setattr(convert, "compare", lambda *_: pytest.fail("work before the refusal"))
     uneven(family, dtype=torch.float32, vocab_size=256).save_pretrained(tmp_path / "model")
     with pytest.raises(ValueError, match=message):
         run(tmp_path / "out", model=str(tmp_path / "model"))
@@ -616,5 +674,8 @@ def test_an_agreement_on_no_text_is_refused():
 
 def test_an_agreement_of_a_model_that_cannot_be_converted_is_refused():
     model = uneven("bloom")
-    with Untouched(model), pytest.raises(ValueError, match=r"^model: a BloomForCausalLM has no layout"):
+    with (
+        Untouched(model),
+        pytest.raises(ValueError, match=r"^model: transformer\.word_embeddings_layernorm normalises"),
+    ):
         agreement(model, [IDS])
