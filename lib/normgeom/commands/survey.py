@@ -50,8 +50,8 @@ def survey_model(
     """Survey a transformers model, by its name on the hub or its folder, and write what was found to a folder.
 
     ``table.parquet`` is the table of :class:`normgeom.Survey`.  ``provenance.json`` says what was asked for, from
-    before the first batch on, and in the end what was had.  ``state-<rank>-of-<n>.npz``, one a process, is saved after
-    every batch: the same call goes on where an earlier one stopped.  Under ``torchrun`` or ``accelerate launch`` each
+    before the first batch on, and in the end what was had.  ``state-<rank>-of-<n>.npz``, one a process, is saved on
+    the way: the same call goes on where an earlier one stopped.  Under ``torchrun`` or ``accelerate launch`` each
     process takes its share of the batches, and the first writes the result; they share the folder.
 
     Args:

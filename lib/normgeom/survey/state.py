@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import torch
 
 from normgeom.survey.tally import Tally
 
+SPARING = 100  # times as long as it took to save passes before the next time
 _FORMAT = 2
 _FIELDS = [field.name for field in fields(Tally)]
 
@@ -34,6 +37,34 @@ def write(path: str | os.PathLike, about: dict, tallies: list[Tally]) -> None:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def kept(path: str | os.PathLike | None, save: Callable[[str | os.PathLike], None]) -> Iterator[Callable[[], None]]:
+    """What to call after each batch: it saves, for a hundredth of the time at most; in the end what is left is saved.
+
+    Where saving failed, the end does not try it again.  A ``path`` of None saves nothing.
+    """
+    due, behind = -float("inf"), False
+
+    def write() -> None:
+        nonlocal due, behind
+        behind, start = False, time.monotonic()
+        save(path)
+        end = time.monotonic()
+        due = end + SPARING * (end - start)
+
+    def measured() -> None:
+        nonlocal behind
+        behind = path is not None
+        if behind and time.monotonic() >= due:
+            write()
+
+    try:
+        yield measured
+    finally:
+        if behind:
+            write()
 
 
 def read(path: str | os.PathLike) -> tuple[dict, list[Tally]]:

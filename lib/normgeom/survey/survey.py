@@ -103,7 +103,8 @@ class Survey:
         when all of it has been measured, so an interrupted run holds whole batches.
 
         Args:
-            checkpoint: a file that takes the state after each batch.  Where it exists already, the batches that it
+            checkpoint: a file that takes the state after the first batch, then as often as a hundredth of the time
+                allows, and at the end of the run, whatever ends it.  Where it exists already, the batches that it
                 holds are taken from it and not measured again; ``batches`` must begin with them.
 
         Raises:
@@ -115,13 +116,12 @@ class Survey:
             raise ValueError("model: a survey loaded from a file holds results only; make a new one and merge")
         held = self._held(checkpoint)
         number, digest = 0, self.digest
-        with evaluating(self._meter.model):
+        with evaluating(self._meter.model), state.kept(checkpoint, self.save) as measured:
             for batch in tqdm(batches, desc="survey", unit="batch", disable=not progress):
                 number, digest = number + 1, _digest(digest, batch)
                 if held is None or number > held.batches:
                     self._measure(batch, digest)
-                    if checkpoint is not None:
-                        self.save(checkpoint)
+                    measured()
                 elif number == held.batches:
                     if digest != held.digest:
                         raise ValueError(f"checkpoint: {os.fspath(checkpoint)} holds other batches than these")
@@ -136,8 +136,9 @@ class Survey:
     def _measure(self, batch: Tensor | Mapping, digest: str) -> None:
         tokens, seen = self._meter.measure(batch)
         merged = merged_each({i: (self._tallies[i], of_batch) for i, of_batch in seen.items()})
-        self._tallies = [merged.get(i, tally) for i, tally in enumerate(self._tallies)]
-        self.tokens, self.batches, self.digest = self.tokens + tokens, self.batches + 1, digest
+        tallies = [merged.get(i, tally) for i, tally in enumerate(self._tallies)]
+        # In one step: what is saved after an interrupt holds whole batches.
+        vars(self).update(_tallies=tallies, tokens=self.tokens + tokens, batches=self.batches + 1, digest=digest)
 
     def _held(self, checkpoint: str | os.PathLike | None) -> Survey | None:
         """The survey in a checkpoint that exists."""

@@ -7,6 +7,7 @@ import normgeom as ng
 import numpy as np
 import pytest
 import torch
+from normgeom.survey import state
 from survey_truth import assert_same_state, frozen, same_tables, survey
 from tiny_models import tiny, token_ids
 
@@ -90,16 +91,26 @@ def test_stopped_again_and_again(model, whole, passes, tmp_path):
     assert len(passes) == 5 + 5 * 2, "five batches, and for each of five surveys its search and its pilot"
 
 
-def test_every_batch_is_in_the_file_before_the_next_is_read(model, tmp_path):
-    path, seen = tmp_path / "s.npz", []
+@pytest.mark.parametrize("seconds, seen", [(0, [0, 1, 2, 3, 4]), (0.025, [0, 1, 1, 1, 4]), (1, [0, 1, 1, 1, 1])])
+def test_saving_takes_a_hundredth_of_the_time(model, tmp_path, monkeypatch, seconds, seen):
+    """A batch takes a second, saving ``seconds``; after the first it waits for a hundred times as long."""
+    path, held, clock, save = tmp_path / "s.npz", [], [0.0], ng.Survey.save
+
+    def slow(survey, path):
+        save(survey, path)
+        clock[0] += seconds
 
     def watched():
         for batch in BATCHES:
-            seen.append(ng.Survey.load(path).batches if path.exists() else 0)
+            held.append(ng.Survey.load(path).batches if path.exists() else 0)
             yield batch
+            clock[0] += 1
 
+    monkeypatch.setattr(state.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(ng.Survey, "save", slow)
     fresh(model).run(watched(), progress=False, checkpoint=path)
-    assert seen == [0, 1, 2, 3, 4], f"{seen}: more than one batch would be lost"
+    assert held == seen
+    assert ng.Survey.load(path).batches == 5, "at the end of the run all of it is saved"
 
 
 def test_an_error_in_the_middle_of_a_batch(whole, tmp_path):
@@ -269,6 +280,7 @@ def test_a_full_disk_keeps_the_file_of_the_batch_before(model, whole, tmp_path, 
         save(file, **arrays)
 
     monkeypatch.setattr(np, "savez_compressed", filling)
+    monkeypatch.setattr(state, "SPARING", 0)
     s = fresh(model)
     with pytest.raises(OSError, match="No space left"):
         s.run(BATCHES, progress=False, checkpoint=path)
