@@ -64,7 +64,9 @@ figures: $(EXECUTED)  ## write the chapters' named figures to figures/
 bench: | $(VENV)  ## measure the speed ratios again, in turns, and write them to figures/data and the README
 	python -m records speed
 	python -m records norms
-	python -m records overhead
+	@$(call beside,.venv-ways,records/requirements.txt) || \
+	  echo "make: the packages of records/requirements.txt cannot be installed here; measured without them"
+	.venv-ways/bin/python -m records overhead
 	python -m records watched
 	python -m records dropping --part speed
 	python -m records quote
@@ -97,13 +99,14 @@ floors: | $(VENV)  ## the library's tests with the oldest packages that pyprojec
 	uv pip install --quiet --python _build/floors --resolution lowest-direct -e ".[report,hub,test]"
 	_build/floors/bin/python -m pytest -p no:cacheprovider tests/lib
 
-# Their packages stand in a folder of their own, on top of the project's.
+# An environment of its own on top of the project's: $(call beside,FOLDER,REQUIREMENTS).
 PURELIB := import sysconfig; print(sysconfig.get_path("purelib"))
+beside = { $(PYTHON) -m venv --system-site-packages $(1) && \
+  .venv/bin/python -c '$(PURELIB)' > "$$($(1)/bin/python -c '$(PURELIB)')/project.pth" && \
+  $(1)/bin/python -m pip install --quiet -c constraints.txt -r $(2); }
 
 peers: | $(VENV)  ## norms in the models of timm, torchvision, diffusers and others, against counts made by hand
-	@$(PYTHON) -m venv --system-site-packages .venv-peers
-	@.venv/bin/python -c '$(PURELIB)' > "$$(.venv-peers/bin/python -c '$(PURELIB)')/project.pth"
-	@if .venv-peers/bin/python -m pip install --quiet -c constraints.txt -r tests/peers/requirements.txt; \
+	@if $(call beside,.venv-peers,tests/peers/requirements.txt); \
 	  then .venv-peers/bin/python -m pytest -p no:cacheprovider -rs tests/peers; \
 	  else echo "make: skipped; the packages of tests/peers/requirements.txt cannot be installed here"; fi
 

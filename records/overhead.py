@@ -4,11 +4,12 @@ import copy
 import multiprocessing
 import os
 import re
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -23,9 +24,31 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from records.ways import DIRECTIONS, SEED, WAYS, importable
 
-SIZES: dict[str, int] = {}  # of the timed model: none, for GPT2Config's own are small's
+
+@dataclass(frozen=True)
+class Shape:
+    """What is timed: sizes of a GPT-2, small's where nothing is said, and texts and tokens of a batch.
+
+    ``goal`` is what a survey of every norm may take at most, over the bare forward pass; ``rounds`` those of one run.
+    """
+
+    name: str
+    sizes: dict[str, int]
+    batch: tuple[int, int]
+    rounds: int
+    goal: float
+
+
+BYTES = dict(n_layer=6, n_embd=384, n_head=6, vocab_size=257, bos_token_id=None, eos_token_id=None)
+SHAPES = (
+    Shape("GPT-2 small", {}, (4, 256), 5, 1.05),
+    Shape("GPT-2 small", {}, (1, 128), 15, 1.05),
+    Shape("6 layers of 384, bytes", BYTES, (16, 128), 15, 1.15),
+    Shape("6 layers of 384, bytes", BYTES, (1, 128), 60, 1.30),
+)
 NARROW = dict(n_embd=32, n_head=2, vocab_size=509, bos_token_id=None, eos_token_id=None)  # of the one whose tokens grow
 TOKENS, NARROW_BATCH = (10**4, 10**5, 10**6), (20, 250)
+CELL = ["model", "texts", "length", "way"]
 
 
 def gpt2(sizes: dict[str, int]) -> GPT2LMHeadModel:
@@ -41,35 +64,40 @@ def batches(model: GPT2LMHeadModel, shape: tuple[int, int], number: int) -> Iter
 
 
 @torch.no_grad()
-def race(sizes: dict[str, int], shape: tuple[int, int], rounds: int) -> pd.DataFrame:
-    """All ways that are present in turns, each round on a batch of its own: medians, over rounds, of times and ratios.
+def race(shape: Shape) -> pd.DataFrame:
+    """All ways that are present in turns, each round on a batch of its own: one row a way and round.
 
-    Times are of the processor, so that another program's turns do not count.
+    Times are of the processor, so that another program's turns do not count; for a process of its own.
     """
-    model = gpt2(sizes)
+    torch.set_num_threads(1)
+    model = gpt2(shape.sizes)
     ways = [name for name, way in WAYS.items() if way.present]
     prepared = {name: WAYS[name].prepare(_twin(model)) for name in ways}
-    for ids in batches(model, shape, 1):
+    for ids in batches(model, shape.batch, 1):
         for run, _ in prepared.values():
             run(ids)
     seconds = []
-    for i, ids in enumerate(tqdm(batches(model, shape, rounds), total=rounds, unit="round")):
+    for i, ids in enumerate(tqdm(batches(model, shape.batch, shape.rounds), total=shape.rounds, unit="round")):
         order = ways[i % len(ways) :] + ways[: i % len(ways)]
         seconds.append({name: _seconds(prepared[name][0], ids) for name in order})
-    rows = []
-    for name in ways:
-        ratios = sorted(each[name] / each["bare forward"] for each in seconds)
-        rows.append(
-            dict(
-                way=name,
-                vectors=len(prepared[name][1]()[["site", "side"]].drop_duplicates()),
-                seconds=statistics.median(each[name] for each in seconds),
-                ratio=statistics.median(ratios),
-                lowest=ratios[0],
-                highest=ratios[-1],
-            )
-        )
-    return pd.DataFrame(rows)
+    vectors = {name: len(table()[["site", "side"]].drop_duplicates()) for name, (_, table) in prepared.items()}
+    cell = dict(zip(CELL, (shape.name, *shape.batch), strict=False), goal=shape.goal)
+    return pd.DataFrame(
+        dict(**cell, way=name, vectors=vectors[name], round=i, seconds=taken, ratio=taken / each["bare forward"])
+        for i, each in enumerate(seconds)
+        for name, taken in each.items()
+    )
+
+
+def ratios(seen: pd.DataFrame) -> pd.DataFrame:
+    """One row a way: medians over the rounds of all runs; lowest and highest round; worst: the largest of the runs'."""
+    by_run = seen.groupby([*CELL, "run"], sort=False).ratio.median()
+    cells = seen.assign(lowest=seen.ratio, highest=seen.ratio).groupby(CELL, sort=False)
+    kinds = dict(seconds="median", ratio="median", lowest="min", highest="max")
+    table = cells.agg(dict(vectors="first", round="size", **kinds, goal="first")).rename(columns={"round": "rounds"})
+    table.insert(table.columns.get_loc("goal"), "worst", by_run.groupby(level=CELL, sort=False).max())
+    table = table.reset_index()
+    return table.assign(goal=table.goal.where(table.way == "Survey"))
 
 
 def _twin(model: nn.Module) -> nn.Module:
@@ -84,16 +112,16 @@ def _seconds(run: Callable[[Tensor], object], ids: Tensor) -> float:
 
 
 @torch.no_grad()
-def alone(name: str, sizes: dict[str, int], shape: tuple[int, int]) -> float:
+def alone(name: str, shape: Shape) -> float:
     """How far two batches raise the peak memory, in megabytes; for a process of its own."""
     torch.set_num_threads(1)
-    model = gpt2(sizes)
+    model = gpt2(shape.sizes)
     run, _ = WAYS[name].prepare(model)
     for ids in batches(model, (1, 8), 1):
         run(ids)
 
     def work() -> None:
-        for ids in batches(model, shape, 2):
+        for ids in batches(model, shape.batch, 2):
             run(ids)
 
     before, highest = peak(work)
@@ -130,23 +158,24 @@ def _peak_megabytes() -> float:
 
 
 @click.command()
-@click.option("--batch", default=4, help="Texts a batch.")
-@click.option("--length", default=256, help="Tokens a text.")
-@click.option("--rounds", default=15, help="How often each way runs.")
+@click.option("--processes", default=3, help="Runs of each shape, one after the other, each in a process of its own.")
 @click.option("--folder", default=FOLDER, type=click.Path(path_type=Path), help="Where the records go.")
-def main(batch: int, length: int, rounds: int, folder: Path) -> None:
+def main(processes: int, folder: Path) -> None:
     """Write speed-survey and size-survey and print them.
 
     TransformerLens and nnsight take part where they can be imported.
     """
-    torch.set_num_threads(1)
-    table = race(SIZES, (batch, length), rounds)
+    fresh = partial(ProcessPoolExecutor, 1, multiprocessing.get_context("spawn"), max_tasks_per_child=1)
+    with fresh() as pool:
+        runs = [(i, pool.submit(race, shape)) for i in range(processes) for shape in SHAPES]
+        table = ratios(pd.concat([run.result().assign(run=i) for i, run in tqdm(runs, unit="run")]))
     os.environ["MALLOC_MMAP_THRESHOLD_"] = str(2**20)  # in glibc: large tensors that are freed are given back at once
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as fresh:
-        rises = [fresh.submit(alone, name, SIZES, (batch, length)) for name in table.way]
+    with fresh() as pool:
+        shapes = {(shape.name, *shape.batch): shape for shape in SHAPES}
+        rises = [pool.submit(alone, way, shapes[tuple(cell)]) for *cell, way in table[CELL].itertuples(index=False)]
         table["megabytes"] = [rise.result() for rise in tqdm(rises, unit="process")]
-        sizes = pd.DataFrame(tqdm(fresh.map(growth, TOKENS), total=len(TOKENS), unit="survey"))
-    table["megabytes"] -= table.megabytes[0]
+        sizes = pd.DataFrame(tqdm(pool.map(growth, TOKENS), total=len(TOKENS), unit="survey"))
+    table["megabytes"] -= table.groupby(CELL[:-1], sort=False).megabytes.transform("first")
     click.echo(table.round(4).to_string(index=False))
     click.echo(sizes.round(2).to_string(index=False))
     packages = dict.fromkeys(way.package for way in WAYS.values() if way.package)
@@ -155,13 +184,15 @@ def main(batch: int, length: int, rounds: int, folder: Path) -> None:
     record(
         "speed-survey",
         table,
-        "Processor time of one batch over that of the bare forward pass, median, lowest and highest of rounds in which "
-        "all ways ran in turns; vectors that a way sees of each token; and how much higher than the bare pass's its "
-        "peak memory rises, in megabytes, in a process of its own.",
+        "Processor time of one batch, over that of the bare forward pass of the same round, in which all ways ran in "
+        "turns: the median of all runs' rounds, the lowest and highest round, and the worst of the runs' medians; "
+        "vectors that a way sees of each token; and how much higher than the bare pass's its peak memory rises, in "
+        "megabytes, in a process of its own.",
         folder,
-        model=_words(SIZES),
-        batch=f"{batch} texts of {length} random tokens, float32",
-        rounds=rounds,
+        models="; ".join(dict.fromkeys(f"{shape.name}: {_words(shape.sizes)}" for shape in SHAPES)),
+        batches="random tokens, float32",
+        runs=f"{processes}, each of a shape in a process of its own",
+        threads=1,
         seed=SEED,
         statistics="Survey takes its own; all other ways share one plain piece of code: angles to three directions "
         "(moments, histogram), occupancy and lengths as in Survey, but with float32 products, and without first "

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import normgeom as ng
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
@@ -16,6 +17,10 @@ from records.__main__ import main
 TINY = dict(n_layer=2, n_embd=48, n_head=4, vocab_size=101, bos_token_id=None, eos_token_id=None)
 PLACE = ["site", "side", "direction"]
 BIN = 0.25
+
+
+def shape(rounds, batch=(1, 4)):
+    return overhead.Shape("tiny", TINY, batch, rounds, goal=1.5)
 
 
 @pytest.fixture
@@ -98,8 +103,9 @@ def test_a_race_takes_ratios_within_rounds(monkeypatch):
     # the machine is slower from round to round, and the other way stumbles once
     both = {"bare forward": taking(0.1, 0.2, 0.4), "other": taking(0.2, 3.2, 0.8)}
     monkeypatch.setattr(overhead, "WAYS", both)
-    table = overhead.race(TINY, (1, 4), rounds=3).set_index("way")
-    assert (table.loc["bare forward", ["ratio", "lowest", "highest"]] == 1).all()
+    seen = overhead.race(shape(rounds=3))
+    table = overhead.ratios(seen.assign(run=0)).set_index("way")
+    assert (table.loc["bare forward", ["ratio", "lowest", "highest", "worst"]] == 1).all()
     assert table.ratio["other"] == pytest.approx(2.0), "over the bare pass of the same round, the median of rounds"
     assert table.lowest["other"] == pytest.approx(2.0) and table.highest["other"] == pytest.approx(16.0)
     assert table.seconds["other"] == pytest.approx(0.8)
@@ -108,27 +114,45 @@ def test_a_race_takes_ratios_within_rounds(monkeypatch):
 def test_a_way_without_its_package_is_left_out(monkeypatch):
     monkeypatch.setitem(sys.modules, "nnsight", None)
     assert not ways.WAYS["nnsight trace"].present
-    assert "nnsight trace" not in set(overhead.race(TINY, (1, 4), rounds=1).way)
+    assert "nnsight trace" not in set(overhead.race(shape(rounds=1)).way)
+
+
+def test_the_worst_run_is_told():
+    """Of three runs, each with one round that an accident made long."""
+    seen = pd.DataFrame(
+        dict(model="m", texts=1, length=4, goal=1.3, way=way, vectors=6, run=run, seconds=1.0, ratio=ratio)
+        | dict(round=i)
+        for way in ("Survey", "watch")
+        for run, middle in enumerate((1.1, 1.2, 1.05))
+        for i, ratio in enumerate((middle - 0.01, middle, 9.0))
+    )
+    table = overhead.ratios(seen).set_index("way")
+    assert table.worst["Survey"] == 1.2 and table.highest["Survey"] == 9 and table.rounds["Survey"] == 9
+    assert table.ratio["Survey"] == pytest.approx(1.19), "over all rounds"
+    assert table.goal["Survey"] == 1.3 and np.isnan(table.goal["watch"]), "a goal is the survey's"
 
 
 def test_the_tables_have_their_columns(folder, monkeypatch):
-    monkeypatch.setattr(overhead, "SIZES", TINY)
+    monkeypatch.setattr(overhead, "SHAPES", [shape(2, batch=(2, 8)), shape(3, batch=(1, 4))])
     monkeypatch.setattr(overhead, "TOKENS", (5000, 10000))
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "")  # set by the program
     monkeypatch.setattr(overhead, "ProcessPoolExecutor", lambda *_, **__: ThreadPoolExecutor(1))  # starts at once
     monkeypatch.setitem(sys.modules, "nnsight", None)
     monkeypatch.setitem(sys.modules, "transformer_lens", None)
-    arguments = ["overhead", "--batch", "2", "--length", "8", "--rounds", "2", "--folder", str(folder)]
+    arguments = ["overhead", "--processes", "2", "--folder", str(folder)]
     done = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
 
     speed, notes = recorded("speed-survey")
-    assert list(speed.columns) == ["way", "vectors", "seconds", "ratio", "lowest", "highest", "megabytes"]
-    assert list(speed.way) == ["bare forward", "Survey", "watch", "output_hidden_states"]
-    assert list(speed.vectors) == [0, 10, 10, 3], "two norms a layer and the last one, in and out"
-    assert speed.megabytes[0] == 0, "megabytes beyond the bare pass's"
+    cell = ["model", "texts", "length", "way", "vectors", "rounds", "seconds", "ratio", "lowest", "highest"]
+    assert list(speed.columns) == [*cell, "worst", "goal", "megabytes"]
+    assert list(speed.way) == 2 * ["bare forward", "Survey", "watch", "output_hidden_states"]
+    assert list(speed.vectors) == 2 * [0, 10, 10, 3], "two norms a layer and the last one, in and out"
+    assert list(speed.rounds) == 4 * [2 * 2] + 4 * [2 * 3], "rounds of both runs"
+    assert (speed.worst >= speed.lowest).all() and (speed.worst <= speed.highest).all()
+    assert (speed.megabytes[::4] == 0).all(), "megabytes beyond the bare pass's"
     assert notes["absent"] == "transformer_lens, nnsight" and notes["tools"] == "none"
-    assert "2 layers, 48 wide, 4 heads, 101 words" in notes["model"] and "2 texts of 8" in notes["batch"]
+    assert "2 layers, 48 wide, 4 heads, 101 words" in notes["models"] and notes["runs"].startswith("2,")
 
     size, notes = recorded("size-survey")
     assert list(size.columns) == ["tokens", "batches", "vectors", "seconds", "megabytes", "state_bytes"]
