@@ -36,6 +36,14 @@ def _root(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+def _say(text: str) -> None:
+    """To standard output; where that fails, the results are there all the same."""
+    try:
+        click.echo(text)
+    except OSError as error:
+        raise click.ClickException(f"the work is done, but standard output failed: {error.strerror}") from error
+
+
 def _split(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> list[str]:
     return [name for value in values for name in value.split(",")]
 
@@ -90,14 +98,16 @@ def main() -> None:
 @click.option("--device-map", help="auto, balanced, balanced_low_0 or sequential: spread the model over all devices.")
 @_TOKENIZER
 @click.option(
-    "--allow-missing", is_flag=True, help="Warn, and draw, where weights are missing, unexpected or of another shape."
+    "--allow-missing",
+    is_flag=True,
+    help="Warn, and draw, where weights are missing, unexpected or of another shape; warn where they are NaN or Inf.",
 )
 @_REVISION
 def survey(out: str, directions: list[str], nulls: int, **options: object) -> None:
     """Angles between hidden vectors and fixed directions, before and after every norm of a model.
 
-    DIR takes table.parquet and provenance.json, and while it runs the state, saved after every batch: the same command
-    goes on where it was stopped.  DIR belongs to that command alone.  Several processes share the work under torchrun
+    DIR takes table.parquet, provenance.json and the state of each process, saved on the way: the same command goes on
+    where it was stopped.  DIR belongs to that command alone.  Several processes share the work under torchrun
     or accelerate launch, as in torchrun --nproc-per-node 4 -m normgeom.cli survey …
 
     It takes about as long as the model needs to read the tokens: GPT-2 reads some 400 a second on one processor core,
@@ -113,7 +123,7 @@ def survey(out: str, directions: list[str], nulls: int, **options: object) -> No
 
         provenance = survey_model(out=out, directions=[*directions, *names(nulls)], **options)
     if provenance is not None:
-        click.echo(f"{provenance['had']['tokens']} tokens: {out}/{TABLE}")
+        _say(f"{provenance['had']['tokens']} tokens: {out}/{TABLE}")
 
 
 @main.command()
@@ -163,7 +173,7 @@ def train(out: str, **options: object) -> None:
         provenance = train_twins(out=out, **options)
     if provenance is not None:
         for norm, loss in provenance["had"]["loss"].items():
-            click.echo(f"{norm}: {loss:.4f} nats a token, {out}/{norm}")
+            _say(f"{norm}: {loss:.4f} nats a token, {out}/{norm}")
 
 
 @main.command()
@@ -188,7 +198,7 @@ def convert(**options: object) -> None:
         from normgeom.commands.convert import convert_model
 
         found = convert_model(**options)
-    click.echo(
+    _say(
         f"Largest difference of a logit on {found.tokens} tokens (the largest logit is {found.largest:.3g}):\n"
         f"  float64, before and after   {found.exact:.1e}\n"
         f"  {found.dtype} from float64: {found.unconverted:.1e} before, {found.converted:.1e} after"
@@ -210,7 +220,8 @@ def report(model: str, out: str, parameters: tuple[tuple[str, str], ...]) -> Non
     with _plainly():
         from normgeom.commands.report import write_report
 
-        click.echo(write_report(model, out, dict(parameters)))
+        written = write_report(model, out, dict(parameters))
+    _say(str(written))
 
 
 if __name__ == "__main__":

@@ -147,8 +147,13 @@ def test_a_warning_is_a_line(undisturbed):
         (["--device", "gpu"], "Error: device: expected 'cpu', 'cuda', 'mps' or the like, got 'gpu'"),
         (["--directions", "north"], "Error: directions: expected 'uniform', 'random_…'"),
         (["--tokens", "15"], "Error: tokens: expected at least one window of 16, got 15\n"),
+        (["--corpus", "a" * 5000], "Error: corpus: 'aaa"),
+        (["--corpus", "b\udcff"], "Error: corpus: expected a name in UTF-8, got b'b\\xff'"),
+        (["--model", "a" * 300], "Error: model: 'aaa"),
+        (["--out", "b\udcff"], "Error: out: expected a name in UTF-8, got b'b\\xff'"),
+        (["--tokenizer", ""], "Error: tokenizer: expected a name on the hub, a folder or 'bytes', got ''"),
         (["--corpus", "nowhere.txt"], "Error: corpus: expected 'stdlib' (needs no network), 'wikipedia', "),
-        (["--model", "no/such/model"], "Error: model: 'no/such/model' cannot be loaded, neither as a folder that "),
+        (["--model", "no/such/model"], "Error: model: there is no folder 'no/such/model'"),
         (["--tokens", "0"], "Invalid value for '--tokens': 0 is not in the range x>=1."),
         (["--length", "many"], "Invalid value for '--length': 'many' is not a valid integer range."),
     ],
@@ -156,11 +161,31 @@ def test_a_warning_is_a_line(undisturbed):
 )
 def test_bad_input_is_a_line(arguments, tmp_path, monkeypatch, changes, message):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    result = CliRunner().invoke(main, [*arguments, *changes, "--out", str(tmp_path / "out")])
+    result = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path / "out"), *changes])
     assert result.exit_code in (1, 2) and message in result.stderr
-    assert result.stderr.rstrip("\n").splitlines()[-1].startswith("Error: "), "more than a line"
+    last = result.stderr.rstrip("\n").splitlines()[-1]
+    assert last.startswith("Error: ") and len(last) < 500, "more than a line"
     assert isinstance(result.exception, SystemExit), "a traceback"
     assert not (tmp_path / "out").exists(), "something was written"
+
+
+def test_output_that_cannot_be_written_is_said_after_the_work(arguments, undisturbed, tmp_path, monkeypatch):
+    def full(message="", err=False, **_):
+        if not err:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("click.echo", full)
+    result = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path)])
+    assert result.exit_code == 1 and isinstance(result.exception, SystemExit), "a traceback"
+    assert (tmp_path / "table.parquet").read_bytes() == (undisturbed[0] / "table.parquet").read_bytes()
+
+
+def test_a_folder_in_place_of_the_table_is_said_before_any_work(arguments, tmp_path, monkeypatch):
+    (tmp_path / "table.parquet").mkdir()
+    monkeypatch.setattr(ng.Survey, "run", lambda *_, **__: pytest.fail("work before the refusal"))
+    (tmp_path / "provenance.json").write_text('{"work": "survey", "asked": {}}')
+    result = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path)])
+    assert "a folder is in the way (table.parquet); remove what is in the way" in result.stderr
 
 
 def test_an_error_of_several_lines_is_a_line(arguments, tmp_path, monkeypatch):
@@ -262,7 +287,7 @@ def test_a_killed_survey_goes_on(folder, arguments, undisturbed, tmp_path):
         time.sleep(0.01)
     first.send_signal(signal.SIGKILL)
     first.communicate()
-    held = ng.Survey.load(state).batches
+    held, before = ng.Survey.load(state).batches, log.read_text().splitlines()
     assert 0 < held < BATCHES and not (out / survey.TABLE).exists(), "killed too late to show anything"
 
     second = start()
@@ -272,4 +297,5 @@ def test_a_killed_survey_goes_on(folder, arguments, undisturbed, tmp_path):
     assert noted(out)["asked"]["model"] == dict(name="org/tiny", revision=None, commit=COMMIT)
     assert noted(out)["had"]["digest"] == noted(undisturbed[0])["had"]["digest"]
     measured = log.read_text().splitlines()
-    assert len(set(measured)) == BATCHES and len(measured) <= BATCHES + 1, "more than one batch was measured again"
+    assert len(set(measured)) == BATCHES, "a batch was left out"
+    assert len(measured) - len(before) == BATCHES - held, "what the state holds was measured again"

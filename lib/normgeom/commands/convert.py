@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -98,6 +99,8 @@ def convert_model(
         if not batches:
             raise ValueError(f"corpus: expected {corpus} to hold a window of {window} tokens, it has fewer")
         found, written = compare(network, batches)
+        if not 0 < found.largest < math.inf:
+            raise ValueError(f"model: expected logits to compare on this text, the largest is {found.largest}")
         if not found.exact <= bound:  # NaN, too
             raise ValueError(f"bound: expected logits to differ by at most {bound:g}, got {found.exact:.1e}")
         about = dict(

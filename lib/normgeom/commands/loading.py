@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
 
-from normgeom.commands.finding import reading
-from normgeom.models.pretrained import load_pretrained
+from normgeom.commands.finding import check_readable, reading
+from normgeom.jobs.paths import is_file
+from normgeom.models.pretrained import load_pretrained, not_finite
 from normgeom.models.window import longest_window
 from normgeom.surgery import converted
 from normgeom.text.corpora import Corpus
@@ -59,7 +60,7 @@ def load_config(name_or_path: str, **options) -> PreTrainedConfig:
     with reading(name_or_path):
         about = _own(name_or_path)
         if about is None:
-            return AutoConfig.from_pretrained(name_or_path, **options)
+            return AutoConfig.from_pretrained(name_or_path, trust_remote_code=False, **options)
         settings = about[_OWN[about["model_type"]][1]]
         return CONFIG_MAPPING[settings["model_type"]].from_dict(settings)
 
@@ -77,15 +78,15 @@ def load_model(
 
     Args:
         dtype, device_map, options: as there.
-        allow_missing: whether weights that are missing, unexpected or of another shape are a warning, not an error;
-            what is not there is drawn.
+        allow_missing: whether weights that are missing, unexpected, of another shape or not finite are a warning, not
+            an error; what is not there is drawn.
 
     Raises:
         OSError: it cannot be loaded; the message says what can.
-        ValueError: weights are missing, unexpected or of another shape; a ``device_map`` that spreads one of our own
-            folders.
+        ValueError: weights are missing, unexpected, of another shape or not finite; a ``device_map`` that spreads one
+            of our own folders.
     """
-    own = _load_own(name_or_path, dtype)
+    own = _load_own(name_or_path, dtype, allow_missing)
     if own is None:
         with reading(name_or_path):
             model, amiss = load_pretrained(AutoModel, name_or_path, dtype=dtype, device_map=device_map, **options)
@@ -103,23 +104,27 @@ def load_with_head(name_or_path: str, dtype: str = "auto", **options) -> nn.Modu
 
     Raises:
         OSError: it cannot be loaded; the message says what can.
-        ValueError: weights are missing, unexpected or of another shape.
+        ValueError: weights are missing, unexpected, of another shape or not finite.
     """
     own = _load_own(name_or_path, dtype)
     if own is not None:
         return own
+    check_readable(name_or_path, "generation_config.json")
     with reading(name_or_path):
         model, amiss = load_pretrained(AutoModelForCausalLM, name_or_path, dtype=dtype, **options)
     _check_whole(name_or_path, amiss)
     return model
 
 
-def _load_own(name_or_path: str, dtype: str) -> nn.Module | None:
+def _load_own(name_or_path: str, dtype: str, allow_missing: bool = False) -> nn.Module | None:
     """What this package wrote, with its head; None if it is another's."""
     with reading(name_or_path):
         about = _own(name_or_path)
         model = about and _OWN[about["model_type"]][0](name_or_path)
-    return model if model is None or dtype == "auto" else model.to(getattr(torch, dtype))
+    if model is None:
+        return None
+    _check_whole(name_or_path, not_finite(model), allow_missing)
+    return model if dtype == "auto" else model.to(getattr(torch, dtype))
 
 
 def _check_whole(name_or_path: str, amiss: str, allowed: bool = False) -> None:
@@ -130,7 +135,7 @@ def _check_whole(name_or_path: str, amiss: str, allowed: bool = False) -> None:
             "survey it with --allow-missing, which draws what is missing"
         )
     if amiss:
-        warnings.warn(f"weights of {name_or_path} are drawn or left out ({amiss})", stacklevel=3)
+        warnings.warn(f"weights of {name_or_path} are amiss, and what is not there is drawn ({amiss})", stacklevel=3)
 
 
 def load_with_windows(name_or_path: str, corpus: Corpus, tokens: int, length: int) -> tuple[nn.Module, Tensor]:
@@ -169,7 +174,7 @@ def check_unconverted(name_or_path: str) -> None:
 def _own(name_or_path: str) -> dict | None:
     """What the ``config.json`` of one of our own folders says."""
     path = Path(name_or_path) / "config.json"
-    about = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    about = json.loads(path.read_text("utf-8")) if is_file("model", path) else {}
     if not isinstance(about, dict):
         raise ValueError(f"expected {path.name} to hold an object, got a {type(about).__name__}")
     return about if about.get("model_type") in _OWN else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import warnings
@@ -14,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from normgeom.commands.finding import find_commit
+from normgeom.commands.finding import find_commit, reading
 from normgeom.commands.loading import load_config, load_model
 from normgeom.jobs.folders import PROVENANCE, claiming, damaged, note, now, place, versions, whole, writing
 from normgeom.jobs.processes import check_choice, launched
@@ -101,6 +102,8 @@ def survey_model(
                 versions=versions(),
             )
             with writing(out, _RESULTS):
+                if (out / TABLE).is_dir():
+                    raise IsADirectoryError(errno.EISDIR, "a folder is in the way", TABLE)
                 if first:
                     claim(asked)
                 processes.wait_for_everyone()
@@ -108,8 +111,8 @@ def survey_model(
                 network = load_model(model, dtype, places, allow_missing=allow_missing, revision=commit)
                 survey = Survey(network, directions, seed, pilot=pilot if matched else None)
                 state = out / STATE.format(*share)
-                if state.exists():
-                    _load(state)
+                if state.exists() and _load(state).fingerprint != survey.fingerprint:
+                    raise ValueError(f"out: {out} holds a survey of other weights under this name; name another folder")
                 survey.run(batches, progress=first, checkpoint=state)
                 survey.save(state)  # a share without a batch has one too
                 processes.wait_for_everyone()
@@ -134,7 +137,8 @@ def read_config(
     vocabulary = getattr(text, "vocab_size", None)
     if vocabulary is None or config.is_encoder_decoder:
         raise ValueError(f"model: expected one that reads one text, got a {type(config).__name__}")
-    most = longest_window(config, _LENGTH if length is None else length)
+    with reading(model):
+        most = longest_window(config, _LENGTH if length is None else length)
     if length is not None and length > most:
         raise ValueError(f"length: expected at most {most}, which the model takes, got {length}")
     return commit, load_encoder(model, vocabulary, commit, tokenizer), most

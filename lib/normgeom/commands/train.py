@@ -139,7 +139,7 @@ def _finish(out: Path, tokens: int, size: Size) -> dict:
     provenance["had"] = dict(
         tokens=tokens,
         epochs=size.steps * size.batch / (tokens // size.length),
-        loss={name: _last_loss(path) for name, path in paths.items() if path.exists()},
+        loss={name: _last_loss(path) for name, path in paths.items() if (path.parent / "model").exists()},
         finished=now(),
     )
     for name, loss in provenance["had"]["loss"].items():
@@ -150,7 +150,10 @@ def _finish(out: Path, tokens: int, size: Size) -> dict:
 
 
 def _last_loss(path: Path) -> float:
-    return float(read_table(path, path.parent).loss.iloc[-1])
+    table = read_table(path, path.parent)
+    if "loss" not in table or table.empty:
+        raise damaged(path.parent, f"{path.name} holds no loss", "run the same command, which trains it again")
+    return float(table.loss.iloc[-1])
 
 
 def _windows(held_out: int, size: Size) -> int:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from normgeom.jobs.paths import check_text
+
 PROVENANCE, LOCK = "provenance.json", ".normgeom.lock"
 
 
@@ -50,13 +52,14 @@ def place(out: str | os.PathLike) -> Path:
     """``out`` as a path, if a folder is there or can be made there; nothing is made yet.
 
     Raises:
-        ValueError: it is the empty text.
+        ValueError: it is the empty text, or not UTF-8.
         NotADirectoryError: it is, or lies below, a file or a link to nothing.
         PermissionError: nothing may be written there.
         OSError: its name cannot be.
     """
     if not os.fspath(out):
         raise ValueError("out: expected the name of a folder, got ''")
+    check_text("out", out)
     out = Path(out)
     with writing(out), suppress(FileNotFoundError, NotADirectoryError):
         out.lstat()  # a name that is too long, a link to itself
@@ -151,7 +154,9 @@ def _is_of(out: Path, work: str, asked: dict, results: Sequence[str]) -> bool:
         raise ValueError(f"out: {out} holds a {its_work}, expected a {work} or nothing; name another folder")
     here = _flat(json.loads(json.dumps(asked)))
     if differing := [key for key in {**there, **here} if there.get(key) != here.get(key)]:
-        parts = "; ".join(f"{key}: {there.get(key)!r} there, {here.get(key)!r} asked for" for key in differing)
+        if not _found(out, results):
+            return False  # what was to come of it was never saved
+        parts = "; ".join(f"{key}: {there.get(key)!r:.80} there, {here.get(key)!r:.80} asked for" for key in differing)
         raise ValueError(f"out: {out} holds another {work} ({parts}); name another folder")
     return True
 

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 # What older versions saved with a model and newer ones compute: causal masks, angles and numbers of positions.
@@ -28,7 +30,7 @@ def load_pretrained(kind: type, name_or_path: str | os.PathLike, **options) -> t
     """
     with _without_report():
         model, told = kind.from_pretrained(
-            name_or_path, output_loading_info=True, ignore_mismatched_sizes=True, **options
+            name_or_path, output_loading_info=True, ignore_mismatched_sizes=True, trust_remote_code=False, **options
         )
     return model.eval(), _amiss(model, told)
 
@@ -48,7 +50,21 @@ def _amiss(model: PreTrainedModel, told: dict) -> str:
             f"{key} {tuple(there)}, not {tuple(here)}" for key, there, here in told["mismatched_keys"]
         ),
     }
-    return "; ".join(f"{what}: {_some(names)}" for what, names in kinds.items() if names)
+    said = [f"{what}: {_some(names)}" for what, names in kinds.items() if names]
+    return "; ".join([*said, *filter(None, [not_finite(model)])])
+
+
+def not_finite(model: nn.Module) -> str:
+    """Which parameters hold NaN or Inf, in words; an empty text if none does."""
+    found = [name for name, p in model.named_parameters() if not _is_finite(p.detach())]
+    return f"with NaN or Inf: {_some(found)}" if found else ""
+
+
+def _is_finite(p: Tensor) -> bool:
+    """Of a weight that is loaded when it is needed, or in fewer than 16 bits, nothing is asked."""
+    if p.is_meta or not p.is_floating_point() or p.dtype.itemsize < 2 or not p.numel():
+        return True
+    return bool(torch.isfinite(torch.stack(torch.aminmax(p))).all())
 
 
 def _some(names: list[str], most: int = 4) -> str:

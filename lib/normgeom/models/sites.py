@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -203,11 +204,20 @@ def _called(seen: Calls, known: set[nn.Module]) -> dict[nn.Module, tuple[str, st
     for module, (kind, over) in seen.norms.items():
         if module in known:
             continue
-        weight = getattr(module, "weight", None)
-        silent = isinstance(weight, Tensor) and not weight.is_meta and not weight.any()
-        within = "whose gain is zero everywhere" if silent else "written out within a larger module"
-        found[module] = kind, over or within
+        found[module] = kind, over or _unseen(getattr(module, "weight", None), getattr(module, "eps", None))
     return found
+
+
+def _unseen(weight: object, eps: object) -> str:
+    """Why a module that calls a norm of torch does not act as one."""
+    if isinstance(weight, Tensor) and not weight.is_meta:
+        if not weight.any():
+            return "whose gain is zero everywhere"
+        if not weight.isfinite().all():
+            return "whose gain has NaN or Inf"
+    if isinstance(eps, float) and not math.isfinite(eps):
+        return "whose ε is NaN or Inf"
+    return "written out within a larger module"
 
 
 def _not_run(model: nn.Module, known: set[nn.Module]) -> dict[nn.Module, tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import operator
 import os
 import warnings
@@ -30,6 +31,7 @@ _SHARED = {
     "fingerprint": "fingerprint",
 }
 _COUNTED = ("tokens", "batches", "digest")
+_AT_ONCE = 2**24  # weights that are taken from a device together
 
 
 class Survey:
@@ -50,7 +52,8 @@ class Survey:
     Raises:
         TypeError: the model is no module; it needs an example and has none.
         ValueError: the model has no norms that can be measured; there is no direction, or its name is none of these;
-            a vector is not one-dimensional, finite and non-zero, or fits no norm; a matched direction has no pilot.
+            a vector is not one-dimensional, finite and non-zero, or fits no norm; a matched direction has no pilot;
+            there are more directions than memory holds.
 
     A vector with a NaN or Inf entry and a vector of length zero have no angle: they are counted apart
     (:meth:`excluded`) and enter no average.
@@ -86,6 +89,7 @@ class Survey:
         self.fingerprint = _fingerprint(model)
         self.given = [chosen.digest(), _digest("", pilot) if chosen.matched else ""]
         self.tokens, self.batches, self.digest = 0, 0, ""
+        _check_memory(self.sites)
         self._tallies = [Tally.empty(len(site["directions"])) for site in self.sites]
         with evaluating(model):
             self._meter = Meter(model, found, chosen, pilot)
@@ -128,9 +132,11 @@ class Survey:
                     self._take(held)
         if held is not None and number < held.batches:
             raise ValueError(f"checkpoint: {os.fspath(checkpoint)} holds {held.batches} batches, got {number}")
-        lost = int(self.excluded()["nonfinite"].sum())
-        if lost:
-            warnings.warn(f"{lost} vectors with NaN or Inf entries were left out; see Survey.excluded()", stacklevel=2)
+        excluded = self.excluded().query("nonfinite > 0")
+        if len(excluded):
+            where = ", ".join(excluded.site.drop_duplicates())
+            lost = f"{excluded.nonfinite.sum()} vectors with NaN or Inf entries were left out"
+            warnings.warn(f"{lost}, at {where:.200}; see Survey.excluded()", stacklevel=2)
         return self
 
     def _measure(self, batch: Tensor | Mapping, digest: str) -> None:
@@ -273,11 +279,26 @@ def _digest(before: str, batch: Tensor | Mapping) -> str:
     return digest.hexdigest()
 
 
+def _check_memory(sites: list[dict]) -> None:
+    """Raise a ValueError if the sums of so many directions, and those of a batch, are more than a machine holds."""
+    with torch.device("meta"):
+        tallies = [Tally.empty(len(site["directions"])) for site in sites]
+    needed = 2 * sum(t.nbytes for tally in tallies for t in vars(tally).values())
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else math.inf
+    if needed > there:
+        number = max(len(site["directions"]) for site in sites)
+        raise ValueError(
+            f"directions: the sums of {number} at {len(sites)} norms take {needed / 1e9:.2g} GB, and the machine "
+            f"has {there / 1e9:.2g}; ask for fewer"
+        )
+
+
 def _fingerprint(model: nn.Module) -> str:
-    """Tells two models apart without reading all of a large one: names, shapes, first entries."""
+    """Tells two models apart: a digest of all parameters, but for those that are loaded when they are needed."""
     digest = hashlib.sha256()
     for name, p in model.named_parameters():
         digest.update(f"{name} {tuple(p.shape)} {p.dtype}".encode())
-        if not p.is_meta:  # a weight that is loaded when it is needed
-            digest.update(p.detach().flatten()[:16].float().cpu().numpy().tobytes())
+        if not p.is_meta:
+            for rows in p.detach().reshape(-1).split(_AT_ONCE):
+                digest.update(rows.cpu().contiguous().view(torch.uint8).numpy())
     return digest.hexdigest()[:16]

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from normgeom.jobs.paths import is_file
+
 # What ``datasets.load_dataset`` is asked for.  Both are Parquet files, which need no loading script, at a fixed commit.
 HUB = {
     "wikipedia": dict(
@@ -74,7 +76,7 @@ def load_corpus(name_or_path: str | os.PathLike = "stdlib") -> Corpus:
     if name_or_path == "stdlib":
         name, between, extra = "stdlib", "\n\n", dict(python=platform.python_version())
         texts = lambda: iter(_stdlib_documents())  # noqa: E731
-    elif Path(name_or_path).is_file():
+    elif is_file("corpus", name_or_path):
         name, between, extra = Path(name_or_path).name, "", {}
         texts = lambda: _pieces(Path(name_or_path))  # noqa: E731
     else:

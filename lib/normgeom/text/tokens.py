@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
+import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -64,6 +67,8 @@ def load_encoder(
             read: the tokenizer gives ids that the model does not take.
     """
     folder = Path(name_or_path)
+    if tokenizer == "":
+        raise ValueError("tokenizer: expected a name on the hub, a folder or 'bytes', got ''")
     given = tokenizer or (name_or_path if any(path for names in _FILES for path in folder.glob(names)) else None)
     if given:
         found = load_tokenizer(given)
@@ -103,10 +108,12 @@ def _load(name_or_path: str, revision: str | None) -> Encoder | None:
     if name_or_path == "bytes":
         return BYTES
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path, revision=revision)
+        with _without_word_of_models():
+            tokenizer = AutoTokenizer.from_pretrained(name_or_path, revision=revision, trust_remote_code=False)
         vocabulary = tokenizer.get_vocab()
     except Exception as error:  # a damaged file fails in tokenizers, in JSON or in transformers, each its way
-        raise _unreadable(name_or_path, " ".join(str(error).split())) from error
+        why = _damaged_file(Path(name_or_path)) or _in_a_line(error)
+        raise _unreadable(name_or_path, why) from error
     if not set(vocabulary) - set(tokenizer.all_special_tokens):
         return None
 
@@ -117,6 +124,42 @@ def _load(name_or_path: str, revision: str | None) -> Encoder | None:
     end = tokenizer.eos_token
     at_end = None if end is None else (end, tokenizer.eos_token_id)
     return Encoder(encode, type(tokenizer).__name__, at_end, max(vocabulary.values()) + 1, tokenizer.save_pretrained)
+
+
+def _damaged_file(folder: Path) -> str | None:
+    """The first file of a tokenizer in JSON that holds no object, or cannot be read."""
+    for path in sorted(folder.glob("*token*.json")):
+        try:
+            found = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            return f"{path.name} cannot be read: {error}"
+        if not isinstance(found, dict):
+            return f"{path.name} holds a {type(found).__name__}, not an object"
+    return None
+
+
+def _in_a_line(error: Exception) -> str:
+    said = " ".join(str(error).split())
+    if "trust_remote_code" in said:
+        return "it brings code of its own, which is not run"
+    if "sentencepiece" in said and "tiktoken" in said:  # which it advises to install where files are missing
+        return "its vocabulary is missing, or of a kind that needs sentencepiece or tiktoken installed"
+    return said
+
+
+@contextmanager
+def _without_word_of_models() -> Iterator[None]:
+    """Without what transformers says of models that it does not know, ours among them: a tokenizer is asked for."""
+    logger = logging.getLogger("transformers.configuration_utils")
+    logger.addFilter(_not_of_models)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_not_of_models)
+
+
+def _not_of_models(record: logging.LogRecord) -> bool:
+    return "You are using a model of type" not in record.getMessage()
 
 
 def _unreadable(name_or_path: str, why: str) -> OSError:

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,7 +32,7 @@ from normgeom.training.twins import Size, adamw, load_twin, save_twin, warmup_co
 TABLES = ("curve", "loss", "survey", "gains", "surface")
 # The paper's three, and the null that is exact for RMSNorm (cor-sign-null): a rank among 40.
 DIRECTIONS = ("uniform", "random_a", "random_b", *(f"signs_{i}" for i in range(39)))
-_MODEL, _WHOLE = "model", "whole"
+_MODEL, _WHOLE, _AGAIN = "model", "whole", "run the same command, which trains it again"
 
 
 class Windows(Dataset):
@@ -157,10 +157,12 @@ def fit_and_measure(
     kept = folder / _MODEL
     if kept.exists():
         _clear(folder)  # an earlier call may have been killed before it came to that
+        if not _as_written(folder):
+            raise damaged(folder, "its tables are not what was written", _AGAIN)
         try:
             return load_twin(kept).to(device)
         except ValueError as error:
-            raise damaged(folder, error, "run the same command, which trains it again") from error
+            raise damaged(folder, error, _AGAIN) from error
     windows = Windows(text, run.size.length, run.size.steps * run.size.batch, run.seed)
     trainer = _Trainer(
         model=model,
@@ -172,7 +174,7 @@ def fit_and_measure(
     with _silent():
         trainer.train(resume_from_checkpoint=_last_whole(folder))
         if trainer.is_world_process_zero():
-            _write(model, trainer.state.log_history, folder)
+            _write(model, trainer.state.log_history, folder, run.stages if held_out else [])
     trainer.accelerator.wait_for_everyone()
     return trainer.accelerator.unwrap_model(model, keep_fp32_wrapper=False).eval()
 
@@ -238,7 +240,7 @@ class _Stages(TrainerCallback):
         if self.held_out and state.is_world_process_zero and state.global_step in self.run.stages:
             tables = measure_stage(model, self.held_out, self.run.directions, self.run.seed)
             for name, table in tables.items():
-                path = self.folder / f"{name}-{state.global_step:07d}.parquet"
+                path = _stage(self.folder, name, state.global_step)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with whole(path) as part:
                     table.assign(step=state.global_step).to_parquet(part, index=False)
@@ -254,7 +256,7 @@ class _Finished(TrainerCallback):
         PartialState().wait_for_everyone()  # each process writes a file of it
         if state.is_world_process_zero:
             last = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            note(last / _WHOLE, _digests(last))
+            note(last / _WHOLE, _digests(last.iterdir()))
             for path in set(last.parent.glob("checkpoint-*")) - {last}:
                 (path / _WHOLE).unlink(missing_ok=True)
                 shutil.rmtree(path)
@@ -287,7 +289,7 @@ def _last_whole(folder: Path) -> str | None:
     """The last checkpoint that is what was written; an OSError if there are some, and none is."""
     marked = sorted(folder.glob(f"checkpoint-*/{_WHOLE}"), key=lambda mark: -int(mark.parent.name.split("-")[1]))
     for mark in marked:
-        if _digests(mark.parent) == _read_note(mark):
+        if _as_written(mark.parent):
             return str(mark.parent)
         wrong = damaged(mark.parent, "its files are not what was written")
         if mark == marked[-1]:
@@ -296,36 +298,43 @@ def _last_whole(folder: Path) -> str | None:
     return None
 
 
-def _digests(checkpoint: Path) -> dict[str, str]:
-    return {path.name: digest(path) for path in sorted(checkpoint.iterdir()) if path.name != _WHOLE}
+def _digests(paths: Iterable[Path]) -> dict[str, str]:
+    return {path.name: digest(path) for path in sorted(paths)}
 
 
-def _read_note(mark: Path) -> dict | None:
+def _as_written(folder: Path) -> bool:
+    """Whether the files that were noted are there, and what they were."""
     try:
-        return json.loads(mark.read_text("utf-8"))
-    except ValueError:
-        return None
+        noted = json.loads((folder / _WHOLE).read_text("utf-8"))
+        return bool(noted) and noted == _digests(folder / name for name in noted)
+    except (ValueError, TypeError, OSError):
+        return False
 
 
-def _write(model: GPT2LMHeadModel, history: list[dict], folder: Path) -> None:
+def _write(model: GPT2LMHeadModel, history: list[dict], folder: Path, stages: list[int]) -> None:
     """The tables, then the model, which says that all is there; what was kept for resuming is removed."""
     curve = pd.DataFrame([line for line in history if "loss" in line])
     curve = curve.rename(columns=dict(learning_rate="rate"))[["step", "loss", "rate", "grad_norm"]]
-    found = {name: sorted(folder.glob(f"{name}-*.parquet")) for name in TABLES}
+    measured = TABLES[1:] if stages else ()
     tables = {
-        name: pd.concat([read_table(path, folder) for path in paths], ignore_index=True)
-        for name, paths in found.items()
-        if paths
+        name: pd.concat([read_table(_stage(folder, name, step), folder) for step in stages], ignore_index=True)
+        for name in measured
     }
+    paths = {name: folder / f"{name}.parquet" for name in ("curve", *measured)}
     for name, table in {"curve": curve, **tables}.items():
-        with whole(folder / f"{name}.parquet") as part:
+        with whole(paths[name]) as part:
             table.to_parquet(part, index=False)
+    note(folder / _WHOLE, _digests(paths.values()))
     draft = folder / f"{_MODEL}.part"
     shutil.rmtree(draft, ignore_errors=True)
     with _saving():
         save_twin(model, draft)
     os.replace(draft, folder / _MODEL)
     _clear(folder)
+
+
+def _stage(folder: Path, name: str, step: int) -> Path:
+    return folder / f"{name}-{step:07d}.parquet"
 
 
 def read_table(path: Path, folder: Path) -> pd.DataFrame:
@@ -337,7 +346,7 @@ def read_table(path: Path, folder: Path) -> pd.DataFrame:
     try:
         return pd.read_parquet(path)
     except (ValueError, OSError) as error:
-        raise damaged(folder, f"{path.name}: {error}", "run the same command, which trains it again") from error
+        raise damaged(folder, f"{path.name}: {error}", _AGAIN) from error
 
 
 def _clear(folder: Path) -> None:

@@ -15,7 +15,7 @@ from normgeom.text.corpora import load_corpus
 from normgeom.training.twins import NORMS, save_twin, variants
 from safetensors.torch import load_file, save_file
 from tiny_models import FAMILIES, tiny, token_ids
-from transformers import AutoModel, BertConfig, BertForMaskedLM, GPT2Config
+from transformers import AutoModel, AutoModelForCausalLM, BertConfig, BertForMaskedLM, GPT2Config
 
 OWN = GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=256, n_positions=32, bos_token_id=None, eos_token_id=None)
 
@@ -29,7 +29,7 @@ def test_a_folder(tmp_path):
     assert torch.equal(loaded.wte.weight, model.transformer.wte.weight.double())
 
 
-@pytest.mark.parametrize("name", ["gpt2", "nobody/no-such-model", "no/such/folder"])
+@pytest.mark.parametrize("name", ["gpt2", "nobody/no-such-model"])
 def test_a_name_without_a_network_says_what_to_do(monkeypatch, name):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(OSError, match=rf"^model: '{name}' cannot be loaded, neither as a folder .* nor by name"):
@@ -106,7 +106,7 @@ DAMAGE = {
     "a width in words": (config(n_embd="32"), r"n_embd"),
     "no heads": (config(n_head=0), r"ZeroDivisionError: .*; expected a folder as save_pretrained wrote it$"),
     "an unknown activation": (config(activation_function="x"), r"KeyError: 'x'"),
-    "an unknown dtype": (config(dtype="x"), r"no attribute 'x'"),
+    "an unknown dtype": (config(dtype="x"), r"config\.json cannot be read \(expected one of torch's dtypes, got 'x'\)"),
     "a quantization without its numbers": (config(quantization_config={"quant_method": "gptq"}), r"'bits'"),
     "a pickle that runs": (
         pickled(Evil()),
@@ -116,6 +116,19 @@ DAMAGE = {
     "no pickle": (pickled(b"junk" * 100), r"pytorch_model\.bin cannot be read"),
     "a pickled list": (pickled([1]), r"pytorch_model\.bin cannot be read \(expected tensors by name, got a list\)"),
     "an index that is a list": (shards("[]"), r"index\.json cannot be read"),
+    "an index without places": (shards("{}"), r"index\.json cannot be read \(expected an object weight_map"),
+    "an index of numbers": (
+        shards('{"weight_map": {"a": 3}}'),
+        r"index\.json cannot be read \(expected an object weight_map",
+    ),
+    "a model_type that is a list": (
+        config(model_type=["gpt2"]),
+        r"config\.json cannot be read \(expected a name as model_type",
+    ),
+    "code of its own": (
+        config(model_type="x", auto_map={"AutoConfig": "x.C", "AutoModel": "x.M"}),
+        r"code of its own, which is not run",
+    ),
     "an index of a file that is not there": (
         shards('{"metadata": {}, "weight_map": {"a": "model-1.safetensors"}}'),
         r"model-1\.safetensors",
@@ -176,7 +189,7 @@ def test_weights_that_are_not_those_of_the_model_are_named(saved, tmp_path, dama
             ValueError, match=rf"^model: the weights of '.*broken' are not those .*{message}.*; save it"
         ):
             load(str(broken))
-    with pytest.warns(UserWarning, match=rf"^weights of .*broken are drawn or left out \(.*{message}"):
+    with pytest.warns(UserWarning, match=rf"^weights of .*broken are amiss.* \(.*{message}"):
         load_model(str(broken), allow_missing=True)
 
 
@@ -223,6 +236,61 @@ def test_a_pooler_that_a_model_was_saved_without_is_not_missed(tmp_path):
     changed(bert__encoder__layer__0__output__LayerNorm__weight=None)(tmp_path)
     with pytest.raises(ValueError, match=r"missing: encoder\.layer\.0\.output\.LayerNorm\.weight\)"):
         load_model(str(tmp_path))
+
+
+def test_code_of_a_model_is_not_run_and_nobody_is_asked(saved, tmp_path, monkeypatch):
+    """Not where a pipe would say yes, either."""
+    folder = shutil.copytree(saved, tmp_path / "model")
+    config(model_type="x", auto_map={"AutoConfig": "x.C", "AutoModel": "x.M"})(folder)
+    (folder / "x.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question was asked"))
+    for load in (load_config, load_model, load_with_head):
+        with pytest.raises(OSError, match=r"^model: .* it brings code of its own, which is not run"):
+            load(str(folder))
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_named(saved, tmp_path, value):
+    """Also the last entry of a model that this package wrote."""
+    model = AutoModelForCausalLM.from_pretrained(saved)
+    model.transformer.wte.weight.data[-1, -1] = value
+    model.save_pretrained(tmp_path / "model")
+    own = variants(OWN, 3, ("rms",))["rms"]
+    own.transformer.ln_f.weight.data[-1] = value
+    save_twin(own, tmp_path / "twin")
+    for name, weight in (("model", "wte"), ("twin", "transformer.ln_f")):
+        with pytest.raises(ValueError, match=rf"^model: the weights of .*with NaN or Inf: {weight}\.weight\)"):
+            load_model(str(tmp_path / name))
+        with pytest.warns(UserWarning, match=rf"with NaN or Inf: {weight}\.weight"):
+            load_model(str(tmp_path / name), allow_missing=True)
+
+
+def test_generation_settings_that_cannot_be_read_are_not_dropped(saved, tmp_path):
+    folder = shutil.copytree(saved, tmp_path / "model")
+    (folder / "generation_config.json").write_text('{"max_')
+    with pytest.raises(OSError, match=r"^model: .*generation_config\.json cannot be read \(.*save or copy it again"):
+        load_with_head(str(folder))
+
+
+def test_a_file_in_place_of_a_folder(tmp_path):
+    (tmp_path / "model").write_text("")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name in ("model", "loop"):
+        with pytest.raises(OSError, match=r"^model: expected a folder as save_pretrained wrote it, .* is none"):
+            find_commit(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["./nope", "/no/such", "no/such/folder", "nope/"])
+def test_a_folder_that_is_not_there_is_said_to_be_so(name):
+    with pytest.raises(FileNotFoundError, match=rf"^model: there is no folder '{name}'"):
+        find_commit(name)
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a/" * 3000, "b\udcff"])
+def test_a_name_that_the_system_refuses_is_a_line(name):
+    with pytest.raises((OSError, ValueError), match=r"^model: "):
+        find_commit(name)
 
 
 @pytest.mark.parametrize("name", ["./nope", "/no/such", ""])

@@ -166,8 +166,12 @@ def test_vectors_without_an_angle_are_noted(folder, run, tmp_path):
     model = AutoModel.from_pretrained(folder / "tiny-gpt2")
     torch.nn.init.constant_(model.h[1].mlp.c_proj.bias, float("inf"))
     model.save_pretrained(tmp_path / "broken")
-    with pytest.warns(UserWarning, match="NaN or Inf"):
-        had = run(tmp_path / "out", model=str(tmp_path / "broken"), directions=["uniform"])["had"]
+    broken = dict(model=str(tmp_path / "broken"), directions=["uniform"])
+    with pytest.raises(ValueError, match=r"^model: the weights of .*\(with NaN or Inf: h\.1\.mlp\.c_proj\.bias\)"):
+        run(tmp_path / "out", **broken)
+    assert not (tmp_path / "out").exists()
+    with pytest.warns(UserWarning, match=r"vectors with NaN or Inf entries were left out, at ln_f; see"):
+        had = run(tmp_path / "out", **broken, allow_missing=True)["had"]
     assert [(row["site"], row["nonfinite"]) for row in had["excluded"]] == [("ln_f", 592)] * 2
 
 
@@ -300,10 +304,12 @@ def test_another_number_of_processes_or_device_is_another_survey(run, undisturbe
         run(out)
 
 
-def test_another_model_in_a_folder_of_the_same_name_is_refused(run, undisturbed, tmp_path):
-    tiny("gpt2", seed=9, vocab_size=256).save_pretrained(tmp_path / "tiny-gpt2")
+def test_another_model_in_a_folder_of_the_same_name_is_refused(folder, run, undisturbed, tmp_path):
+    model = AutoModel.from_pretrained(folder / "tiny-gpt2")
+    model.h[1].mlp.c_fc.weight.data[-1, -1] += 1e-3  # the last of its entries
+    model.save_pretrained(tmp_path / "tiny-gpt2")
     before = contents(undisturbed[0])
-    with pytest.raises(ValueError, match=r"^checkpoint: .*another fingerprint"):
+    with pytest.raises(ValueError, match=r"^out: .* holds a survey of other weights under this name; name another"):
         run(undisturbed[0], model=str(tmp_path / "tiny-gpt2"))
     assert contents(undisturbed[0]) == before, "the folder was touched"
 
@@ -389,7 +395,7 @@ def test_a_folder_with_other_files_is_taken(run, undisturbed, tmp_path):
         (dict(batch_size=0), ValueError, r"^batch_size: expected at least 1, got 0"),
         (dict(revision="main"), ValueError, r"^revision: expected none for a model in a folder, got 'main'"),
         (dict(corpus="nowhere.txt"), FileNotFoundError, r"^corpus: expected 'stdlib' .*, got 'nowhere.txt'"),
-        (dict(model="/no/such/folder"), OSError, r"^model: '/no/such/folder' cannot be loaded.*save_pretrained"),
+        (dict(model="/no/such/folder"), OSError, r"^model: there is no folder '/no/such/folder'"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
@@ -420,7 +426,7 @@ def test_a_weight_that_is_missing(folder, run, tmp_path, allowed):
             run(tmp_path / "out", model=str(model))
         assert not (tmp_path / "out").exists(), "a mark without results"
     else:
-        with pytest.warns(UserWarning, match=r"drawn or left out \(missing: h\.1\.ln_2\.weight\)"):
+        with pytest.warns(UserWarning, match=r"drawn \(missing: h\.1\.ln_2\.weight\)"):
             assert run(tmp_path / "out", model=str(model), allow_missing=True)["asked"]["allow_missing"] is True
 
 

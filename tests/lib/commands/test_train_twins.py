@@ -92,7 +92,7 @@ def test_what_is_written(whole):
     assert sorted(path.name for path in out.iterdir()) == ["layer", "provenance.json", "rms", "text.bin"]
     for norm in ("layer", "rms"):
         assert sorted(path.name for path in (out / norm).iterdir()) == sorted(
-            ["model", *(f"{name}.parquet" for name in TABLES)]
+            ["model", "whole", *(f"{name}.parquet" for name in TABLES)]
         )
         tables = tiny_training.tables(out / norm)
         assert list(tables["curve"].step) == [1, 2, 3, 4]
@@ -378,13 +378,33 @@ def test_a_text_that_is_not_what_was_written_is_not_trained_on(whole, train, tmp
     assert (out / "text.bin").read_bytes() == text
 
 
-def test_a_damaged_loss_says_what_to_delete(whole, train, tmp_path):
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("damage", ["cut off", "gone", "altered"])
+def test_a_finished_training_whose_tables_are_not_what_was_written_says_what_to_delete(
+    whole, train, tmp_path, table, damage
+):
     out = shutil.copytree(whole[0], tmp_path / "out")
-    (out / "layer" / "loss.parquet").write_bytes(b"PAR1")
-    with pytest.raises(
-        OSError, match=r"^out: .*layer is damaged \(loss.parquet: .*\); delete it and run the same command"
-    ):
+    path = out / "layer" / f"{table}.parquet"
+    if damage == "altered":
+        found = pd.read_parquet(path)
+        found.assign(step=found.step + 1).to_parquet(path)
+    else:
+        path.write_bytes(path.read_bytes()[:500]) if damage == "cut off" else path.unlink()
+    message = r"^out: .*layer is damaged \(its tables are not what was written\); delete it and run the same command"
+    with pytest.raises(OSError, match=message):
         train(out)
+
+
+def test_the_loss_of_an_earlier_call_that_is_gone_is_missed(whole, train, tmp_path):
+    """Another --norm joins; what it reports of the first is read from its table."""
+    out = shutil.copytree(whole[0], tmp_path / "out")
+    shutil.rmtree(out / "rms")
+    pd.read_parquet(out / "layer" / "loss.parquet").iloc[:0].to_parquet(out / "layer" / "loss.parquet")
+    with pytest.raises(OSError, match=r"^out: .*layer is damaged \(loss.parquet holds no loss\); delete it"):
+        train(out, norm="rms")
+    (out / "layer" / "loss.parquet").unlink()
+    with pytest.raises(OSError, match=r"^out: .*layer is damaged \(loss.parquet: .*\); delete it"):
+        train(out, norm="rms")
 
 
 @pytest.mark.parametrize("left", ["text.bin", "rms"])

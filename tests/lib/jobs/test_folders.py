@@ -108,15 +108,28 @@ def test_the_same_run_goes_on(tmp_path):
     ],
     ids=["another command", "another argument", "fewer arguments"],
 )
-@pytest.mark.parametrize("result", ["table-1", None], ids=["results", "none yet"])
-def test_another_run_is_refused_and_changes_nothing(tmp_path, asked, work, message, result):
+def test_another_run_is_refused_and_changes_nothing(tmp_path, asked, work, message):
     run(tmp_path, dict(seed=1))
-    if result is None:
-        (tmp_path / "table-1").unlink()  # killed before there was one
     before = contents(tmp_path)
     with pytest.raises(ValueError, match=rf"^out: .* {message}"):
         run(tmp_path, asked, work=work)
     assert contents(tmp_path) == before
+
+
+def test_a_run_that_was_killed_before_it_had_results_leaves_the_folder_to_others_of_its_kind(tmp_path):
+    run(tmp_path, dict(seed=1))
+    (tmp_path / "table-1").unlink()
+    with pytest.raises(ValueError, match=r"^out: .* holds a survey, expected a training or nothing"):
+        run(tmp_path, dict(seed=1), work="training")
+    run(tmp_path, dict(seed=2))
+    assert json.loads((tmp_path / PROVENANCE).read_text("utf-8"))["asked"] == {"seed": 2}
+
+
+def test_what_differs_is_said_in_a_line_however_long_it_is(tmp_path):
+    run(tmp_path, dict(directions=[f"random_{i}" for i in range(10000)]))
+    with pytest.raises(ValueError, match=r"directions: .* there, .* asked for") as refused:
+        run(tmp_path, dict(directions=["uniform"]))
+    assert len(str(refused.value)) < 500
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_nonfinite_vectors_are_counted_reported_and_left_out(value):
     result = ng.Survey(model)
     (x, y), *_ = stored(model, ["transformer.ln_f"], [ids])["transformer.ln_f"]
     model.transformer.ln_f.register_forward_pre_hook(lambda m, args: (poisoned(args[0], (1, 2, 3), value),))
-    message = r"^2 vectors with NaN or Inf entries were left out; see Survey\.excluded"
+    message = r"^2 vectors with NaN or Inf entries were left out, at transformer.ln_f; see Survey\.excluded"
     with pytest.warns(UserWarning, match=message) as warned:
         result.run([ids], progress=False)
     assert [w.filename for w in warned] == [__file__], "it points to the library, not to who called run"

@@ -26,6 +26,16 @@ def qwen():
     return tiny("qwen3")
 
 
+def test_more_directions_than_memory_holds(model, monkeypatch):
+    """Each takes 2 × 2 × 720 counts of 8 bytes at each of 5 norms, twice: as much as here for some 30."""
+    monkeypatch.setattr("os.sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2000}[name])
+    with pytest.raises(
+        ValueError, match=r"^directions: the sums of 60 at 5 norms take .* GB, and the machine has 0\.0082; ask"
+    ):
+        ng.Survey(model, [f"random_{i}" for i in range(60)])
+    ng.Survey(model, [f"random_{i}" for i in range(10)])
+
+
 def test_a_model_without_norms():
     with pytest.raises(ValueError, match=r"^model: this Sequential runs no LayerNorm or RMSNorm"):
         ng.Survey(nn.Sequential(nn.Linear(8, 8)), example_inputs=torch.zeros(2, 8))

@@ -1,5 +1,6 @@
 """Reading: token ids as a model reads them, and windows of them."""
 
+import contextlib
 import itertools
 import json
 from dataclasses import replace
@@ -86,6 +87,31 @@ def test_a_tokenizer_that_is_there_and_cannot_be_read_is_an_error(tokenizer_fold
     for take in (partial(load_encoder, vocabulary=256), load_tokenizer):
         with pytest.raises(OSError, match=r"^tokenizer: that of '.*' cannot be loaded \(.*\); .*'bytes'"):
             take(tokenizer_folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("tokenizer_config.json", "[]", r"tokenizer_config\.json holds a list, not an object"),
+        ("tokenizer_config.json", "", r"tokenizer_config\.json cannot be read"),
+        ("tokenizer.json", "{", r"tokenizer\.json cannot be read"),
+    ],
+)
+def test_the_file_of_a_tokenizer_that_is_damaged_is_named(tokenizer_folder, name, text, why):
+    (Path(tokenizer_folder) / name).write_text(text)
+    with pytest.raises(OSError, match=rf"^tokenizer: that of .* cannot be loaded \({why}"):
+        load_tokenizer(tokenizer_folder)
+
+
+def test_a_tokenizer_s_own_code_is_not_run(tokenizer_folder, tmp_path):
+    folder = Path(tokenizer_folder)
+    path = folder / "tokenizer_config.json"
+    own = dict(tokenizer_class="Own", auto_map={"AutoTokenizer": ["x.Own", None]})
+    path.write_text(json.dumps(json.loads(path.read_text()) | own))
+    (folder / "x.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with contextlib.suppress(OSError):
+        load_tokenizer(tokenizer_folder)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_another_tokenizer_than_the_model_s(tokenizer_folder, tmp_path):

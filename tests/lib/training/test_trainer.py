@@ -118,7 +118,7 @@ def test_the_last_update_is_always_a_stage(steps, expected):
 def test_the_tables(whole):
     folder, _, _ = whole
     assert sorted(path.name for path in folder.iterdir()) == sorted(
-        ["model", *(f"{name}.parquet" for name in tiny_training.TABLES)]
+        ["model", "whole", *(f"{name}.parquet" for name in tiny_training.TABLES)]
     ), "checkpoints or parts are left"
     tables = tiny_training.tables(folder)
     assert list(tables["curve"].step) == list(range(1, STEPS + 1)), "a line of the curve for each update"
@@ -320,7 +320,7 @@ def test_measuring_changes_nothing(whole, tmp_path):
         pd.read_parquet(tmp_path / "curve.parquet"), pd.read_parquet(folder / "curve.parquet"), check_exact=True
     )
     same_weights(weights(network), trained)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["curve.parquet", "model"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["curve.parquet", "model", "whole"]
     assert len(again) == len(seen) and all(map(torch.equal, again, seen))
 
 
@@ -378,7 +378,9 @@ def test_a_kill_leaves_no_trace(killed, case):
     same_weights(*(torch.load(killed / folder / "weights.pt") for folder in (case, "undisturbed")))
     for folder in (killed / case, killed / "undisturbed"):
         kept = [path.name for path in folder.iterdir() if not path.name.endswith(".part")]
-        assert sorted(kept) == sorted(["model", "weights.pt", *(f"{name}.parquet" for name in tiny_training.TABLES)])
+        assert sorted(kept) == sorted(
+            ["model", "weights.pt", "whole", *(f"{name}.parquet" for name in tiny_training.TABLES)]
+        )
 
 
 @pytest.mark.parametrize(("first", "updates"), [(2, STEPS), (6, 4), (8, 2)])
@@ -453,9 +455,10 @@ def test_the_whole_checkpoint_before_a_damaged_one_is_taken(whole, tmp_path):
     same_weights(weights(network), trained)
 
 
-def test_a_damaged_table_says_what_to_delete(whole, tmp_path):
+@pytest.mark.parametrize("damage", [cut, Path.unlink], ids=["cut off", "gone"])
+def test_a_damaged_table_says_what_to_delete(whole, tmp_path, damage):
     stopped(tmp_path)
-    cut(tmp_path / "loss-0000004.parquet")
+    damage(tmp_path / "loss-0000004.parquet")
     said = (
         rf"^out: {tmp_path} is damaged \(loss-0000004.parquet: .*\); delete it and run the same command, which trains"
     )
