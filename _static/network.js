@@ -1,0 +1,276 @@
+/* Norms and a small GPT-2, as the pages compute them when a reader moves something or types.
+
+   A vector is an array; of a text of T tokens, T vectors lie one after the other in a Float32Array.  Sums are taken in
+   double precision and kept in single, as torch's float32 is to about 1e-6.  Labels in parentheses are the book's. */
+"use strict";
+globalThis.normgeom = (() => {
+  // A vector on its way through a norm: mean and s (scale), n before gain and bias, y after them (eq-three-steps,
+  // eq-rms-norm).  Without `centre` the mean stays in numerator and denominator (eq-dropped); `held` is a scale to use
+  // in place of its own (eq-frozen), and `divide: false` leaves the division out.
+  const norm = (x, { gain, bias, eps, centre = true, divide = true, held }) => {
+    const d = x.length;
+    let mean = 0;
+    for (const v of x) mean += v;
+    mean /= d;
+    const shift = centre ? mean : 0;
+    let square = 0;
+    for (const v of x) square += (v - shift) ** 2;
+    const s = held ?? Math.sqrt(square / d + eps);
+    const n = Array.from(x, (v) => (v - shift) / (divide ? s : 1));
+    const y = n.map((v, i) => v * (gain ? gain[i] : 1) + (bias ? bias[i] : 0));
+    return { mean, s, n, y };
+  };
+
+  // J = G (Π − n nᵀ/d) / s, for RMSNorm with the identity in Π's place (eq-ln-jacobian, eq-rms-jacobian).
+  const jacobianTimes = (v, { n, s }, { gain, centre = true }) => {
+    const d = v.length;
+    let mean = 0;
+    let along = 0;
+    for (let i = 0; i < d; i++) {
+      mean += v[i] / d;
+      along += (n[i] * v[i]) / d;
+    }
+    return Array.from(v, (u, i) => ((gain ? gain[i] : 1) * (u - (centre ? mean : 0) - n[i] * along)) / s);
+  };
+
+  // What a survey tells of a vector: its angle to 1 in degrees, d cos² (eq-occupancy), length, largest entry.
+  const look = (x) => {
+    let [sum, square, largest] = [0, 0, 0];
+    for (const v of x) {
+      sum += v;
+      square += v * v;
+      if (Math.abs(v) > Math.abs(largest)) largest = v;
+    }
+    const length = Math.sqrt(square);
+    const cos = Math.min(1, Math.max(-1, sum / (length * Math.sqrt(x.length))));
+    return { angle: (180 / Math.PI) * Math.acos(cos), occupancy: x.length * cos * cos, length, largest };
+  };
+
+  // y = x W + b for T vectors; W lies row by row, one row an entry of x.
+  const linear = (x, W, b, inner, outer) => {
+    const T = x.length / inner;
+    const y = new Float32Array(T * outer);
+    const row = new Float64Array(outer);
+    for (let t = 0; t < T; t++) {
+      if (b) row.set(b);
+      else row.fill(0);
+      for (let i = 0; i < inner; i++) {
+        const v = x[t * inner + i];
+        if (v === 0) continue;
+        const at = i * outer;
+        for (let j = 0; j < outer; j++) row[j] += v * W[at + j];
+      }
+      y.set(row, t * outer);
+    }
+    return y;
+  };
+
+  // The tanh form, which GPT-2 has.
+  const gelu = (v) => 0.5 * v * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (v + 0.044715 * v ** 3)));
+
+  // Causal attention: each position looks at itself and at those before it.
+  const attention = (qkv, d, heads) => {
+    const T = qkv.length / (3 * d);
+    const size = d / heads;
+    const out = new Float32Array(T * d);
+    const weights = new Float64Array(T);
+    const row = new Float64Array(size);
+    for (let h = 0; h < heads; h++) {
+      for (let t = 0; t < T; t++) {
+        const q = t * 3 * d + h * size;
+        let highest = -Infinity;
+        for (let u = 0; u <= t; u++) {
+          const k = u * 3 * d + d + h * size;
+          let score = 0;
+          for (let i = 0; i < size; i++) score += qkv[q + i] * qkv[k + i];
+          weights[u] = score / Math.sqrt(size);
+          highest = Math.max(highest, weights[u]);
+        }
+        let total = 0;
+        for (let u = 0; u <= t; u++) total += weights[u] = Math.exp(weights[u] - highest);
+        row.fill(0);
+        for (let u = 0; u <= t; u++) {
+          const v = u * 3 * d + 2 * d + h * size;
+          for (let i = 0; i < size; i++) row[i] += (weights[u] / total) * qkv[v + i];
+        }
+        out.set(row, t * d + h * size);
+      }
+    }
+    return out;
+  };
+
+  const softmax = (logits) => {
+    const highest = logits.reduce((a, b) => Math.max(a, b), -Infinity);
+    const p = Array.from(logits, (v) => Math.exp(v - highest));
+    const total = p.reduce((a, b) => a + b, 0);
+    return p.map((v) => v / total);
+  };
+
+  // Sixteen bits to a number: sign, five bits of exponent, ten of the fraction.
+  const half = (bits) => {
+    const [sign, exponent, fraction] = [bits >> 15 ? -1 : 1, (bits >> 10) & 31, bits & 1023];
+    if (exponent === 0) return sign * fraction * 2 ** -24;
+    if (exponent === 31) return fraction ? NaN : sign * Infinity;
+    return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
+  };
+
+  // A saved network: sizes, names and shapes of its tensors, and their numbers in base64, in this order.
+  const unpack = ({ sizes, tensors, data }) => {
+    const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
+    const bits = new Uint16Array(bytes.buffer);
+    const weights = {};
+    let at = 0;
+    for (const [name, shape] of tensors) {
+      const count = shape.reduce((a, b) => a * b, 1);
+      weights[name] = Float32Array.from(bits.subarray(at, at + count), half);
+      at += count;
+    }
+    if (at !== bits.length) throw new Error(`expected ${at} numbers, got ${bits.length}`);
+    return { ...sizes, weights };
+  };
+
+  // The norms of a network in the order in which a vector meets them: h.0.ln_1, h.0.ln_2, …, ln_f.
+  const sites = ({ layers }) => [
+    ...Array.from({ length: layers }, (_, l) => [`h.${l}.ln_1`, `h.${l}.ln_2`]).flat(),
+    "ln_f",
+  ];
+  // What writes to the stream.
+  const parts = ({ layers }) => [
+    "tokens",
+    "positions",
+    ...Array.from({ length: layers }, (_, l) => [`h.${l}.attn`, `h.${l}.mlp`]).flat(),
+  ];
+
+  /* The network on token ids.  What the reader may change:
+     shift      a number that is added to every entry of the embeddings' sum (prop-gauge);
+     uncentred  names of LayerNorms that leave the subtraction of the mean out (eq-dropped);
+     held       {norm: scales by position}, used in place of their own (thm-frozen);
+     removed    a part that writes nothing.
+     Returns logits, the vectors at each norm {in, out, scales}, and what each part writes. */
+  const forward = (network, ids, { shift = 0, uncentred = [], held = {}, removed } = {}) => {
+    const { weights, width: d, layers, heads, vocabulary, eps, kind } = network;
+    const T = ids.length;
+    const stream = new Float32Array(T * d);
+    const found = { sites: {}, parts: {} };
+    const write = (name, vectors) => {
+      if (name === removed) vectors = new Float32Array(T * d);
+      found.parts[name] = vectors;
+      for (let i = 0; i < stream.length; i++) stream[i] += vectors[i];
+    };
+    const through = (name) => {
+      const [out, scales] = [new Float32Array(T * d), new Float64Array(T)];
+      const [gain, bias] = [weights[`${name}.weight`], weights[`${name}.bias`]];
+      const centre = kind === "layer" && !uncentred.includes(name);
+      for (let t = 0; t < T; t++) {
+        const x = stream.subarray(t * d, (t + 1) * d);
+        const { s, y } = norm(x, { gain, bias, eps, centre, held: held[name]?.[t] });
+        out.set(y, t * d);
+        scales[t] = s;
+      }
+      found.sites[name] = { in: stream.slice(), out, scales };
+      return out;
+    };
+    const rows = (table, index) => {
+      const out = new Float32Array(T * d);
+      for (let t = 0; t < T; t++) out.set(table.subarray(index[t] * d, (index[t] + 1) * d), t * d);
+      return out;
+    };
+
+    write("tokens", rows(weights["wte"], ids));
+    write("positions", rows(weights["wpe"], [...ids.keys()]));
+    for (let i = 0; i < stream.length; i++) stream[i] += shift;
+    for (let l = 0; l < layers; l++) {
+      const map = (x, name, inner, outer) =>
+        linear(x, weights[`h.${l}.${name}.weight`], weights[`h.${l}.${name}.bias`], inner, outer);
+      const seen = attention(map(through(`h.${l}.ln_1`), "attn.c_attn", d, 3 * d), d, heads);
+      write(`h.${l}.attn`, map(seen, "attn.c_proj", d, d));
+      const hidden = map(through(`h.${l}.ln_2`), "mlp.c_fc", d, 4 * d).map(gelu);
+      write(`h.${l}.mlp`, map(hidden, "mlp.c_proj", 4 * d, d));
+    }
+    // The head reads with the transpose of the token table where it has no matrix of its own.
+    const last = through("ln_f");
+    const head = weights["head.weight"] ?? transposed(weights["wte"], vocabulary, d);
+    return { ...found, logits: linear(last, head, weights["head.bias"], d, vocabulary) };
+  };
+
+  const transposed = (W, rows, columns) => {
+    const out = new Float32Array(W.length);
+    for (let i = 0; i < rows; i++) for (let j = 0; j < columns; j++) out[j * rows + i] = W[i * columns + j];
+    return out;
+  };
+
+  /* The same function with RMSNorm (thm-to-rms-norm): gains and biases folded into the readers (prop-fold), the mean
+     taken out of all that is written (prop-centre), the head with a matrix of its own. */
+  const toRmsNorm = (network) => {
+    const { weights, width: d, layers, vocabulary } = network;
+    const made = {};
+    const centred = (W) => {
+      const out = Float32Array.from(W);
+      for (let i = 0; i < W.length; i += d) {
+        const row = out.subarray(i, i + d);
+        const mean = row.reduce((a, b) => a + b, 0) / d;
+        row.forEach((v, j) => (row[j] = v - mean));
+      }
+      return out;
+    };
+    const fold = (reader, name, W, b, outer) => {
+      const [gain, bias] = [weights[`${name}.weight`], weights[`${name}.bias`]];
+      made[`${reader}.weight`] = W.map((v, k) => v * gain[Math.floor(k / outer)]);
+      made[`${reader}.bias`] = Float32Array.from({ length: outer }, (_, j) => {
+        let sum = b ? b[j] : 0;
+        for (let i = 0; i < d; i++) sum += bias[i] * W[i * outer + j];
+        return sum;
+      });
+    };
+    for (const table of ["wte", "wpe"]) made[table] = centred(weights[table]);
+    for (let l = 0; l < layers; l++) {
+      for (const [name, reader, outer] of [["ln_1", "attn.c_attn", 3 * d], ["ln_2", "mlp.c_fc", 4 * d]]) {
+        const full = `h.${l}.${reader}`;
+        fold(full, `h.${l}.${name}`, weights[`${full}.weight`], weights[`${full}.bias`], outer);
+      }
+      for (const writer of ["attn.c_proj", "mlp.c_proj"])
+        for (const name of ["weight", "bias"]) {
+          const full = `h.${l}.${writer}.${name}`;
+          made[full] = centred(weights[full]);
+        }
+    }
+    fold("head", "ln_f", transposed(weights["wte"], vocabulary, d), null, vocabulary);
+    return { ...network, kind: "rms", weights: made };
+  };
+
+  // What position t loses of the logit of a token, above the mean logit, without a part: with the scale of the final
+  // norm held (its frozen contribution, thm-frozen), and with it taken anew (prop-removal).
+  const effects = (network, run, part, t, token) => {
+    const { weights, width: d, vocabulary, eps, kind } = network;
+    const gain = weights["ln_f.weight"];
+    const head = weights["head.weight"];
+    const column = (j, i) => (head ? head[i * vocabulary + j] : weights["wte"][j * d + i]);
+    const w = Float64Array.from({ length: d }, (_, i) => {
+      let mean = 0;
+      for (let j = 0; j < vocabulary; j++) mean += column(j, i) / vocabulary;
+      return (gain ? gain[i] : 1) * (column(token, i) - mean);
+    });
+    const x = run.sites["ln_f"].in.subarray(t * d, (t + 1) * d);
+    const c = run.parts[part].subarray(t * d, (t + 1) * d);
+    const centre = kind === "layer";
+    const read = (vector, held) => norm(vector, { eps, centre, held }).n.reduce((sum, v, i) => sum + v * w[i], 0);
+    const whole = read(x);
+    return { frozen: read(c, run.sites["ln_f"].scales[t]), direct: whole - read(x.map((v, i) => v - c[i])) };
+  };
+
+  // The mean over positions of the divergence of one prediction from another, in nats, and the largest change of a logit.
+  const apart = (logits, others, vocabulary) => {
+    let [divergence, change] = [0, 0];
+    const T = logits.length / vocabulary;
+    for (let t = 0; t < T; t++) {
+      const [a, b] = [logits, others].map((all) => softmax(all.subarray(t * vocabulary, (t + 1) * vocabulary)));
+      for (let j = 0; j < vocabulary; j++) {
+        if (a[j] > 0) divergence += (a[j] * Math.log(a[j] / Math.max(b[j], 1e-300))) / T;
+        change = Math.max(change, Math.abs(logits[t * vocabulary + j] - others[t * vocabulary + j]));
+      }
+    }
+    return { divergence: Math.max(0, divergence), change };
+  };
+
+  return { effects, apart, norm, jacobianTimes, look, softmax, half, unpack, sites, parts, forward, toRmsNorm };
+})();
