@@ -165,6 +165,7 @@ def main(processes: int, folder: Path) -> None:
 
     TransformerLens and nnsight take part where they can be imported.
     """
+    torch.set_num_threads(1)  # as in each of the processes; the record says so
     fresh = partial(ProcessPoolExecutor, 1, multiprocessing.get_context("spawn"), max_tasks_per_child=1)
     with fresh() as pool:
         runs = [(i, pool.submit(race, shape)) for i in range(processes) for shape in SHAPES]

@@ -16,6 +16,8 @@ from press.seeds import Tried
 FOLD = "fold"
 BOUNDED = re.compile(r"(?:error|value (?P<value>\S+)) ≤ (?P<bound>\S+)")
 PARAMETER = re.compile(r"^(\w+)\s*(?::[^=\n]*)?=", re.M)
+LABEL = re.compile(r"\b(?:claim|thm|prop|cor|eq)-[a-z][\w-]*")
+LONG = re.compile(r"-?0\.\d{5,}")
 POWER = re.compile(r"(?P<head>-?[\d.]+)e(?P<sign>[+-])0*(?P<digits>\d+)")
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 EXACT = 1e-200  # a bound that only equal numbers keep
@@ -39,15 +41,22 @@ def line(check: Check, tries: dict[str, Tried]) -> str:
         sentences = words[:1].upper() + words[1:]
     else:
         sentences = ". ".join(f"{{{label}}} {words}" for label, words in said.items())
-    measured = f". Measured on {check.measured_on}" if check.measured_on else ""
-    return f"{sentences}{measured}."
+    return f"{sentences}{_measured(check.measured_on)}."
+
+
+def _measured(on: str | None) -> str:
+    """On what a claim was measured, with the claims that it names as ``{label}``."""
+    if not on:
+        return ""
+    words = LABEL.sub(r"{\g<0>}", on.replace("`", ""))
+    return f". Recorded{words.removeprefix('recorded')}" if words.startswith("recorded,") else f". Measured on {words}"
 
 
 def _said(verdict: Verdict, tried: Tried | None) -> str:
     """A verdict in words; of a claim tried at many seeds what was seen over them, of another what the page saw."""
     bounded = BOUNDED.fullmatch(verdict.holds)
     if bounded is None:
-        return f"{verdict.holds}; with {verdict.mutant} {number(verdict.breaks)}"
+        return f"{verdict.holds}; with {verdict.mutant}: {number(verdict.breaks)}"
     bound = float(bounded["bound"])
     if tried:
         of = f"all {tried.seeds}" if tried.held == tried.seeds else f"{tried.held} of {tried.seeds}"
@@ -56,13 +65,15 @@ def _said(verdict: Verdict, tried: Tried | None) -> str:
         return f"seen at {of} seeds: at most {most}, where {claimed} is claimed; with {verdict.mutant} at least {least}"
     if bounded["value"]:
         value, claimed = number(bounded["value"]), number(bounded["bound"])
-        return f"seen: {value}, where at most {claimed} is claimed; with {verdict.mutant} {number(verdict.breaks)}"
+        return f"seen: {value}, where at most {claimed} is claimed; with {verdict.mutant}: {number(verdict.breaks)}"
     closely = "to the last bit" if bound < EXACT else f"to {number(bounded['bound'])}"
     return f"checked {closely}; with {verdict.mutant}, off by {number(verdict.breaks)}"
 
 
 def number(text: str) -> str:
     """A number as one prints it: 7e-06 is 7·10⁻⁶, 3e+02 is 300."""
+    if LONG.fullmatch(text):
+        return f"{float(text):.3g}"
     power = POWER.fullmatch(text)
     if not power:
         return text

@@ -16,7 +16,15 @@ VALUE = Verdict("claim-a", "value 0.031 ≤ 0.06", "no norm", "0.15")
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("1e-12", "10⁻¹²"), ("7e-06", "7·10⁻⁶"), ("3e+02", "300"), ("4e-01", "0.4"), ("0.15", "0.15"), ("2e+07", "2·10⁷")],
+    [
+        ("0.333333", "0.333"),
+        ("1e-12", "10⁻¹²"),
+        ("7e-06", "7·10⁻⁶"),
+        ("3e+02", "300"),
+        ("4e-01", "0.4"),
+        ("0.15", "0.15"),
+        ("2e+07", "2·10⁷"),
+    ],
 )
 def test_numbers_are_written_as_one_prints_them(text, said):
     assert number(text) == said
@@ -33,7 +41,7 @@ def check(*verdicts, measured_on=""):
         (
             check(VALUE, measured_on="20 recorded pairs"),
             {},
-            "Seen: 0.031, where at most 0.06 is claimed; with no norm 0.15. Measured on 20 recorded pairs.",
+            "Seen: 0.031, where at most 0.06 is claimed; with no norm: 0.15. Measured on 20 recorded pairs.",
         ),
         (
             check(VALUE),
@@ -46,13 +54,19 @@ def check(*verdicts, measured_on=""):
             "Seen at 18 of 20 seeds: at most 0.042, where 0.06 is claimed; with no norm at least 0.15.",
         ),
         (
+            check(VALUE, measured_on="recorded, the model of claim-b by `make bench`"),
+            {},
+            "Seen: 0.031, where at most 0.06 is claimed; with no norm: 0.15. "
+            "Recorded, the model of {claim-b} by make bench.",
+        ),
+        (
             check(ERROR, Verdict("eq-b", "error ≤ 1e-300", "LayerNorm", "2")),
             {},
             "{thm-a} checked to 10⁻¹²; with ε outside the root, off by 0.4. "
             "{eq-b} checked to the last bit; with LayerNorm, off by 2.",
         ),
     ],
-    ids=["statement", "recorded", "live", "not at all seeds", "two"],
+    ids=["statement", "pairs", "live", "not at all seeds", "recorded", "two"],
 )
 def test_a_check_is_one_line_made_from_what_it_printed(made, tries, said):
     assert line(made, tries) == said

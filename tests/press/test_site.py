@@ -34,6 +34,13 @@ def test_only_labelled_equations_are_numbered(html):
     assert re.findall(r'class="eqno">(\([\d.]+\))', html("02-mean")) == ["(2.1)", "(2.2)", "(2.3)"]
 
 
+def test_a_formula_is_not_parted_from_what_touches_it(html):
+    joined = re.findall(r'<span class="joined">(.*?)<span class="math[^>]*>(.*?)</span>(.*?)</span>', html("02-mean"))
+    assert joined == [("(", r"\(d\)", "-dimensional)"), ("", r"\(x\)", ","), ("", r"\(y\)", ":")]
+    text = re.sub(r"<[^>]*>", "", html("02-mean"))
+    assert r"in (\(d\)-dimensional) space, for \(x\), or \(y\): any two" in " ".join(text.split()), "words are lost"
+
+
 def test_an_image_has_its_own_alt_text(html):
     assert re.search(r'<img alt="A dot at the origin\."', html("02-mean"))
 
