@@ -97,7 +97,7 @@ def ratios(seen: pd.DataFrame) -> pd.DataFrame:
     table = cells.agg(dict(vectors="first", round="size", **kinds, goal="first")).rename(columns={"round": "rounds"})
     table.insert(table.columns.get_loc("goal"), "worst", by_run.groupby(level=CELL, sort=False).max())
     table = table.reset_index()
-    return table.assign(goal=table.goal.where(table.way == "Survey"))
+    return table.assign(goal=table.goal.where(table.way == "Survey", 0.0))
 
 
 def _twin(model: nn.Module) -> nn.Module:
@@ -188,7 +188,7 @@ def main(processes: int, folder: Path) -> None:
         "Processor time of one batch, over that of the bare forward pass of the same round, in which all ways ran in "
         "turns: the median of all runs' rounds, the lowest and highest round, and the worst of the runs' medians; "
         "vectors that a way sees of each token; and how much higher than the bare pass's its peak memory rises, in "
-        "megabytes, in a process of its own.",
+        "megabytes, in a process of its own. A goal of 0 is none.",
         folder,
         models="; ".join(dict.fromkeys(f"{shape.name}: {_words(shape.sizes)}" for shape in SHAPES)),
         batches="random tokens, float32",
