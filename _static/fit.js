@@ -1,23 +1,26 @@
 /* A displayed formula that is wider than its column is set smaller, down to a size that can still be read; one in a line
-   that is wider than the line gets a line of its own. */
+   that is wider than the line scrolls in a line of its own. */
 {
   const LEAST = 0.55; // of the size it would have
+  const shown = (selector) => [...document.querySelectorAll(`.bd-article ${selector}`)].filter((set) => set.checkVisibility());
   const fit = () => {
-    const wide = [...document.querySelectorAll(".bd-article div.math")].filter((box) => box.checkVisibility());
-    for (const box of wide) box.style.fontSize = "";
-    // MathJax's own box scrolls too, and is narrower where the number stands beside it.
-    const needs = (box) => Math.max(box.scrollWidth, ...[...box.querySelectorAll("mjx-container")].map(
-      (set) => set.scrollWidth + box.clientWidth - set.clientWidth));
-    const ratios = wide.map((box) => box.clientWidth / needs(box));
-    const inline = [...document.querySelectorAll(".bd-article span.math")].filter((set) => set.checkVisibility());
-    for (const set of inline) set.classList.remove("wide");
-    // A formula in a line that is longer than the line scrolls in a line of its own.
-    const room = (set) => set.closest("p, li, td, th, dd, div").getBoundingClientRect();
-    const long = inline.filter((set) => set.getBoundingClientRect().width > room(set).width + 1);
-    for (const set of long) set.classList.add("wide");
-    wide.forEach((box, i) => {
+    const displayed = shown("div.math");
+    const inLines = shown("span.math");
+    for (const box of displayed) box.style.fontSize = "";
+    for (const set of inLines) set.classList.remove("wide");
+    // All widths are read before any is changed: each turn from one to the other lays out the page anew.
+    const ratios = displayed.map((box) => {
+      // MathJax's own box scrolls too, and is narrower where the number stands beside it.
+      const inner = [...box.querySelectorAll("mjx-container")];
+      const needs = inner.map((set) => set.scrollWidth + box.clientWidth - set.clientWidth);
+      return box.clientWidth / Math.max(box.scrollWidth, ...needs);
+    });
+    const across = (element) => element.getBoundingClientRect().width;
+    const long = inLines.filter((set) => across(set) > across(set.closest("p, li, td, th, dd, div")) + 1);
+    displayed.forEach((box, i) => {
       if (ratios[i] < 1) box.style.fontSize = `${Math.floor(100 * Math.max(LEAST, 0.99 * ratios[i]))}%`;
     });
+    for (const set of long) set.classList.add("wide");
   };
 
   let width;

@@ -148,7 +148,7 @@ def test_a_warning_is_a_line(undisturbed):
         (["--directions", "north"], "Error: directions: expected 'uniform', 'random_…'"),
         (["--tokens", "15"], "Error: tokens: expected at least one window of 16, got 15\n"),
         (["--corpus", "a" * 5000], "Error: corpus: 'aaa"),
-        (["--corpus", "b\udcff"], "Error: corpus: expected a name in UTF-8, got b'b\\xff'"),
+        (["--corpus", "b\udcff"], "Error: corpus: expected 'stdlib' (needs no network), "),
         (["--model", "a" * 300], "Error: model: 'aaa"),
         (["--out", "b\udcff"], "Error: out: expected a name in UTF-8, got b'b\\xff'"),
         (["--tokenizer", ""], "Error: tokenizer: expected a name on the hub, a folder or 'bytes', got ''"),

@@ -69,13 +69,14 @@ def forward(model: nn.Module, inputs: Tensor | Mapping):
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """The model in evaluation mode, its former mode restored on leaving."""
-    was_training = {module: module.training for module in model.modules()}
-    model.eval()
+    training = [module for module in model.modules() if module.training]
+    if training:
+        model.eval()
     try:
         yield
     finally:
-        for module, training in was_training.items():
-            module.training = training
+        for module in training:
+            module.training = True
 
 
 @contextmanager

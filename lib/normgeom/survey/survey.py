@@ -132,10 +132,10 @@ class Survey:
                     self._take(held)
         if held is not None and number < held.batches:
             raise ValueError(f"checkpoint: {os.fspath(checkpoint)} holds {held.batches} batches, got {number}")
-        excluded = self.excluded().query("nonfinite > 0")
-        if len(excluded):
-            where = ", ".join(excluded.site.drop_duplicates())
-            lost = f"{excluded.nonfinite.sum()} vectors with NaN or Inf entries were left out"
+        nonfinite = torch.stack([tally.excluded[:, 0].sum().cpu() for tally in self._tallies]).tolist()
+        if any(nonfinite):
+            where = ", ".join(site["site"] for site, n in zip(self.sites, nonfinite, strict=True) if n)
+            lost = f"{sum(nonfinite)} vectors with NaN or Inf entries were left out"
             warnings.warn(f"{lost}, at {where:.200}; see Survey.excluded()", stacklevel=2)
         return self
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_BLOCK = {"cpu": 2**20}  # entries widened at once: on a CPU what its cache holds
+_BLOCK = {"cpu": 2**17}  # entries widened at once: on a CPU what its cache holds
 _WHOLE = 2**27
 _UNSEEN = torch.finfo(torch.float32).eps ** 2  # relative square of what may be rounding alone
 
@@ -18,16 +18,19 @@ def project(x: Tensor, columns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         columns: ``(k, d)`` float64 on the device of ``x``; on the CPU where that device has no float64.
 
     Returns:
-        ``(products (k, n), length (n,), largest |entry| (n,))``, float64, the leading axes of ``x`` flattened.
+        ``(products (k, n), length (n,), largest |entry| (n,))``, the leading axes of ``x`` flattened; the first two
+        float64, the last, which is exact, in the dtype of ``x``.
     """
     rows = x.reshape(-1, x.shape[-1]).to(columns.device)
     size = max(1, _BLOCK.get(rows.device.type, _WHOLE) // rows.shape[-1])
-    products, lengths = [], []
-    for block in map(Tensor.double, rows.split(size)):
-        products.append(columns @ block.T)
-        lengths.append(torch.linalg.vector_norm(block, dim=-1))
-    largest = torch.maximum(rows.amax(-1), -rows.amin(-1)).double()
-    return torch.cat(products, dim=1), torch.cat(lengths), largest
+    found = [_of_block(block, columns) for block in (rows.split(size) if len(rows) > size else (rows,))]
+    return found[0] if len(found) == 1 else tuple(torch.cat(part, dim=-1) for part in zip(*found, strict=True))
+
+
+def _of_block(rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    wide = rows.double()
+    largest = torch.maximum(rows.amax(-1), rows.amin(-1).neg())
+    return columns @ wide.T, torch.linalg.vector_norm(wide, dim=-1), largest
 
 
 def drop_error(mean: Tensor, length: Tensor, output: tuple[Tensor, Tensor, Tensor], gain: tuple) -> Tensor:

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from normgeom.jobs.paths import is_file
-
 # What ``datasets.load_dataset`` is asked for.  Both are Parquet files, which need no loading script, at a fixed commit.
 HUB = {
     "wikipedia": dict(
@@ -76,7 +74,7 @@ def load_corpus(name_or_path: str | os.PathLike = "stdlib") -> Corpus:
     if name_or_path == "stdlib":
         name, between, extra = "stdlib", "\n\n", dict(python=platform.python_version())
         texts = lambda: iter(_stdlib_documents())  # noqa: E731
-    elif is_file("corpus", name_or_path):
+    elif _is_file(name_or_path):
         name, between, extra = Path(name_or_path).name, "", {}
         texts = lambda: _pieces(Path(name_or_path))  # noqa: E731
     else:
@@ -86,6 +84,13 @@ def load_corpus(name_or_path: str | os.PathLike = "stdlib") -> Corpus:
         digest.update(piece.encode())
         characters += len(piece)
     return Corpus(texts, between, dict(name=name, sha256=digest.hexdigest(), characters=characters, **extra))
+
+
+def _is_file(path: str | os.PathLike) -> bool:
+    try:
+        return Path(path).is_file()
+    except OSError as error:  # a name too long, a folder that may not be looked into
+        raise OSError(f"corpus: {os.fspath(path)!r:.80} cannot be looked at ({error.strerror})") from error
 
 
 @lru_cache(maxsize=1)
