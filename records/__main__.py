@@ -14,6 +14,7 @@ from records import (
     quote,
     speed,
     training,
+    twins,
     watched,
     zeroed,
 )
@@ -30,6 +31,7 @@ COMMANDS = (
     quote,
     speed,
     training,
+    twins,
     watched,
     zeroed,
 )

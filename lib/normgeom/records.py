@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import pandas as pd
 import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
 
 FOLDER = Path(__file__).parent / "data"
 
@@ -36,10 +38,25 @@ def recorded(name: str) -> Record:
     Raises:
         ValueError: there is none of that name; the message lists those there are.
     """
-    path = FOLDER / f"{name}.csv"
-    if not path.is_file():
-        raise ValueError(f"name: expected one of {sorted(p.stem for p in FOLDER.glob('*.csv'))}, got {name!r}")
+    path = _existing(name, ".csv")
     return Record(pd.read_csv(path), json.loads(path.with_suffix(".json").read_text("utf-8")))
+
+
+def recorded_tensors(name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors that the book carries under ``name``, by their names, and their provenance.
+
+    Raises:
+        ValueError: there are none of that name; the message lists those there are.
+    """
+    path = _existing(name, ".safetensors")
+    return load_file(path), json.loads(path.with_suffix(".json").read_text("utf-8"))
+
+
+def _existing(name: str, suffix: str) -> Path:
+    path = FOLDER / f"{name}{suffix}"
+    if not path.is_file():
+        raise ValueError(f"name: expected one of {sorted(p.stem for p in FOLDER.glob(f'*{suffix}'))}, got {name!r}")
+    return path
 
 
 def record(name: str, table: pd.DataFrame, what: str, folder: Path = FOLDER, **provenance: object) -> Path:
@@ -54,22 +71,32 @@ def record(name: str, table: pd.DataFrame, what: str, folder: Path = FOLDER, **p
     Raises:
         OSError: the folder cannot be written; what was there is as it was.
     """
+    text = table.to_csv(index=False, float_format="%.7g", lineterminator="\n")
+    return _write(folder / f"{name}.csv", text.encode(), what, provenance)
+
+
+def record_tensors(
+    name: str, tensors: dict[str, Tensor], what: str, folder: Path = FOLDER, **provenance: object
+) -> Path:
+    """Write ``tensors`` as ``name.safetensors``; else as :func:`record`."""
+    return _write(folder / f"{name}.safetensors", save(tensors), what, provenance)
+
+
+def _write(path: Path, content: bytes, what: str, provenance: dict[str, object]) -> Path:
     notes = {"what": what, **{key: str(value) for key, value in provenance.items()}, **_circumstances()}
-    files = {
-        ".csv": table.to_csv(index=False, float_format="%.7g", lineterminator="\n"),
-        ".json": json.dumps(notes, indent=1, ensure_ascii=False) + "\n",
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    drafts = {folder / f"{name}{suffix}": folder / f".{name}{suffix}.part" for suffix in files}
+    about = json.dumps(notes, indent=1, ensure_ascii=False) + "\n"
+    files = {path: content, path.with_suffix(".json"): about.encode()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drafts = {target: target.with_name(f".{target.name}.part") for target in files}
     try:
-        for draft, text in zip(drafts.values(), files.values(), strict=True):
-            draft.write_text(text, encoding="utf-8")
-        for path, draft in drafts.items():
-            os.replace(draft, path)
+        for target, draft in drafts.items():
+            draft.write_bytes(files[target])
+        for target, draft in drafts.items():
+            os.replace(draft, target)
     finally:
         for draft in drafts.values():
             draft.unlink(missing_ok=True)
-    return folder / f"{name}.csv"
+    return path
 
 
 def _circumstances() -> dict[str, str]:

@@ -37,5 +37,5 @@ def pages(stage: Path, html: Path) -> bool:
 
 def _dressed_anew(stage: Path, built: Path) -> bool:
     """Whether style or code changed since the last build: Sphinx would write only pages whose text did."""
-    dress = (*stage.glob("_static/**/*"), *Path(__file__).parent.rglob("*.py"))
+    dress = (*stage.glob("_static/**/*"), *stage.glob("_live/*"), *Path(__file__).parent.rglob("*.py"))
     return built.exists() and any(path.stat().st_mtime > built.stat().st_mtime for path in dress)

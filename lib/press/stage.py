@@ -11,6 +11,7 @@ from press.book import CHAPTERS, LEDGER, REFERENCE, Book
 from press.figures import figures
 from press.labels import Check, Claims
 from press.ledger import ledger
+from press.live import live
 from press.manifest import FILE, dumped, manifest
 from press.quiet import line, title
 from press.reference import reference
@@ -34,6 +35,7 @@ def stage(book: Book) -> dict[str, bytes]:
             for path in book.root.glob(pattern)
             if path.is_file()
         }
+    files |= live(book)
     claims, tries = Claims(book), tried(book)
     for page in book.pages:
         if page.is_notebook:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import itertools
 import json
@@ -10,14 +9,12 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 import ipywidgets
-from IPython.display import display
 from matplotlib.figure import Figure
 
-from normgeom.view.style import svg
+from normgeom.view.live import image, show_live, under_controls
 
 MOST_FRAMES = 80
 _SIGNS = {"eps": "ε", "sigma": "σ", "gamma": "γ", "over": "/", "root": "√"}
-_WIDGET = "application/vnd.jupyter.widget-view+json"
 _PAGE = """<div class="explore" id="{id}">
 {sliders}
 <div class="explore-frames">{frames}</div>
@@ -67,31 +64,18 @@ def explore(draw: Callable[..., tuple[Figure, str]], **values: Sequence) -> None
     if len(frames) > MOST_FRAMES:
         raise ValueError(f"values: expected at most {MOST_FRAMES} frames in all, got {len(frames)}")
     images = [_image(draw, frame) for frame in frames]
-    view = _live(draw, values)
-    bundle = {
-        _WIDGET: {"version_major": 2, "version_minor": 0, "model_id": view.model_id},
-        "text/html": _page(values, images),
-        "text/plain": f"A figure with sliders for {', '.join(map(_name, values))}.",
-    }
-    display(bundle, raw=True)
+    words = f"A figure with sliders for {', '.join(map(_name, values))}."
+    show_live(_live(draw, values), _page(values, images), words)
 
 
 def _live(draw: Callable[..., tuple[Figure, str]], values: dict[str, Sequence]) -> ipywidgets.VBox:
-    picture = ipywidgets.HTML()
     sliders = {
         name: ipywidgets.SelectionSlider(
             options=[(_label(v), i) for i, v in enumerate(positions)], value=_start(positions), description=_name(name)
         )
         for name, positions in values.items()
     }
-
-    def turn(_change=None):
-        picture.value = _image(draw, {name: values[name][slider.value] for name, slider in sliders.items()})
-
-    for slider in sliders.values():
-        slider.observe(turn, names="value")
-    turn()
-    return ipywidgets.VBox([*sliders.values(), picture])
+    return under_controls(sliders, lambda **at: _image(draw, {name: values[name][i] for name, i in at.items()}))
 
 
 def _image(draw: Callable[..., tuple[Figure, str]], chosen: dict) -> str:
@@ -101,8 +85,7 @@ def _image(draw: Callable[..., tuple[Figure, str]], chosen: dict) -> str:
     figure, alt = drawn
     if not alt.strip():
         raise ValueError(f"draw: expected alt text that says what is to be seen, got an empty text for {chosen}")
-    data = base64.b64encode(svg(figure).encode()).decode()
-    return f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(alt)}">'
+    return image(figure, alt)
 
 
 def _page(values: dict[str, Sequence], images: list[str]) -> str:

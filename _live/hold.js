@@ -1,0 +1,273 @@
+/* A norm to hold: a vector in space, and what LayerNorm or RMSNorm makes of it, at the reader's hand.
+
+   <div class="hold" data-show="norm">a still picture</div>, or data-show="jacobian" for a small circle around the vector
+   and its image.  norms.js computes. */
+"use strict";
+{
+  const { make, speaker, onceAFrame, whenSeen, minus } = livePage;
+  const START = {
+    x: [2.2, 0.4, -0.5],
+    gain: [1.5, 1, 0.5],
+    bias: [0.3, 0.2, 0.4],
+    eps: 1e-5,
+    on: { centre: true, divide: true, gain: true, bias: false },
+  };
+  const SWITCHES = { centre: "subtract the mean", divide: "divide by the spread", gain: "gain", bias: "bias" };
+  const FARTHEST = 1e6; // that a field takes
+  const NAMES = { one: "(1, 1, 1)", plane: "mean 0", n: "n", y: "y", x: "x" };
+  const SMALL = 0.3; // radius of the circle around x
+
+  // To try, what is set up for it, and what one should see.
+  const QUESTIONS = {
+    norm: [
+      ["Move x up and down, along (1, 1, 1). What does the output do?", {},
+        "Nothing. A multiple of (1, 1, 1) changes the mean alone, and the mean is subtracted. Switch “subtract the mean” off, and the output moves."],
+      ["Make x longer, then shorter. When does n leave the circle?", { x: [0.3, 0, -0.3], eps: 0.1 },
+        "When the spread of x is no longer large beside √ε: then ε decides, n is shorter than √3, and the output comes in from the ellipse towards the centre."],
+      ["Set one gain to 0. What is left of the ellipse?", { gain: [1.5, 1, 0] },
+        "It lies flat in the plane of the other two coordinates. The third entry of the output is 0, whatever x is, and yet both semi-axes stay: the third entry of n is minus the sum of the others."],
+      ["Set two gains to 0. What is left?", { gain: [1.5, 0, 0] },
+        "A segment: one semi-axis is 0."],
+      ["Change the sign of a gain. Do the semi-axes change?", { gain: [1.5, -1, 0.5] },
+        "No. The ellipse is mirrored; its semi-axes depend on the squares of the gains alone."],
+      ["Without the subtraction, where can outputs be?", { on: { centre: false } },
+        "On a whole ellipsoid with semi-axes √3·|γ|: that is RMSNorm. Turn it. LayerNorm's outputs were one slice of it."],
+    ],
+    jacobian: [
+      ["Move x outwards, away from (1, 1, 1). What becomes of the image of the small circle?", { x: [0.6, 0, -0.6] },
+        "It shrinks as 1 over the spread: the same step moves the output of a longer vector less."],
+      ["Why is the image of a circle a segment?", {},
+        "The norm loses two directions of three, (1, 1, 1) and n. What is left of a step is its part across both; ε lets a little of n through."],
+      ["Make ε large. What changes?", { x: [0.6, 0, -0.6], eps: 0.3 },
+        "The segment gets a width: where ε decides, the norm no longer forgets the length of x."],
+      ["How far do the image by the Jacobian and the circle's true image lie apart?", { x: [0.5, 0, -0.4], eps: 1e-5 },
+        "The dashed outline is the true image. It is bent along the ellipse where the circle is not small beside the spread; farther out the two are one."],
+      ["Switch the subtraction off. What becomes of the image?", { on: { centre: false } },
+        "RMSNorm loses one direction of three, n alone: the image is an ellipse."],
+    ],
+  };
+
+  // Of the ellipse in three dimensions: over d, the squared semi-axes are the zeros of p′, p the polynomial whose zeros
+  // are the squared gains (thm-critical-points); without centring they are the squared gains.
+  const semiAxes = (gain, centre) => {
+    const squares = gain.map((g) => g * g);
+    if (!centre) return squares.map((g) => Math.sqrt(3 * g)).sort((a, b) => b - a);
+    const [a, b, c] = squares;
+    const root = Math.sqrt(((a - b) ** 2 + (b - c) ** 2 + (c - a) ** 2) / 2);
+    const larger = a + b + c + root; // over 3, times 3
+    return [Math.sqrt(larger), larger > 0 ? Math.sqrt((3 * (a * b + b * c + c * a)) / larger) : 0];
+  };
+
+  // All that is shown, from what the reader has set.
+  const compute = ({ x, gain, bias, eps, on }) => {
+    const g = on.gain ? gain : [1, 1, 1];
+    const b = on.bias ? bias : [0, 0, 0];
+    const options = { gain: g, bias: b, eps, centre: on.centre, divide: on.divide };
+    const { mean, s, n, y } = normgeom.norm(x, options);
+    const spread = Math.hypot(...x.map((v) => v - mean)) / Math.sqrt(3);
+    const { angle } = normgeom.look(x);
+    const circle = around([0, 0, 0], SMALL);
+    return {
+      ...{ mean, spread, s, n, y, gain: g, bias: b, options, angle, length: Math.hypot(...n) },
+      axes: on.divide ? semiAxes(g, on.centre) : [],
+      image: on.divide ? circle.map((v) => plus(normgeom.jacobianTimes(v, { n, s }, options), y)) : [],
+      true_image: on.divide ? circle.map((v) => normgeom.norm(plus(v, x), options).y) : [],
+    };
+  };
+
+  const plus = (u, v) => u.map((e, i) => e + v[i]);
+  // Two directions of length 1 across (1, 1, 1).
+  const U = [1 / Math.SQRT2, -1 / Math.SQRT2, 0];
+  const V = [1 / Math.sqrt(6), 1 / Math.sqrt(6), -2 / Math.sqrt(6)];
+  const around = (centre, radius, [u, v] = [U, V]) =>
+    Array.from({ length: 73 }, (_, i) => {
+      const [c, s] = [Math.cos((i * Math.PI) / 36), Math.sin((i * Math.PI) / 36)];
+      return centre.map((e, j) => e + radius * (c * u[j] + s * v[j]));
+    });
+  globalThis.normgeom.held = compute;
+
+  // (1, 1, 1) stands upright, and the plane of mean 0 is seen from a little above; `turn` is the angle about (1, 1, 1).
+  const SCALE = 74;
+  const [UP, TILT] = [0.95, 0.31];
+  const flat = (turn) => ([a, b, c]) => {
+    const up = (a + b + c) / Math.sqrt(3);
+    const [p, q] = [(a - b) / Math.SQRT2, (a + b - 2 * c) / Math.sqrt(6)];
+    const [k, l] = [Math.cos(turn), Math.sin(turn)];
+    return [SCALE * (k * p - l * q), -SCALE * (UP * up + TILT * (l * p + k * q))];
+  };
+  // A move on the screen as one in space that is neither towards the eye nor away from it.
+  const lifted = (turn, right, down) => {
+    const [p, q, up] = [(Math.cos(turn) * right) / SCALE, (-Math.sin(turn) * right) / SCALE, -down / (SCALE * UP)];
+    return U.map((u, i) => p * u + q * V[i] + up / Math.sqrt(3));
+  };
+  const DISC = 2.3; // radius of what is shown of the plane
+  const EDGE = 3.4; // from the centre; what is farther out is drawn here
+  const inView = (v) => v.map((e) => e * Math.min(1, EDGE / Math.hypot(...v) || 1));
+  const number = (v) => minus(v !== 0 && (Math.abs(v) < 0.01 || Math.abs(v) >= 1e4) ? v.toExponential(1) : v.toFixed(2));
+
+  const setUp = (host) => {
+    const jacobian = host.dataset.show === "jacobian";
+    const state = structuredClone(START);
+    let turn = 0.5;
+    host.replaceChildren();
+    const svg = make(host, "svg", { viewBox: "-320 -190 640 380", role: "group" });
+    const LAYERS = ["disc", "sphere", "one", "ring", "image", "axes", "way", "small", "small-true"];
+    const layers = Object.fromEntries(LAYERS.map((name) => [name, make(svg, "path", { class: name })]));
+    const dots = Object.fromEntries(["n", "y", "x"].map((name) => [name, make(svg, "circle", { class: `dot ${name}`, r: name === "x" ? 8 : jacobian ? 3.5 : 5 })]));
+    const names = Object.fromEntries(Object.entries(NAMES).map(([name, words]) => [name, make(svg, "text", { class: `name-${name}` }, words)]));
+    const handle = make(svg, "circle", { class: "handle", r: 24, tabindex: 0, role: "slider", "aria-valuenow": 0 });
+    handle.setAttribute("aria-label", "The vector x. Arrow keys move it, Page Up and Page Down move it along (1, 1, 1), Home puts it back");
+    const numbers = make(host, "p", { class: "live-numbers" });
+    const warning = make(host, "p", { class: "live-warning", role: "alert" });
+    const speak = speaker(host);
+    const rows = ["x", "gain", "switches"].map(() => make(host, "div", { class: "live-row" }));
+
+    const inputs = [];
+    const field = (row, label, attributes, read, write, say = number) => {
+      const wrap = make(row, "label", {}, `${label} `);
+      const input = make(wrap, "input", attributes);
+      const said = attributes.type === "range" ? make(wrap, "output") : null;
+      input.addEventListener("input", () => {
+        const value = attributes.type === "checkbox" ? input.checked : input.value === "" ? NaN : Number(input.value);
+        const wrong = typeof value === "number" && !(Math.abs(value) <= FARTHEST);
+        input.setAttribute("aria-invalid", wrong);
+        warning.textContent = wrong ? `${label}: expected a number from −1,000,000 to 1,000,000; what was there before stays.` : "";
+        if (!wrong) {
+          write(value);
+          draw(input);
+        }
+      });
+      inputs.push({ input, said, read, say });
+      return input;
+    };
+    const typed = { type: "number", step: 0.1 };
+    const slid = { type: "range", min: -2, max: 2, step: 0.05 };
+    const gains = [];
+    for (const i of [0, 1, 2]) {
+      field(rows[0], `x${"₁₂₃"[i]}`, typed, () => state.x[i], (v) => (state.x[i] = v));
+      gains.push(field(rows[1], `γ${"₁₂₃"[i]}`, slid, () => state.gain[i], (v) => (state.gain[i] = v)));
+    }
+    const powers = { type: "range", min: -6, max: 0.5, step: 0.25 };
+    field(rows[1], "ε", powers, () => Math.log10(state.eps), (v) => (state.eps = 10 ** v), () => number(state.eps));
+    for (const [key, label] of Object.entries(SWITCHES))
+      field(rows[2], label, { type: "checkbox" }, () => state.on[key], (v) => (state.on[key] = v));
+
+    make(host, "p", { class: "live-try" }, "To try:");
+    const list = make(host, "ol", { class: "live-questions" });
+    for (const [question, set, answer] of QUESTIONS[jacobian ? "jacobian" : "norm"]) {
+      const item = make(list, "li", {}, `${question} `);
+      make(item, "button", { type: "button", "aria-label": `Set up: ${question}` }, "set up").addEventListener("click", () => {
+        Object.assign(state, structuredClone({ ...START, ...set, on: { ...START.on, ...set.on } }));
+        draw();
+      });
+      const fold = make(item, "details");
+      make(fold, "summary", {}, "what one sees");
+      make(fold, "p", {}, answer);
+    }
+
+    const paint = (from) => {
+      const found = compute(state);
+      outlines(found);
+      const to = flat(turn);
+      const rim = around([0, 0, 0], DISC).reduce((a, b) => (to(b)[0] > to(a)[0] ? b : a));
+      for (const [name, at] of Object.entries({ n: found.n, y: found.y, x: state.x, one: [1.3, 1.3, 1.3], plane: rim })) {
+        const [left, top] = to(inView(at));
+        for (const dot of [dots[name], name === "x" && handle].filter(Boolean)) {
+          dot.setAttribute("cx", left);
+          dot.setAttribute("cy", top);
+        }
+        names[name].setAttribute("x", left + 10);
+        names[name].setAttribute("y", top - 8);
+      }
+      names.x.textContent = Math.hypot(...state.x) > EDGE ? "x, farther out" : "x";
+      tell(found);
+      for (const { input, said, read, say } of inputs) {
+        if (input.type === "checkbox") input.checked = read();
+        else if (input !== from || input.type === "range") input.value = +read().toFixed(3);
+        if (input !== from) input.setAttribute("aria-invalid", false);
+        if (said) input.setAttribute("aria-valuetext", (said.textContent = say(read())));
+      }
+      for (const input of gains) input.disabled = !state.on.gain;
+    };
+    const draw = onceAFrame(paint);
+
+    const outlines = ({ mean, n, y, gain, bias, axes, image, true_image }) => {
+      const to = flat(turn);
+      const line = (points, close) => (points.length ? `M${points.map((p) => to(p).map((v) => v.toFixed(1)).join(",")).join("L")}${close ? "Z" : ""}` : "");
+      const outward = (v) => v.map((e, i) => gain[i] * e + bias[i]);
+      const { centre, divide } = state.on;
+      const E = [[1, 0, 0], [0, 1, 0], [0, 0, 1]];
+      const ring = around([0, 0, 0], Math.sqrt(3));
+      const balls = [[0, 1], [1, 2], [2, 0]].map(([i, j]) => around([0, 0, 0], Math.sqrt(3), [E[i], E[j]]));
+      const ellipse = ring.map(outward);
+      const shape = {
+        disc: line(around([0, 0, 0], DISC), true),
+        one: line([[-1.5, -1.5, -1.5], [1.5, 1.5, 1.5]]),
+        ring: divide ? (centre ? [ring] : balls).map((c) => line(c, true)).join("") : "",
+        image: divide && centre ? line(ellipse, true) : "",
+        sphere: divide && !centre ? balls.map((c) => line(c.map(outward), true)).join("") : "",
+        axes: !jacobian && divide ? principal(ellipse, bias, gain, centre).map((p) => line([bias, p])).join("") : "",
+        way: line([inView(state.x), ...(centre ? [inView(state.x.map((v) => v - mean))] : []), n, y].map(inView)),
+        small: jacobian ? line(around(inView(state.x), SMALL), true) + line(image, true) : "",
+        "small-true": jacobian ? line(true_image, true) : "",
+      };
+      for (const [name, d] of Object.entries(shape)) layers[name].setAttribute("d", d);
+    };
+    // Ends of the semi-axes: of the ellipse its points that are farthest from and nearest to the centre.
+    const principal = (ellipse, centre, gain, flatly) => {
+      if (!flatly) return [0, 1, 2].map((i) => centre.map((c, j) => c + (i === j) * Math.sqrt(3) * gain[i]));
+      const far = ellipse.map((p) => Math.hypot(...p.map((v, i) => v - centre[i])));
+      return [Math.max(...far), Math.min(...far)].map((v) => ellipse[far.indexOf(v)]);
+    };
+
+    const tell = ({ mean, spread, angle, length, axes, y }) => {
+      const parts = [
+        ["mean", number(mean)],
+        ["σ", number(spread)],
+        ["angle to (1, 1, 1)", Number.isNaN(angle) ? "none" : `${angle.toFixed(1)}°`],
+        ["‖n‖", number(length)],
+        ...(axes.length ? [["semi-axes", axes.map(number).join(" and ")]] : []),
+        ["output", `(${y.map(number).join(", ")})`],
+      ];
+      numbers.replaceChildren();
+      for (const [name, value] of parts) {
+        const pair = make(numbers, "span", {}, `${name} `);
+        make(pair, "b", {}, value);
+      }
+      const words = parts.map((pair) => pair.join(" ")).join("; ");
+      svg.setAttribute("aria-label", `x is (${state.x.map(number).join(", ")}); ${words}.`);
+      handle.setAttribute("aria-valuetext", `(${state.x.map(number).join(", ")})`);
+      speak(`Output (${y.map(number).join(", ")}); mean ${number(mean)}, length of n ${number(length)}${axes.length ? `, semi-axes ${axes.map(number).join(" and ")}` : ""}.`);
+    };
+
+    let dragged;
+    svg.addEventListener("pointerdown", (event) => {
+      if (event.target !== handle && event.pointerType === "mouse" && event.button) return;
+      dragged = { what: event.target === handle ? "x" : "view", at: [event.clientX, event.clientY] };
+      svg.setPointerCapture(event.pointerId);
+    });
+    svg.addEventListener("pointermove", (event) => {
+      if (!dragged) return;
+      const unit = 640 / svg.getBoundingClientRect().width;
+      const [right, down] = [event.clientX - dragged.at[0], event.clientY - dragged.at[1]].map((v) => v * unit);
+      dragged.at = [event.clientX, event.clientY];
+      if (dragged.what === "view") turn += right / 160;
+      else state.x = plus(state.x, lifted(turn, right, down));
+      draw();
+    });
+    for (const over of ["pointerup", "pointercancel"]) svg.addEventListener(over, () => (dragged = undefined));
+    const KEYS = { ArrowLeft: [-6, 0], ArrowRight: [6, 0], ArrowUp: [0, -6], ArrowDown: [0, 6] };
+    const ALONG = { PageUp: 0.1, PageDown: -0.1 };
+    handle.addEventListener("keydown", (event) => {
+      const step = KEYS[event.key] ? lifted(turn, ...KEYS[event.key]) : event.key in ALONG && [1, 1, 1].map(() => ALONG[event.key]);
+      if (!step && event.key !== "Home") return;
+      event.preventDefault();
+      state.x = step ? plus(state.x, step) : [...START.x];
+      draw();
+    });
+    host.live = { state, compute: () => compute(state) };
+    paint();
+  };
+
+  whenSeen(".hold", setUp);
+}

@@ -1,0 +1,289 @@
+/* Type here: a small network in the page reads what the reader types, and shows what its norms do.
+
+   <div class="network" data-controls="model shift uncentred removed held" data-text="…">a still picture</div>.  norms.js
+   computes; twins.js has the weights and is loaded when a host comes into view. */
+"use strict";
+{
+  const { make, speaker, onceAFrame, whenSeen, minus } = livePage;
+  const WEIGHTS = document.currentScript.src.replace(/type-here\.js.*$/, "twins.js");
+  const MODELS = { layer: "with LayerNorm", rms: "with RMSNorm", converted: "the first, converted to RMSNorm" };
+  const QUANTITIES = {
+    angle: { words: "angle to (1, …, 1) in degrees", say: (v) => v.toFixed(1) },
+    occupancy: { words: "occupancy, d·cos²", say: (v) => v.toPrecision(2) },
+    length: { words: "length", say: (v) => v.toFixed(1) },
+    largest: { words: "largest entry", say: (v) => v.toFixed(1) },
+  };
+  const BEST = 6; // bytes that are shown
+  const START = { text: "", model: "layer", shift: 0, uncentred: "", held: false, removed: "", quantity: "angle", site: "", at: Infinity };
+
+  const shown = (byte) => {
+    if (byte === 10) return "⏎";
+    if (byte === 32) return "␣";
+    return byte > 32 && byte < 127 ? String.fromCharCode(byte) : byte.toString(16).toUpperCase().padStart(2, "0");
+  };
+  const PARTS = { ln_1: "before attention", ln_2: "before the MLP", attn: "attention", mlp: "MLP" };
+  const inWords = (name) => {
+    const [, block, part] = name.match(/^h\.(\d+)\.(\w+)$/) ?? [];
+    return block ? `block ${Number(block) + 1}, ${PARTS[part]}` : name === "ln_f" ? "the final norm" : name;
+  };
+  const number = (v) => minus(v !== 0 && (Math.abs(v) < 0.001 || Math.abs(v) >= 1e4) ? v.toExponential(0) : v.toPrecision(2));
+
+  let loading;
+  const load = () =>
+    (loading ??= new Promise((resolve, reject) => {
+      const script = document.createElement("script");
+      script.src = WEIGHTS;
+      script.onload = () => {
+        try {
+          const { layer, rms } = normgeom.saved;
+          const networks = { layer: normgeom.unpack(layer), rms: normgeom.unpack(rms) };
+          resolve({ ...networks, converted: normgeom.toRmsNorm(networks.layer) });
+        } catch (error) {
+          reject(error);
+        }
+      };
+      script.onerror = () => reject(new Error("its weights, twins.js, are not there"));
+      document.head.append(script);
+    }));
+
+  // The untouched network on a text; of the converted one, the network that it comes from.
+  const untouched = (networks, { text, model }) => {
+    const own = networks[model];
+    const bytes = [...new TextEncoder().encode(text)];
+    const ids = bytes.slice(-own.length);
+    if (!ids.length) return { ids };
+    const source = model === "converted" ? networks.layer : own;
+    const reference = normgeom.forward(source, ids);
+    return { ids, all: bytes.length, reference, own: source === own ? reference : normgeom.forward(own, ids) };
+  };
+  // The same as the reader has changed it.
+  const changed = (networks, { ids, reference, own }, { model, shift, uncentred, held, removed }) => {
+    const network = networks[model];
+    const names = normgeom.sites(network);
+    const run = normgeom.forward(network, ids, {
+      shift,
+      uncentred: uncentred === "everywhere" ? names : [uncentred],
+      held: held ? Object.fromEntries(names.map((name) => [name, own.sites[name].scales])) : {},
+      removed,
+    });
+    return { network, run, ...normgeom.apart(reference.logits, run.logits, network.vocabulary) };
+  };
+  const compute = (networks, settings) => {
+    const state = { ...START, ...settings };
+    const before = untouched(networks, state);
+    return before.reference ? { ...before, ...changed(networks, before, state) } : before;
+  };
+  Object.assign(globalThis.normgeom, { loadNetworks: load, typed: compute });
+
+  const setUp = async (host) => {
+    let networks;
+    try {
+      networks = await load();
+    } catch (error) {
+      loading = undefined;
+      make(host, "p", { class: "live-warning", role: "alert" }, `The network cannot be run: ${error.message}. “make book” writes them anew.`);
+      return;
+    }
+    const wanted = host.dataset.controls.split(" ");
+    const state = { ...START, text: host.dataset.text ?? "" };
+    host.replaceChildren();
+    const labelled = (parent, words) => make(parent, "label", {}, `${words} `);
+    const area = make(labelled(host, "Your text"), "textarea", { rows: 2, spellcheck: "false", autocapitalize: "off" });
+    area.value = state.text;
+    const said = make(host, "p", { class: "live-said", role: "status" });
+    const strip = make(host, "div", { class: "network-strip", role: "listbox", "aria-label": "What the network reads; choose a position" });
+    const heading = make(host, "p", { class: "network-heading" });
+    const next = make(host, "ol", { class: "network-next", "aria-label": "Most probable next bytes" });
+    const controls = make(host, "div", { class: "live-row" });
+    const effect = make(host, "p", { class: "network-effect" });
+    const looking = make(host, "div", { class: "live-row" });
+    const svg = make(host, "svg", { viewBox: "0 0 640 240", role: "img", class: "network-chart" });
+    const fold = make(host, "details");
+    make(fold, "summary", {}, "the numbers");
+    const table = make(fold, "table");
+    const speak = speaker(host);
+
+    const choose = (parent, name, words, options) => {
+      const select = make(labelled(parent, words), "select");
+      for (const [value, text] of Object.entries(options)) make(select, "option", { value }, text);
+      select.addEventListener("input", () => change({ [name]: select.value }));
+      return select;
+    };
+    const named = (names) => Object.fromEntries(names.map((name) => [name, inWords(name)]));
+    const sites = normgeom.sites(networks.layer);
+    const CONTROLS = {
+      model: () => choose(controls, "model", "The network", MODELS),
+      shift: () => {
+        const wrap = labelled(controls, "Add to every entry of the stream");
+        const input = make(wrap, "input", { type: "range", min: -20, max: 20, step: 0.5 });
+        make(wrap, "output");
+        input.addEventListener("input", () => change({ shift: Number(input.value) }));
+        return input;
+      },
+      uncentred: () => choose(controls, "uncentred", "Leave the subtraction out", { "": "nowhere", everywhere: "at every norm", ...named(sites) }),
+      removed: () => choose(controls, "removed", "Remove a part", { "": "none", ...named(normgeom.parts(networks.layer)) }),
+      held: () => {
+        const input = make(labelled(controls, "Hold all scales as they were"), "input", { type: "checkbox" });
+        input.addEventListener("input", () => change({ held: input.checked }));
+        return input;
+      },
+    };
+    const inputs = Object.fromEntries(wanted.map((name) => [name, CONTROLS[name]()]));
+    make(controls, "button", { type: "button" }, "undo all changes").addEventListener("click", () => {
+      const { text, quantity, site, at } = state;
+      change({ ...START, text, quantity, site, at });
+    });
+    inputs.quantity = choose(looking, "quantity", "Show", Object.fromEntries(Object.entries(QUANTITIES).map(([key, { words }]) => [key, words])));
+    inputs.site = choose(looking, "site", "of the chosen position at every norm, or of every position at", { "": "every norm", ...named(sites) });
+    area.addEventListener("input", () => change({ text: area.value, at: Infinity }));
+
+    let before; // of the text and network as they are
+    const change = (changes) => {
+      if ("text" in changes || "model" in changes) before = undefined;
+      Object.assign(state, changes);
+      draw();
+    };
+    const paint = () => {
+      before ??= untouched(networks, state);
+      const found = before.reference ? { ...before, ...changed(networks, before, state) } : before;
+      host.live = { state, change, found };
+      const empty = !found.run;
+      said.textContent = empty ? "Type something: the network predicts a byte from those before it." : found.all > found.ids.length ? `It reads the last ${found.ids.length} bytes of ${found.all}.` : "";
+      for (const part of [strip, heading, next, effect, looking, fold]) part.hidden = empty;
+      svg.style.display = empty ? "none" : "";
+      for (const [name, input] of Object.entries(inputs)) {
+        if (input.type === "checkbox") input.checked = state[name];
+        else input.value = state[name];
+      }
+      if (inputs.shift) inputs.shift.setAttribute("aria-valuetext", (inputs.shift.nextElementSibling.textContent = minus(state.shift)));
+      if (inputs.uncentred) inputs.uncentred.disabled = state.model !== "layer";
+      if (empty) return;
+      const at = Math.min(state.at, found.ids.length - 1);
+      list(found, at);
+      const guess = bars(found, at);
+      const words = tell(found, at);
+      const seen = state.site ? byPosition(found) : byNorm(found, at);
+      chart(seen);
+      numbers(seen);
+      speak(`${words} Most probable next: ${guess}.`);
+    };
+    const draw = onceAFrame(paint);
+
+    const list = ({ ids }, at) => {
+      while (strip.children.length > ids.length) strip.lastChild.remove();
+      ids.forEach((byte, t) => {
+        const cell = strip.children[t] ?? make(strip, "button", { type: "button", role: "option" });
+        cell.textContent = shown(byte);
+        for (const [key, value] of Object.entries({ "aria-selected": t === at, tabindex: t === at ? 0 : -1, "aria-label": `position ${t + 1}, ${shown(byte)}` })) cell.setAttribute(key, value);
+      });
+    };
+    strip.addEventListener("click", (event) => {
+      const t = [...strip.children].indexOf(event.target);
+      if (t >= 0) change({ at: t });
+    });
+    strip.addEventListener("keydown", (event) => {
+      const step = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
+      if (!step) return;
+      event.preventDefault();
+      const last = strip.children.length - 1;
+      state.at = Math.min(last, Math.max(0, Math.min(state.at, last) + step));
+      strip.children[state.at].focus();
+      draw();
+    });
+
+    const rowOf = (logits, network, at) => logits.subarray(at * network.vocabulary, (at + 1) * network.vocabulary);
+    const bars = ({ run, network, ids }, at) => {
+      heading.textContent = `After ${ids.slice(Math.max(0, at - 9), at + 1).map(shown).join("")}, the next byte:`;
+      const p = normgeom.softmax(rowOf(run.logits, network, at));
+      const best = [...p.keys()].sort((a, b) => p[b] - p[a]).slice(0, BEST);
+      next.replaceChildren();
+      for (const byte of best) {
+        const item = make(next, "li", { style: `--share: ${(100 * p[byte]).toFixed(1)}%` });
+        make(item, "code", {}, shown(byte));
+        make(item, "span", {}, ` ${(100 * p[byte]).toFixed(1)} %`);
+      }
+      return `${shown(best[0])}, ${(100 * p[best[0]]).toFixed(0)} percent`;
+    };
+
+    const tell = (found, at) => {
+      const { network, reference, run } = found;
+      const words = [];
+      const touched = state.shift || state.uncentred || state.held || state.removed || state.model === "converted";
+      const other = state.model === "converted" ? "unconverted" : "untouched";
+      if (touched) words.push(`Against the ${other} network the prediction moves by ${number(found.divergence)} nats a byte (KL, mean over positions), no logit by more than ${number(found.change)}.`);
+      else words.push("Nothing is changed yet.");
+      if (state.removed) {
+        const source = state.model === "converted" ? networks.layer : network;
+        const row = rowOf(reference.logits, network, at);
+        const token = row.indexOf(Math.max(...row));
+        const { frozen, direct } = normgeom.effects(source, reference, state.removed, at, token);
+        const mean = (of) => of.reduce((a, b) => a + b, 0) / of.length;
+        const above = (logits) => rowOf(logits, network, at)[token] - mean(rowOf(logits, network, at));
+        words.push(`Of the logit of ${shown(token)}, above the mean logit, the part is credited with ${number(frozen)} while the final scale is held; taken out before the final norm, ${number(direct)} are lost; taken out of the whole network, ${number(above(reference.logits) - above(run.logits))}.`);
+      }
+      return (effect.textContent = words.join(" "));
+    };
+
+    // What a chart shows: places, their short and long names, and series of looks.
+    const looks = (from, name, side, t, d) => normgeom.look(from.sites[name][side].subarray(t * d, (t + 1) * d));
+    const SERIES = [["before", "run", "in"], ["after", "run", "out"], ["untouched", "own", "in"]];
+    const series = (found, places) => Object.fromEntries(SERIES.map(([key, from, side]) => [key, places.map(([name, t]) => looks(found[from], name, side, t, found.network.width))]));
+    const byNorm = (found, at) => ({
+      where: `At position ${at + 1}`,
+      short: sites.map((name) => (name === "ln_f" ? "final" : `${Number(name[2]) + 1}${name.endsWith("1") ? "a" : "m"}`)),
+      long: sites.map(inWords),
+      series: series(found, sites.map((name) => [name, at])),
+    });
+    const byPosition = (found) => ({
+      where: `At the norm ${inWords(state.site)}`,
+      short: found.ids.map((byte, t) => (found.ids.length <= 40 || t % 8 === 0 ? shown(byte) : "")),
+      long: found.ids.map((byte, t) => `position ${t + 1}, ${shown(byte)}`),
+      series: series(found, found.ids.map((_, t) => [state.site, t])),
+    });
+
+    const chart = ({ where, short, long, series }) => {
+      const { words, say } = QUANTITIES[state.quantity];
+      const values = Object.fromEntries(Object.entries(series).map(([name, of]) => [name, of.map((v) => v[state.quantity])]));
+      const every = Object.values(values).flat().filter(Number.isFinite);
+      const angles = state.quantity === "angle";
+      const [low, high] = angles ? [0, 180] : [Math.min(0, ...every), Math.max(0, ...every) || 1];
+      const left = (i) => 64 + (i * 560) / Math.max(1, short.length - 1);
+      const top = (v) => 195 - (165 * (v - low)) / (high - low);
+      svg.replaceChildren();
+      for (const v of angles ? [0, 90, 180] : low < 0 ? [low, 0, high] : [low, high]) {
+        make(svg, "line", { x1: 54, x2: 630, y1: top(v), y2: top(v), class: "grid" });
+        make(svg, "text", { x: 48, y: top(v) + 5, "text-anchor": "end" }, minus(say(v).replace(/\.0$/, "")));
+      }
+      short.forEach((name, i) => make(svg, "text", { x: left(i), y: 222, "text-anchor": "middle" }, name));
+      const drawn = short.length <= 40;
+      for (const [name, of] of Object.entries(values)) {
+        const points = of.flatMap((v, i) => (Number.isFinite(v) ? [[left(i), top(v)]] : []));
+        make(svg, "polyline", { class: name, points: points.map((p) => p.join()).join(" ") });
+        if (name === "untouched" || !drawn) continue;
+        for (const [x, y] of points)
+          if (name === "before") make(svg, "circle", { class: name, cx: x, cy: y, r: 5 });
+          else make(svg, "rect", { class: name, x: x - 4.5, y: y - 4.5, width: 9, height: 9 });
+      }
+      [["before", "● before a norm"], ["after", "■ after it"], ["untouched", "┄ before it, unchanged"]].forEach(([name, text], i) =>
+        make(svg, "text", { class: `legend ${name}`, x: 64 + 170 * i, y: 16 }, text),
+      );
+      const told = short.length <= 12 ? long.map((name, i) => `${name}: ${say(values.before[i])} and ${say(values.after[i])}`).join("; ") : `${say(Math.min(...values.before))} to ${say(Math.max(...values.before))} before, ${say(Math.min(...values.after))} to ${say(Math.max(...values.after))} after`;
+      svg.setAttribute("aria-label", `${where}, ${words}, before and after: ${told}.`);
+    };
+    const numbers = ({ long, series }) => {
+      table.replaceChildren();
+      const head = make(make(table, "thead"), "tr");
+      make(head, "th", { scope: "col" }, "");
+      for (const { words } of Object.values(QUANTITIES)) for (const side of ["before", "after"]) make(head, "th", { scope: "col" }, `${words}, ${side}`);
+      const body = make(table, "tbody");
+      long.forEach((name, i) => {
+        const row = make(body, "tr");
+        make(row, "th", { scope: "row" }, name);
+        for (const [key, { say }] of Object.entries(QUANTITIES)) for (const side of ["before", "after"]) make(row, "td", {}, minus(say(series[side][i][key])));
+      });
+    };
+    paint();
+  };
+
+  whenSeen(".network", setUp);
+}

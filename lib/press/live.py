@@ -1,0 +1,38 @@
+"""What is alive in the pages: scripts of the book, and recorded networks as scripts, so that a page needs no server."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import torch
+from safetensors.torch import load_file
+
+from press.book import Book
+
+FOLDER, WEIGHTS = "_live", "twins.js"
+NETWORKS = "figures/data/twins.safetensors"
+
+
+def live(book: Book) -> dict[str, bytes]:
+    """Path → content of what pages load for their live parts, by the name that it has in the stage."""
+    files = {path.relative_to(book.root).as_posix(): path.read_bytes() for path in book.root.glob(f"{FOLDER}/*.js")}
+    if (book.root / NETWORKS).is_file():
+        files[f"{FOLDER}/{WEIGHTS}"] = networks(book).encode()
+    return files
+
+
+def networks(book: Book) -> str:
+    """A script that sets ``normgeom.saved``: for each network sizes, names and shapes, and float16 in base64."""
+    path = book.root / NETWORKS
+    tensors, about = load_file(path), json.loads(path.with_suffix(".json").read_text("utf-8"))
+    made = {}
+    for kind in dict.fromkeys(name.partition(".")[0] for name in tensors):
+        own = {name.partition(".")[2]: t for name, t in sorted(tensors.items()) if name.startswith(f"{kind}.")}
+        (vocabulary, width), length = own["wte.weight"].shape, len(own["wpe.weight"])
+        sizes = dict(kind=kind, width=width, vocabulary=vocabulary, length=length)
+        sizes |= dict(layers=int(about["layers"]), heads=int(about["heads"]), eps=float(about["eps"]))
+        numbers = torch.cat([t.flatten() for t in own.values()]).numpy().astype("<f2").tobytes()
+        shapes = [[name, list(t.shape)] for name, t in own.items()]
+        made[kind] = dict(sizes=sizes, tensors=shapes, data=base64.b64encode(numbers).decode())
+    return f"normgeom.saved = {json.dumps(made)};\n"

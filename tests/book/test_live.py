@@ -1,0 +1,397 @@
+"""What is alive in the pages: its numbers against torch's, its slips, the hand on it, and what goes wrong."""
+
+import re
+
+import live
+import pytest
+import torch
+
+TOLERANCE = 1e-9  # of double precision through four blocks; float32 would show 1e-5
+SCRIPTS = ("norms", "page", "hold")
+
+# Slips in the scripts: what is written, and what somebody might have written.
+SLIPS = {
+    "ε outside the root": ("Math.sqrt(square / d + eps)", "Math.sqrt(square / d) + eps"),
+    "divisor d − 1": ("square / d + eps", "square / (d - 1) + eps"),
+    "no gain": ("v * (gain ? gain[i] : 1) + (bias", "v + (bias"),
+    "no bias": ("(bias ? bias[i] : 0)", "0"),
+    "the mean stays": ("const shift = centre ? mean : 0;", "const shift = 0;"),
+    "the mean stays in the variance": ("square += (v - shift) ** 2", "square += v ** 2"),
+    "held scales forgotten": ("held ?? Math", "Math"),
+    "subtraction never left out": (" && !uncentred.includes(name)", ""),
+    "gelu for tanh-gelu": (
+        "0.5 * v * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (v + 0.044715 * v * v * v)))",
+        "v / (1 + Math.exp(-1.702 * v))",
+    ),
+    "mask off by one": ("u <= t;", "u <= Math.min(t + 1, T - 1);"),
+    "scores over the width": ("score / Math.sqrt(size)", "score / size"),
+    "values for keys": ("u * 3 * d + d + h * size", "u * 3 * d + 2 * d + h * size"),
+    "the token table not transposed": (
+        'weights["head.weight"] ?? transposed(weights["wte.weight"], vocabulary, d)',
+        'weights["head.weight"] ?? weights["wte.weight"]',
+    ),
+    "positions from 1": ("[...ids.keys()]", "ids.map((_, t) => Math.min(t + 1, 127))"),
+    "shift of the wrong sign": ("stream[i] += shift", "stream[i] -= shift"),
+    "a removed part still writes": ("if (name === removed)", "if (false)"),
+    "signs lost in float16": ("bits >> 15 ? -1 : 1", "1"),
+    "exponents of float16 off by one": ("2 ** (exponent - 15)", "2 ** (exponent - 14)"),
+    "bias not folded": ("sum += bias[i]", "sum += 0 * bias[i]"),
+    "gains not folded": ("v * gain[Math.floor(k / outer)]", "v"),
+    "writers' biases not centred": (
+        "made[full] = centred(weights[full]);",
+        'made[full] = name === "bias" ? weights[full] : centred(weights[full]);',
+    ),
+    "positions not centred": (
+        "made[table] = centred(weights[table]);",
+        'made[table] = table === "wpe.weight" ? weights[table] : centred(weights[table]);',
+    ),
+    "mean logit not subtracted": ("(column(token, i) - mean)", "column(token, i)"),
+    "direct effect with the old scale": (
+        "read(x.map((v, i) => v - c[i]))",
+        'read(x.map((v, i) => v - c[i]), run.sites["ln_f"].scales[t])',
+    ),
+    "cosine without the length of 1": ("(length * Math.sqrt(x.length))", "length"),
+    "occupancy without d": ("x.length * cos * cos", "cos * cos"),
+    "largest entry by sign": ("Math.abs(v) > Math.abs(largest)", "v > largest"),
+    "divergence the other way": ("(Math.exp(p[j]) * (p[j] - q[j])) / T", "(Math.exp(q[j]) * (q[j] - p[j])) / T"),
+}
+SLIPS_OF_HOLDING = {
+    "sum for mean along n": ("along += (n[i] * v[i]) / d", "along += n[i] * v[i]"),
+    "Jacobian without gain": ("(gain ? gain[i] : 1) * (u - (centre", "(u - (centre"),
+    "Jacobian of RMSNorm for LayerNorm": ("(u - (centre ? mean : 0)", "(u - 0 * mean"),
+    "Jacobian without the scale": ("- n[i] * along)) / s)", "- n[i] * along)))"),
+    "squared gains for semi-axes": (
+        "if (!centre) return squares.map((g) => Math.sqrt(3 * g))",
+        "if (!centre) return squares.map((g) => 3 * g)",
+    ),
+    "the shorter semi-axis of other gains": ("3 * (a * b + b * c + c * a)", "2 * (a * b + b * c + c * a)"),
+    "angle in radians": ("(180 / Math.PI) * Math.acos(cos)", "Math.acos(cos)"),
+}
+
+
+@pytest.fixture(scope="module")
+def made():
+    return live.models()
+
+
+@pytest.fixture(scope="module")
+def blank(browser):
+    """A page with nothing on it."""
+    page = browser.new_page()
+    yield page
+    page.close()
+
+
+def load(page, text):
+    page.evaluate("globalThis.nets = undefined")
+    page.add_script_tag(content=text)
+
+
+def test_the_network_computes_what_torch_does(blank, book, made):
+    """Logits, looks at every norm before and after, effects and divergence, on 50 drawn texts and settings."""
+    load(blank, live.script(book))
+    cases = list(live.draw(50, seed=0))
+    for case, got in zip(cases, live.by_script(blank, cases), strict=True):
+        error = live.farthest(got, live.by_torch(made, case))
+        assert error < TOLERANCE, f"{error:.1e} at {len(case.ids)} bytes, {vars(case) | dict(ids='…')}"
+
+
+def test_float32_agrees_as_the_page_says(blank, book):
+    """What the page promises of torch's own precision."""
+    from normgeom.surgery.typed import recorded_twins
+
+    load(blank, live.script(book))
+    cases = [live.Case(list(b"Return a list of the names"), model) for model in ("layer", "rms")]
+    for case, got in zip(cases, live.by_script(blank, cases), strict=True):
+        assert live.farthest(got, live.by_torch(recorded_twins(), case)) < 1e-4
+
+
+def test_gauge_conversion_and_freezing(blank, book):
+    """Each as its theorem says, with a near miss."""
+    load(blank, live.script(book))
+    text = list(b"The argument is ignored")
+    base = dict(ids=text, token=32)
+    runs = dict(
+        plain=dict(model="layer"),
+        gauge=dict(model="layer", shift=20),
+        converted=dict(model="converted"),
+        held=dict(model="layer", held=True),
+        rms=dict(model="rms"),
+        shifted_rms=dict(model="rms", shift=20),
+        shifted_converted=dict(model="converted", shift=20),
+        held_and_removed=dict(model="layer", held=True, removed="h.1.mlp"),
+        removed=dict(model="layer", removed="h.1.mlp"),
+    )
+    got = live.by_script(blank, [live.Case(**base, **changes) for changes in runs.values()])
+    logits = {name: one["logits"] for name, one in zip(runs, got, strict=True)}
+
+    def apart(a, b):
+        return (torch.tensor(logits[a], dtype=torch.float64) - torch.tensor(logits[b], dtype=torch.float64)).abs().max()
+
+    assert apart("plain", "gauge") < TOLERANCE < 0.1 < apart("rms", "shifted_rms"), "prop-gauge"
+    assert apart("plain", "converted") < TOLERANCE < 0.1 < apart("plain", "shifted_converted"), "thm-to-rms-norm"
+    assert apart("plain", "held") < TOLERANCE < 1e-3 < apart("removed", "held_and_removed"), "thm-attribution"
+    shares = live.by_script(blank, [live.Case(text, "layer", part=part, token=32) for part in live.PARTS])
+    bias = blank.evaluate(
+        """([token]) => { const { weights: w, width: d, vocabulary: V } = nets.layer;
+          return [...w["ln_f.bias"]].reduce((sum, b, i) => sum + b * (w["wte.weight"][token * d + i]
+            - Array.from({ length: V }, (_, j) => w["wte.weight"][j * d + i] / V).reduce((a, v) => a + v)), 0); }""",
+        [32],
+    )
+    row = logits["plain"][-1]
+    above = row[32] - sum(row) / len(row)
+    frozen, direct = (sum(one["effects"][k] for one in shares) for k in (0, 1))
+    assert abs(frozen + bias - above) < TOLERANCE < 1e-3 < abs(direct + bias - above), "thm-attribution: parts add up"
+
+
+def test_a_norm_to_hold_computes_what_torch_does(blank, book):
+    load(blank, "".join((book.root / f"_live/{name}.js").read_text("utf-8") for name in SCRIPTS))
+    settings = list(live.draw_held(50, seed=0))
+    for state, got in zip(settings, blank.evaluate(live.HELD, settings), strict=True):
+        error = live.farthest_held(got, live.held_by_torch(state))
+        assert error < 1e-8, f"{error:.1e} at {state}"
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_a_slip_in_the_network_is_caught(blank, book, made, slip):
+    right, wrong = SLIPS[slip]
+    text = live.script(book)
+    assert right in text, f"{slip}: the script no longer says {right}"
+    load(blank, text.replace(right, wrong))
+    text = list(b"if x is")
+    cases = [
+        live.Case(text, "layer", 3.0, [live.NORMS[2]], part="h.1.attn"),
+        live.Case(text, "rms", 2.0, removed="h.0.mlp"),
+        live.Case(text, "converted", held=True, removed="h.2.attn", shift=1.0),
+    ]
+    got = live.by_script(blank, cases)
+    assert max(live.farthest(a, live.by_torch(made, case)) for a, case in zip(got, cases, strict=True)) > 1e-6
+
+
+@pytest.mark.parametrize("slip", SLIPS_OF_HOLDING)
+def test_a_slip_in_holding_is_caught(blank, book, slip):
+    right, wrong = SLIPS_OF_HOLDING[slip]
+    text = "".join((book.root / f"_live/{name}.js").read_text("utf-8") for name in SCRIPTS)
+    assert right in text, f"{slip}: the script no longer says {right}"
+    load(blank, text.replace(right, wrong))
+    settings = list(live.draw_held(12, seed=1))
+    pairs = zip(blank.evaluate(live.HELD, settings), map(live.held_by_torch, settings), strict=True)
+    assert max(live.farthest_held(*pair) for pair in pairs) > 1e-3
+
+
+@pytest.fixture
+def open_page(browser, html):
+    """Open a page of the book and wait until what is alive in it stands; nothing may be asked of the network."""
+    opened = []
+
+    def open_page(name, mark, setup=None, **context):
+        page = browser.new_context(**{"viewport": dict(width=1000, height=900), **context}).new_page()
+        opened.append(page)
+        page.asked, page.errors = [], []
+        page.on("request", lambda request: page.asked.append(request.url))
+        page.on("pageerror", lambda error: page.errors.append(str(error)))
+        if setup:
+            setup(page)
+        page.goto((html / f"chapters/{name}.html").as_uri())
+        page.locator(mark).first.scroll_into_view_if_needed()
+        return page
+
+    yield open_page
+    for page in opened:
+        assert not [url for url in page.asked if not url.startswith(("file:", "data:", "blob:"))], page.asked
+        assert not page.errors, page.errors
+        page.context.close()
+
+
+def standing(page, mark):
+    """What is alive at a mark, once it stands."""
+    page.wait_for_function(f"document.querySelector('{mark}')?.live")
+    return page.locator(mark).first
+
+
+def spoken(page, host):
+    """What a screen reader says once the hand rests."""
+    page.wait_for_timeout(700)
+    return host.locator(".live-spoken").text_content()
+
+
+def entries(host):
+    return host.evaluate("(host) => [...host.live.state.x]")
+
+
+def test_x_moves_by_mouse_keyboard_and_touch(open_page):
+    for touch in (False, True):
+        page = open_page("02-uniform-vector", ".hold", has_touch=touch)
+        host = standing(page, ".hold")
+        handle, svg = host.locator(".handle"), host.locator("svg")
+        before, words, label = entries(host), spoken(page, host), svg.get_attribute("aria-label")
+        box = handle.bounding_box()
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        if touch:
+            client = page.context.new_cdp_session(page)
+            for kind, points in (("Start", [(x, y)]), ("Move", [(x + 40, y - 20)]), ("End", [])):
+                touches = [dict(x=a, y=b) for a, b in points]
+                client.send("Input.dispatchTouchEvent", dict(type=f"touch{kind}", touchPoints=touches))
+        else:
+            page.mouse.move(x, y)
+            page.mouse.down()
+            page.mouse.move(x + 40, y - 20, steps=4)
+            page.mouse.up()
+        page.wait_for_timeout(100)
+        moved = entries(host)
+        assert moved != before, "the hand does not move x"
+        assert spoken(page, host) != words and svg.get_attribute("aria-label") != label, "the words stay behind"
+        handle.focus()
+        page.keyboard.press("PageUp")
+        page.wait_for_timeout(100)
+        steps = [a - b for a, b in zip(entries(host), moved, strict=True)]
+        assert min(steps) > 0.05 and max(steps) - min(steps) < 1e-9, "Page Up moves along (1, 1, 1)"
+        page.keyboard.press("ArrowLeft")
+        page.wait_for_timeout(100)
+        assert entries(host) != moved
+
+
+def test_every_question_can_be_set_up(open_page):
+    for name, show in (("02-uniform-vector", "norm"), ("05-jacobians", "jacobian")):
+        mark = f'.hold[data-show="{show}"]'
+        page = open_page(name, mark)
+        host = standing(page, mark)
+        buttons = host.locator("button").all()
+        assert len(buttons) >= 4
+        for button in buttons:
+            button.click()
+            page.wait_for_timeout(50)
+            assert "NaN" not in host.locator("svg").inner_html(), button.get_attribute("aria-label")
+
+
+def test_a_field_takes_numbers_alone(open_page):
+    page = open_page("02-uniform-vector", ".hold")
+    host = standing(page, ".hold")
+    before = entries(host)
+    field = host.locator('input[type="number"]').first
+    for wrong in ("", "1e9", "-1e300"):
+        field.fill(wrong)
+        page.wait_for_timeout(50)
+        assert "expected a number" in host.locator(".live-warning").text_content(), wrong
+        assert entries(host) == before and field.get_attribute("aria-invalid") == "true"
+    field.press_sequentially("NaN")
+    assert entries(host) == before
+    for at, entry in enumerate((0, 0, 0)):
+        host.locator('input[type="number"]').nth(at).fill(str(entry))
+    page.wait_for_timeout(50)
+    assert not host.locator(".live-warning").text_content(), "zero is a vector as any other"
+    assert "angle to (1, 1, 1) none" in host.locator("svg").get_attribute("aria-label")
+    assert "NaN" not in host.inner_text()
+
+
+def test_what_is_typed_is_read(open_page):
+    page = open_page("type-here", ".network")
+    host = standing(page, ".network")
+    area, words = host.locator("textarea"), lambda: host.locator(".live-said").text_content()
+    heard, drawn = spoken(page, host), host.locator(".network-chart").get_attribute("aria-label")
+    area.fill("")
+    page.wait_for_timeout(100)
+    assert words().startswith("Type something") and not host.locator(".network-chart").is_visible()
+    area.fill("x" * 10_000)
+    page.wait_for_timeout(600)
+    assert words() == "It reads the last 128 bytes of 10000."
+    assert host.locator(".network-strip button").count() == 128
+    area.fill("a 🙂\x07\x00é")
+    page.wait_for_timeout(200)
+    shown = host.locator(".network-strip").evaluate("(strip) => [...strip.children].map((b) => b.textContent)")
+    assert shown == ["a", "␣", "F0", "9F", "99", "82", "07", "00", "C3", "A9"]
+    assert "NaN" not in host.inner_text()
+    area.fill("class ")
+    assert spoken(page, host) != heard and host.locator(".network-chart").get_attribute("aria-label") != drawn
+    items = host.locator(".network-next li").all()
+    shares = [float(re.search(r"[\d.]+(?= %)", item.text_content())[0]) for item in items]
+    assert shares == sorted(shares, reverse=True) and 0 < sum(shares) <= 100.1
+
+
+def test_each_change_is_told(open_page):
+    """The gauge moves nothing, dropping the subtraction something, and a removed part has its three numbers."""
+    page = open_page("type-here", ".network")
+    host = standing(page, ".network")
+    effect = host.locator(".network-effect")
+
+    def after(**changes):
+        host.evaluate("(host, changes) => host.live.change(changes)", changes)
+        page.wait_for_timeout(150)
+        return effect.text_content(), host.evaluate("(host) => host.live.found.divergence")
+
+    assert after()[0] == "Nothing is changed yet."
+    assert after(shift=10)[1] < 1e-12
+    assert after(uncentred="everywhere")[1] > 1e-3
+    host.locator("button", has_text="undo all changes").click()
+    page.wait_for_timeout(100)
+    assert effect.text_content() == "Nothing is changed yet."
+    assert after(model="converted")[1] < 1e-12
+    assert host.get_by_label("Leave the subtraction out").is_disabled(), "RMSNorm has none to leave out"
+    words, divergence = after(model="layer", removed="h.3.mlp")
+    assert divergence > 1e-3 and "credited with" in words and "taken out of the whole network" in words
+
+
+def test_positions_are_chosen_by_keyboard(open_page):
+    page = open_page("type-here", ".network")
+    host = standing(page, ".network")
+    host.locator('.network-strip button[aria-selected="true"]').focus()
+    page.keyboard.press("Home")
+    page.wait_for_timeout(100)
+    assert host.locator(".network-strip button").first.get_attribute("aria-selected") == "true"
+    assert host.locator(".network-chart").get_attribute("aria-label").startswith("At position 1,")
+    host.evaluate("(host) => host.live.change({ site: 'h.1.ln_2' })")
+    page.wait_for_timeout(100)
+    assert host.locator(".network-chart").get_attribute("aria-label").startswith("At the norm block 2, before the MLP")
+
+
+def test_weights_that_do_not_load_are_told(open_page):
+    def without(page):
+        page.route("**/twins.js*", lambda route: route.abort())
+
+    page = open_page("type-here", ".network", without)
+    page.wait_for_selector(".network .live-warning")
+    assert "its weights, twins.js, are not there" in page.locator(".network .live-warning").text_content()
+    assert page.locator(".network img").is_visible(), "the still picture stays"
+
+
+def test_damaged_weights_are_told(open_page, html):
+    text = (html / "_static/live/twins.js").read_text("utf-8")
+
+    def damaged(page):
+        page.route("**/twins.js*", lambda route: route.fulfill(body=text.replace('"data": "', '"data": "AAAA', 1)))
+
+    page = open_page("type-here", ".network", damaged)
+    page.wait_for_selector(".network .live-warning")
+    assert page.locator(".network img").is_visible()
+
+
+def test_nothing_is_computed_out_of_view(browser, html):
+    page = browser.new_page(viewport=dict(width=1000, height=600))
+    page.goto((html / "chapters/10-without-the-mean.html").as_uri())
+    page.wait_for_timeout(300)
+    assert page.locator(".network").count() and not page.evaluate("!!document.querySelector('.network').live")
+    assert page.evaluate("typeof normgeom.saved") == "undefined", "the weights are loaded before they are needed"
+    page.locator(".network").first.scroll_into_view_if_needed()
+    standing(page, ".network")
+    page.close()
+
+
+def test_without_scripts_a_still_picture_stands(browser, html):
+    for name, mark in (("02-uniform-vector", ".hold"), ("type-here", ".network")):
+        context = browser.new_context(java_script_enabled=False)
+        page = context.new_page()
+        page.goto((html / f"chapters/{name}.html").as_uri())
+        assert page.locator(f"{mark} img").is_visible() and len(page.locator(f"{mark} img").get_attribute("alt")) > 100
+        context.close()
+
+
+def test_pages_that_are_alive_are_light(html, book):
+    for name in book.names:
+        text = (html / f"chapters/{name}.html").read_text("utf-8")
+        scripts = set(re.findall(r'src="\.\./(_static/[^"?]+)', text))
+        size = len(text) + sum((html / path).stat().st_size for path in scripts)
+        size += (html / "_static/live/twins.js").stat().st_size * ('class="network"' in text)
+        if 'class="hold"' in text or 'class="network"' in text:
+            assert size < 5e6, f"{name}: {size / 1e6:.1f} MB"
+        else:
+            assert not [path for path in scripts if "/live/" in path], f"{name} loads what it has no use for"
