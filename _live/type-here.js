@@ -13,7 +13,9 @@
     length: { words: "length", say: (v) => v.toFixed(1) },
     largest: { words: "largest entry", say: (v) => v.toFixed(1) },
   };
+  const LEGEND = { before: "● before a norm", after: "■ after it", untouched: "┄ before it, nothing changed" };
   const BEST = 6; // bytes that are shown
+  const [TOLD, MARKED] = [12, 40]; // places of a chart whose numbers are all read out; that have marks of their own
   const START = { text: "", model: "layer", shift: 0, uncentred: "", held: false, removed: "", quantity: "angle", site: "", at: Infinity };
 
   const shown = (byte) => {
@@ -81,7 +83,8 @@
       networks = await load();
     } catch (error) {
       loading = undefined;
-      make(host, "p", { class: "live-warning", role: "alert" }, `The network cannot be run: ${error.message}. “make book” writes them anew.`);
+      const words = `The network cannot be run: ${error.message}. “make book” writes its weights anew.`;
+      make(host, "p", { class: "live-warning", role: "alert" }, words);
       return;
     }
     const wanted = host.dataset.controls.split(" ");
@@ -97,7 +100,9 @@
     const controls = make(host, "div", { class: "live-row" });
     const effect = make(host, "p", { class: "network-effect" });
     const looking = make(host, "div", { class: "live-row" });
-    const svg = make(host, "svg", { viewBox: "0 0 640 240", role: "img", class: "network-chart" });
+    const svg = make(host, "svg", { viewBox: "0 0 640 228", role: "img", class: "network-chart" });
+    const legend = make(host, "p", { class: "network-legend" });
+    for (const [name, words] of Object.entries(LEGEND)) make(legend, "span", { class: name }, words);
     const fold = make(host, "details");
     make(fold, "summary", {}, "the numbers");
     const table = make(fold, "table");
@@ -134,7 +139,8 @@
       change({ ...START, text, quantity, site, at });
     });
     inputs.quantity = choose(looking, "quantity", "Show", Object.fromEntries(Object.entries(QUANTITIES).map(([key, { words }]) => [key, words])));
-    inputs.site = choose(looking, "site", "of the chosen position at every norm, or of every position at", { "": "every norm", ...named(sites) });
+    const everywhere = Object.fromEntries(sites.map((name) => [name, `every position, at ${inWords(name)}`]));
+    inputs.site = choose(looking, "site", "of", { "": "the chosen position, at every norm", ...everywhere });
     area.addEventListener("input", () => change({ text: area.value, at: Infinity }));
 
     let before; // of the text and network as they are
@@ -148,14 +154,16 @@
       const found = before.reference ? { ...before, ...changed(networks, before, state) } : before;
       host.live = { state, change, found };
       const empty = !found.run;
-      said.textContent = empty ? "Type something: the network predicts a byte from those before it." : found.all > found.ids.length ? `It reads the last ${found.ids.length} bytes of ${found.all}.` : "";
-      for (const part of [strip, heading, next, effect, looking, fold]) part.hidden = empty;
+      if (area.value !== state.text) area.value = state.text;
+      const cut = found.all > found.ids.length ? `It reads the last ${found.ids.length} bytes of ${found.all}.` : "";
+      said.textContent = empty ? "Type something: the network predicts a byte from those before it." : cut;
+      for (const part of [strip, heading, next, effect, looking, legend, fold]) part.hidden = empty;
       svg.style.display = empty ? "none" : "";
       for (const [name, input] of Object.entries(inputs)) {
         if (input.type === "checkbox") input.checked = state[name];
         else input.value = state[name];
       }
-      if (inputs.shift) inputs.shift.setAttribute("aria-valuetext", (inputs.shift.nextElementSibling.textContent = minus(state.shift)));
+      if (inputs.shift) inputs.shift.nextElementSibling.textContent = minus(state.shift);
       if (inputs.uncentred) inputs.uncentred.disabled = state.model !== "layer";
       if (empty) return;
       const at = Math.min(state.at, found.ids.length - 1);
@@ -164,17 +172,20 @@
       const words = tell(found, at);
       const seen = state.site ? byPosition(found) : byNorm(found, at);
       chart(seen);
-      numbers(seen);
+      if (fold.open) numbers(seen);
       speak(`${words} Most probable next: ${guess}.`);
     };
     const draw = onceAFrame(paint);
+    fold.addEventListener("toggle", draw);
 
     const list = ({ ids }, at) => {
       while (strip.children.length > ids.length) strip.lastChild.remove();
       ids.forEach((byte, t) => {
         const cell = strip.children[t] ?? make(strip, "button", { type: "button", role: "option" });
         cell.textContent = shown(byte);
-        for (const [key, value] of Object.entries({ "aria-selected": t === at, tabindex: t === at ? 0 : -1, "aria-label": `position ${t + 1}, ${shown(byte)}` })) cell.setAttribute(key, value);
+        cell.tabIndex = t === at ? 0 : -1;
+        cell.setAttribute("aria-selected", t === at);
+        cell.setAttribute("aria-label", `position ${t + 1}, ${shown(byte)}`);
       });
     };
     strip.addEventListener("click", (event) => {
@@ -210,8 +221,8 @@
       const words = [];
       const touched = state.shift || state.uncentred || state.held || state.removed || state.model === "converted";
       const other = state.model === "converted" ? "unconverted" : "untouched";
-      if (touched) words.push(`Against the ${other} network the prediction moves by ${number(found.divergence)} nats a byte (KL, mean over positions), no logit by more than ${number(found.change)}.`);
-      else words.push("Nothing is changed yet.");
+      const moved = `${number(found.divergence)} nats a byte (KL, mean over positions), no logit by more than ${number(found.change)}`;
+      words.push(touched ? `Against the ${other} network the prediction moves by ${moved}.` : "Nothing is changed yet.");
       if (state.removed) {
         const source = state.model === "converted" ? networks.layer : network;
         const row = rowOf(reference.logits, network, at);
@@ -219,7 +230,11 @@
         const { frozen, direct } = normgeom.effects(source, reference, state.removed, at, token);
         const mean = (of) => of.reduce((a, b) => a + b, 0) / of.length;
         const above = (logits) => rowOf(logits, network, at)[token] - mean(rowOf(logits, network, at));
-        words.push(`Of the logit of ${shown(token)}, above the mean logit, the part is credited with ${number(frozen)} while the final scale is held; taken out before the final norm, ${number(direct)} are lost; taken out of the whole network, ${number(above(reference.logits) - above(run.logits))}.`);
+        const total = above(reference.logits) - above(run.logits);
+        words.push(
+          `Of the logit of ${shown(token)}, above the mean logit, the part is credited with ${number(frozen)} while the final scale is held;`,
+          `taken out before the final norm, ${number(direct)} are lost; taken out of the whole network, ${number(total)}.`,
+        );
       }
       return (effect.textContent = words.join(" "));
     };
@@ -227,7 +242,10 @@
     // What a chart shows: places, their short and long names, and series of looks.
     const looks = (from, name, side, t, d) => normgeom.look(from.sites[name][side].subarray(t * d, (t + 1) * d));
     const SERIES = [["before", "run", "in"], ["after", "run", "out"], ["untouched", "own", "in"]];
-    const series = (found, places) => Object.fromEntries(SERIES.map(([key, from, side]) => [key, places.map(([name, t]) => looks(found[from], name, side, t, found.network.width))]));
+    const series = (found, places) =>
+      Object.fromEntries(
+        SERIES.map(([key, from, side]) => [key, places.map(([name, t]) => looks(found[from], name, side, t, found.network.width))]),
+      );
     const byNorm = (found, at) => ({
       where: `At position ${at + 1}`,
       short: sites.map((name) => (name === "ln_f" ? "final" : `${Number(name[2]) + 1}${name.endsWith("1") ? "a" : "m"}`)),
@@ -236,7 +254,7 @@
     });
     const byPosition = (found) => ({
       where: `At the norm ${inWords(state.site)}`,
-      short: found.ids.map((byte, t) => (found.ids.length <= 40 || t % 8 === 0 ? shown(byte) : "")),
+      short: found.ids.map((byte, t) => (found.ids.length <= MARKED || t % 8 === 0 ? shown(byte) : "")),
       long: found.ids.map((byte, t) => `position ${t + 1}, ${shown(byte)}`),
       series: series(found, found.ids.map((_, t) => [state.site, t])),
     });
@@ -247,15 +265,15 @@
       const every = Object.values(values).flat().filter(Number.isFinite);
       const angles = state.quantity === "angle";
       const [low, high] = angles ? [0, 180] : [Math.min(0, ...every), Math.max(0, ...every) || 1];
-      const left = (i) => 64 + (i * 560) / Math.max(1, short.length - 1);
-      const top = (v) => 195 - (165 * (v - low)) / (high - low);
+      const left = (i) => 70 + (i * 530) / Math.max(1, short.length - 1);
+      const top = (v) => 190 - (175 * (v - low)) / (high - low);
       svg.replaceChildren();
       for (const v of angles ? [0, 90, 180] : low < 0 ? [low, 0, high] : [low, high]) {
-        make(svg, "line", { x1: 54, x2: 630, y1: top(v), y2: top(v), class: "grid" });
-        make(svg, "text", { x: 48, y: top(v) + 5, "text-anchor": "end" }, minus(say(v).replace(/\.0$/, "")));
+        make(svg, "line", { x1: 56, x2: 620, y1: top(v), y2: top(v), class: "grid" });
+        make(svg, "text", { x: 50, y: top(v) + 5, "text-anchor": "end" }, minus(say(v).replace(/\.0$/, "")));
       }
-      short.forEach((name, i) => make(svg, "text", { x: left(i), y: 222, "text-anchor": "middle" }, name));
-      const drawn = short.length <= 40;
+      short.forEach((name, i) => make(svg, "text", { x: left(i), y: 218, "text-anchor": "middle" }, name));
+      const drawn = short.length <= MARKED;
       for (const [name, of] of Object.entries(values)) {
         const points = of.flatMap((v, i) => (Number.isFinite(v) ? [[left(i), top(v)]] : []));
         make(svg, "polyline", { class: name, points: points.map((p) => p.join()).join(" ") });
@@ -264,22 +282,22 @@
           if (name === "before") make(svg, "circle", { class: name, cx: x, cy: y, r: 5 });
           else make(svg, "rect", { class: name, x: x - 4.5, y: y - 4.5, width: 9, height: 9 });
       }
-      [["before", "● before a norm"], ["after", "■ after it"], ["untouched", "┄ before it, unchanged"]].forEach(([name, text], i) =>
-        make(svg, "text", { class: `legend ${name}`, x: 64 + 170 * i, y: 16 }, text),
-      );
-      const told = short.length <= 12 ? long.map((name, i) => `${name}: ${say(values.before[i])} and ${say(values.after[i])}`).join("; ") : `${say(Math.min(...values.before))} to ${say(Math.max(...values.before))} before, ${say(Math.min(...values.after))} to ${say(Math.max(...values.after))} after`;
+      const each = () => long.map((name, i) => `${name}: ${say(values.before[i])} and ${say(values.after[i])}`).join("; ");
+      const range = (side) => `${say(Math.min(...values[side]))} to ${say(Math.max(...values[side]))} ${side}`;
+      const told = short.length <= TOLD ? each() : `${range("before")}, ${range("after")}`;
       svg.setAttribute("aria-label", `${where}, ${words}, before and after: ${told}.`);
     };
     const numbers = ({ long, series }) => {
       table.replaceChildren();
       const head = make(make(table, "thead"), "tr");
       make(head, "th", { scope: "col" }, "");
-      for (const { words } of Object.values(QUANTITIES)) for (const side of ["before", "after"]) make(head, "th", { scope: "col" }, `${words}, ${side}`);
+      const cells = Object.entries(QUANTITIES).flatMap(([key, quantity]) => ["before", "after"].map((side) => ({ key, side, ...quantity })));
+      for (const { words, side } of cells) make(head, "th", { scope: "col" }, `${words}, ${side}`);
       const body = make(table, "tbody");
       long.forEach((name, i) => {
         const row = make(body, "tr");
         make(row, "th", { scope: "row" }, name);
-        for (const [key, { say }] of Object.entries(QUANTITIES)) for (const side of ["before", "after"]) make(row, "td", {}, minus(say(series[side][i][key])));
+        for (const { key, side, say } of cells) make(row, "td", {}, minus(say(series[side][i][key])));
       });
     };
     paint();
