@@ -7,7 +7,7 @@ import re
 from docutils import nodes
 from sphinx.application import Sphinx
 
-BEFORE, AFTER = re.compile(r"[^\s–—]{1,8}$"), re.compile(r"^[^\s–—]{1,12}(?=[\s–—]|$)|^[.,;:!?)\]’”]+")
+BEFORE, AFTER = re.compile(r"[^\s–—]{1,8}$"), re.compile(r"^[^\s–—]{1,16}(?=[\s–—]|$)|^[.,;:!?)\]’”]+")
 
 
 def join(app: Sphinx, doctree: nodes.document, docname: str) -> None:
