@@ -37,13 +37,13 @@
       ["Move x outwards, away from (1, 1, 1). What becomes of the image of the small circle?", { x: [0.6, 0, -0.6] },
         "It shrinks as 1 over the spread: the same step moves the output of a longer vector less."],
       ["Why is the image of a circle a segment?", {},
-        "The norm loses two directions of three, (1, 1, 1) and n. What is left of a step is its part across both; ε lets a little of n through."],
+        "The norm loses two directions of three, (1, 1, 1) and n: what is left of a step is its part across both. Only ε lets a little of n through."],
       ["Make ε large. What changes?", { x: [0.6, 0, -0.6], eps: 0.3 },
         "The segment gets a width: where ε decides, the norm no longer forgets the length of x."],
       ["How far do the image by the Jacobian and the circle's true image lie apart?", { x: [0.5, 0, -0.4], eps: 1e-5 },
         "The dashed outline is the true image. It is bent along the ellipse where the circle is not small beside the spread; farther out the two are one."],
       ["Switch the subtraction off. What becomes of the image?", { on: { centre: false } },
-        "RMSNorm loses one direction of three, n alone: the image is an ellipse."],
+        "RMSNorm loses one direction of three, that of x: the image is an ellipse."],
     ],
   };
 
@@ -66,7 +66,7 @@
     const { mean, s, n, y } = normgeom.norm(x, options);
     const spread = Math.hypot(...x.map((v) => v - mean)) / Math.sqrt(3);
     const { angle } = normgeom.look(x);
-    const circle = around([0, 0, 0], SMALL);
+    const circle = around([0, 0, 0], SMALL, FIRST_TWO);
     return {
       ...{ mean, spread, s, n, y, gain: g, bias: b, options, angle, length: Math.hypot(...n) },
       axes: on.divide ? semiAxes(g, on.centre) : [],
@@ -79,6 +79,7 @@
   // Two directions of length 1 across (1, 1, 1).
   const U = [1 / Math.SQRT2, -1 / Math.SQRT2, 0];
   const V = [1 / Math.sqrt(6), 1 / Math.sqrt(6), -2 / Math.sqrt(6)];
+  const FIRST_TWO = [[1, 0, 0], [0, 1, 0]]; // the small circle lies in the plane of the first two coordinates
   const around = (centre, radius, [u, v] = [U, V]) =>
     Array.from({ length: 73 }, (_, i) => {
       const [c, s] = [Math.cos((i * Math.PI) / 36), Math.sin((i * Math.PI) / 36)];
@@ -208,7 +209,7 @@
         sphere: divide && !centre ? balls.map((c) => line(c.map(outward), true)).join("") : "",
         axes: !jacobian && divide ? principal(ellipse, bias, gain, centre).map((p) => line([bias, p])).join("") : "",
         way: line([inView(state.x), ...(centre ? [inView(state.x.map((v) => v - mean))] : []), n, y].map(inView)),
-        small: jacobian ? line(around(inView(state.x), SMALL), true) + line(image, true) : "",
+        small: jacobian ? line(around(inView(state.x), SMALL, FIRST_TWO), true) + line(image, true) : "",
         "small-true": jacobian ? line(true_image, true) : "",
       };
       for (const [name, d] of Object.entries(shape)) layers[name].setAttribute("d", d);

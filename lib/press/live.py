@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import json
 
-import torch
-from safetensors.torch import load_file
+import numpy as np
+from safetensors.numpy import load_file
 
 from press.book import Book
 
@@ -32,7 +32,7 @@ def networks(book: Book) -> str:
         (vocabulary, width), length = own["wte.weight"].shape, len(own["wpe.weight"])
         sizes = dict(kind=kind, width=width, vocabulary=vocabulary, length=length)
         sizes |= dict(layers=int(about["layers"]), heads=int(about["heads"]), eps=float(about["eps"]))
-        numbers = torch.cat([t.flatten() for t in own.values()]).numpy().astype("<f2").tobytes()
+        numbers = np.concatenate([t.ravel() for t in own.values()]).astype("<f2").tobytes()
         shapes = [[name, list(t.shape)] for name, t in own.items()]
         made[kind] = dict(sizes=sizes, tensors=shapes, data=base64.b64encode(numbers).decode())
     return f"normgeom.saved = {json.dumps(made)};\n"

@@ -177,8 +177,7 @@ def held_by_torch(state):
     found |= dict(n=n, y=gain * n + bias, axes=[], image=[], true_image=[])
     if on["divide"]:
         t = torch.arange(9).double() * torch.pi / 36
-        u, v = torch.tensor([[1, -1, 0], [1, 1, -2]]).double() / torch.tensor([[2], [6]]).double().sqrt()
-        around = 0.3 * (t.cos()[:, None] * u + t.sin()[:, None] * v)
+        around = 0.3 * torch.stack([t.cos(), t.sin(), torch.zeros(9)], dim=-1)
         slope = torch.func.jacrev(lambda z: norm(z, gain, bias, state["eps"]))(x)
         found |= dict(
             axes=ng.Ellipsoid(gain, centered=on["centre"]).semi_axes,

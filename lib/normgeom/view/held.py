@@ -94,7 +94,7 @@ def held(
         way = torch.stack([x, *([x - x.mean()] if centered else []), n, y])
         axis.plot(*_flat(way).T, color=grey, ls=":", lw=1)
         if show == "jacobian":
-            around = _circle(radius=_SMALL)
+            around = _circle(torch.eye(3).double()[:2], _SMALL)
             slope = NormJacobian(x, gain, eps, centered)
             axis.plot(*_flat(x + around).T, color=ink, lw=2)
             axis.plot(*_flat(y + slope.matvec(around)).T, color=ink, lw=2)
