@@ -14,34 +14,40 @@
   };
   const SWITCHES = { centre: "subtract the mean", divide: "divide by the spread", gain: "gain", bias: "bias" };
   const FARTHEST = 1e6; // that a field takes
-  const NAMES = { one: "(1, 1, 1)", plane: "mean 0", n: "n", y: "y", x: "x" };
-  const SMALL = 0.3; // radius of the circle around x
+  const NAMES = { one: "(1, 1, 1)", plane: "mean 0", first: "1", second: "2", third: "3", n: "n", y: "y", x: "x" };
+  const LEGEND = {
+    norm: "Grey disc: the plane of mean 0. Circle in it: where n lies for ε = 0. Blue: the ellipse of all outputs, and its semi-axes. Dotted: from x over x less its mean and n to the output y.",
+    jacobian: "Around x a small circle; at the output y its image by the Jacobian, and dashed the circle’s true image. Blue: the ellipse of all outputs.",
+  };
+  const HINT = "Drag x; drag beside it to turn. With the keyboard: arrows, Page Up and Page Down along (1, 1, 1), Shift with arrows to turn, Home.";
+  const SMALL = 0.4; // radius of the circle around x
+  const TURN = 0.5; // of the picture, at first
 
   // To try, what is set up for it, and what one should see.
   const QUESTIONS = {
     norm: [
-      ["Move x up and down, along (1, 1, 1). What does the output do?", {},
-        "Nothing. A multiple of (1, 1, 1) changes the mean alone, and the mean is subtracted. Switch “subtract the mean” off, and the output moves."],
+      ["Move x up and down, along (1, 1, 1). What does the output do?", { x: [1.6, -0.8, -1.1] },
+        "Nothing. A multiple of (1, 1, 1) changes the mean, and with it the angle; the mean is subtracted. Switch “subtract the mean” off, and the output moves."],
       ["Make x longer, then shorter. When does n leave the circle?", { x: [0.3, 0, -0.3], eps: 0.1 },
         "When the spread of x is no longer large beside √ε: then ε decides, n is shorter than √3, and the output comes in from the ellipse towards the centre."],
       ["Set one gain to 0. What is left of the ellipse?", { gain: [1.5, 1, 0] },
-        "It lies flat in the plane of the other two coordinates. The third entry of the output is 0, whatever x is, and yet both semi-axes stay: the third entry of n is minus the sum of the others."],
+        "It lies flat in the plane of the axes 1 and 2. The third entry of the output is 0, whatever x is, and yet neither semi-axis becomes 0: the third entry of n is minus the sum of the others."],
       ["Set two gains to 0. What is left?", { gain: [1.5, 0, 0] },
         "A segment: one semi-axis is 0."],
       ["Change the sign of a gain. Do the semi-axes change?", { gain: [1.5, -1, 0.5] },
-        "No. The ellipse is mirrored; its semi-axes depend on the squares of the gains alone."],
+        "No. The ellipse is mirrored along the axis 2; its semi-axes depend on the squares of the gains alone."],
       ["Without the subtraction, where can outputs be?", { on: { centre: false } },
-        "On a whole ellipsoid with semi-axes √3·|γ|: that is RMSNorm. Turn it. LayerNorm's outputs were one slice of it."],
+        "On a whole ellipsoid with semi-axes √3·|γ|: that is RMSNorm. Turn it. LayerNorm’s outputs are one slice of it, dashed."],
     ],
     jacobian: [
       ["Move x outwards, away from (1, 1, 1). What becomes of the image of the small circle?", { x: [0.6, 0, -0.6] },
         "It shrinks as 1 over the spread: the same step moves the output of a longer vector less."],
-      ["Why is the image of a circle a segment?", {},
-        "The norm loses two directions of three, (1, 1, 1) and n: what is left of a step is its part across both. Only ε lets a little of n through."],
+      ["Why is the image of a circle a segment?", { x: [0.9, -0.1, -0.8] },
+        "The circle lies in the plane of the axes 1 and 2. The norm loses two directions of three, (1, 1, 1) and n: what is left of a step is its part across both. Only ε lets a little of n through."],
       ["Make ε large. What changes?", { x: [0.6, 0, -0.6], eps: 0.3 },
         "The segment gets a width: where ε decides, the norm no longer forgets the length of x."],
       ["How far do the image by the Jacobian and the circle's true image lie apart?", { x: [0.5, 0, -0.4], eps: 1e-5 },
-        "The dashed outline is the true image. It is bent along the ellipse where the circle is not small beside the spread; farther out the two are one."],
+        "The dashed outline is the true image: it is bent along the ellipse where the circle is not small beside the spread; farther out the two are one."],
       ["Switch the subtraction off. What becomes of the image?", { on: { centre: false } },
         "RMSNorm loses one direction of three, that of x: the image is an ellipse."],
     ],
@@ -102,22 +108,24 @@
     return U.map((u, i) => p * u + q * V[i] + up / Math.sqrt(3));
   };
   const DISC = 2.3; // radius of what is shown of the plane
-  const EDGE = 3.4; // from the centre; what is farther out is drawn here
-  const inView = (v) => v.map((e) => e * Math.min(1, EDGE / Math.hypot(...v) || 1));
-  const number = (v) => minus(v !== 0 && (Math.abs(v) < 0.01 || Math.abs(v) >= 1e4) ? v.toExponential(1) : v.toFixed(2));
+  const AXIS = 1.7; // length of what is shown of the coordinate axes
+  const [WIDE, HIGH] = [300, 172]; // where a point stays that lies outside of the picture
+  const inside = ([left, top]) => [Math.max(-WIDE, Math.min(WIDE, left)), Math.max(-HIGH, Math.min(HIGH, top))];
+  const number = (v) => minus(Math.abs(v) >= 1e-12 && (Math.abs(v) < 0.01 || Math.abs(v) >= 1e4) ? v.toExponential(1) : v.toFixed(2));
 
   const setUp = (host) => {
     const jacobian = host.dataset.show === "jacobian";
     const state = structuredClone(START);
-    let turn = 0.5;
+    let turn = TURN;
     host.replaceChildren();
     const svg = make(host, "svg", { viewBox: "-320 -190 640 380", role: "group" });
-    const LAYERS = ["disc", "sphere", "one", "ring", "image", "axes", "way", "small", "small-true"];
+    const LAYERS = ["disc", "coordinates", "sphere", "slice", "one", "ring", "image", "axes", "way", "small", "small-true"];
     const layers = Object.fromEntries(LAYERS.map((name) => [name, make(svg, "path", { class: name })]));
     const dots = Object.fromEntries(["n", "y", "x"].map((name) => [name, make(svg, "circle", { class: `dot ${name}`, r: name === "x" ? 8 : jacobian ? 3.5 : 5 })]));
     const names = Object.fromEntries(Object.entries(NAMES).map(([name, words]) => [name, make(svg, "text", { class: `name-${name}` }, words)]));
     const handle = make(svg, "circle", { class: "handle", r: 24, tabindex: 0, role: "slider", "aria-valuenow": 0 });
-    handle.setAttribute("aria-label", "The vector x. Arrow keys move it, Page Up and Page Down move it along (1, 1, 1), Home puts it back");
+    handle.setAttribute("aria-label", `The vector x. ${HINT}`);
+    make(host, "p", { class: "live-legend" }, `${LEGEND[jacobian ? "jacobian" : "norm"]} ${HINT}`);
     const numbers = make(host, "p", { class: "live-numbers" });
     const warning = make(host, "p", { class: "live-warning", role: "alert" });
     const speak = speaker(host);
@@ -159,6 +167,9 @@
       const item = make(list, "li", {}, `${question} `);
       make(item, "button", { type: "button", "aria-label": `Set up: ${question}` }, "set up").addEventListener("click", () => {
         Object.assign(state, structuredClone({ ...START, ...set, on: { ...START.on, ...set.on } }));
+        turn = TURN;
+        warning.textContent = "";
+        svg.scrollIntoView({ block: "nearest" });
         draw();
       });
       const fold = make(item, "details");
@@ -171,8 +182,8 @@
       outlines(found);
       const to = flat(turn);
       const rim = around([0, 0, 0], DISC).reduce((a, b) => (to(b)[0] > to(a)[0] ? b : a));
-      for (const [name, at] of Object.entries({ n: found.n, y: found.y, x: state.x, one: [1.3, 1.3, 1.3], plane: rim })) {
-        const [left, top] = to(inView(at));
+      for (const [name, at] of Object.entries({ n: found.n, y: found.y, x: state.x, one: [1.3, 1.3, 1.3], plane: rim, first: [AXIS, 0, 0], second: [0, AXIS, 0], third: [0, 0, AXIS] })) {
+        const [left, top] = inside(to(at));
         for (const dot of [dots[name], name === "x" && handle].filter(Boolean)) {
           dot.setAttribute("cx", left);
           dot.setAttribute("cy", top);
@@ -180,11 +191,11 @@
         names[name].setAttribute("x", left + 10);
         names[name].setAttribute("y", top - 8);
       }
-      names.x.textContent = Math.hypot(...state.x) > EDGE ? "x, farther out" : "x";
+      names.x.textContent = to(state.x).every((v, i) => v === inside(to(state.x))[i]) ? "x" : "x, outside";
       tell(found);
       for (const { input, said, read, say } of inputs) {
         if (input.type === "checkbox") input.checked = read();
-        else if (input !== from || input.type === "range") input.value = +read().toFixed(3);
+        else if (input !== from || input.type === "range") input.value = +read().toPrecision(6);
         if (input !== from) input.setAttribute("aria-invalid", false);
         if (said) input.setAttribute("aria-valuetext", (said.textContent = say(read())));
       }
@@ -208,8 +219,10 @@
         image: divide && centre ? line(ellipse, true) : "",
         sphere: divide && !centre ? balls.map((c) => line(c.map(outward), true)).join("") : "",
         axes: !jacobian && divide ? principal(ellipse, bias, gain, centre).map((p) => line([bias, p])).join("") : "",
-        way: line([inView(state.x), ...(centre ? [inView(state.x.map((v) => v - mean))] : []), n, y].map(inView)),
-        small: jacobian ? line(around(inView(state.x), SMALL, FIRST_TWO), true) + line(image, true) : "",
+        coordinates: FIRST_TWO.concat([[0, 0, 1]]).map((e) => line([[0, 0, 0], e.map((v) => AXIS * v)])).join(""),
+        slice: divide && !centre ? line(ellipse, true) : "",
+        way: line([state.x, ...(centre ? [state.x.map((v) => v - mean)] : []), n, y]),
+        small: jacobian ? line(around(state.x, SMALL, FIRST_TWO), true) + line(image, true) : "",
         "small-true": jacobian ? line(true_image, true) : "",
       };
       for (const [name, d] of Object.entries(shape)) layers[name].setAttribute("d", d);
@@ -221,10 +234,11 @@
       return [Math.max(...far), Math.min(...far)].map((v) => ellipse[far.indexOf(v)]);
     };
 
-    const tell = ({ mean, spread, angle, length, axes, y }) => {
+    const tell = ({ mean, spread, s, angle, length, axes, y }) => {
       const parts = [
         ["mean", number(mean)],
         ["σ", number(spread)],
+        ["divisor", state.on.divide ? number(s) : "none"],
         ["angle to (1, 1, 1)", Number.isNaN(angle) ? "none" : `${angle.toFixed(1)}°`],
         ["‖n‖", number(length)],
         ...(axes.length ? [["semi-axes", axes.map(number).join(" and ")]] : []),
@@ -258,11 +272,18 @@
     });
     for (const over of ["pointerup", "pointercancel"]) svg.addEventListener(over, () => (dragged = undefined));
     const KEYS = { ArrowLeft: [-6, 0], ArrowRight: [6, 0], ArrowUp: [0, -6], ArrowDown: [0, 6] };
+    const TURNS = { ArrowLeft: -0.1, ArrowRight: 0.1 };
     const ALONG = { PageUp: 0.1, PageDown: -0.1 };
     handle.addEventListener("keydown", (event) => {
+      if (event.shiftKey && event.key in TURNS) {
+        event.preventDefault();
+        turn += TURNS[event.key];
+        return draw();
+      }
       const step = KEYS[event.key] ? lifted(turn, ...KEYS[event.key]) : event.key in ALONG && [1, 1, 1].map(() => ALONG[event.key]);
       if (!step && event.key !== "Home") return;
       event.preventDefault();
+      if (!step) turn = TURN;
       state.x = step ? plus(state.x, step) : [...START.x];
       draw();
     });

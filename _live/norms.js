@@ -241,8 +241,9 @@ globalThis.normgeom = (() => {
   };
 
   // What position t loses of the logit of a token, above the mean logit, without a part: with the scale of the final
-  // norm held (its frozen contribution, thm-attribution), and with it taken anew (prop-removal).
-  const effects = (network, run, part, t, token) => {
+  // norm held (its frozen contribution, thm-attribution), and with it taken anew (prop-removal).  `run` and the changes
+  // are those of forward.
+  const effects = (network, run, part, t, token, { uncentred = [], held = {} } = {}) => {
     const { weights, width: d, vocabulary, eps, kind } = network;
     const gain = weights["ln_f.weight"];
     const head = weights["head.weight"];
@@ -254,24 +255,21 @@ globalThis.normgeom = (() => {
     });
     const x = run.sites["ln_f"].in.subarray(t * d, (t + 1) * d);
     const c = run.parts[part].subarray(t * d, (t + 1) * d);
-    const centre = kind === "layer";
-    const read = (vector, held) => norm(vector, { eps, centre, held }).n.reduce((sum, v, i) => sum + v * w[i], 0);
-    const whole = read(x);
-    return { frozen: read(c, run.sites["ln_f"].scales[t]), direct: whole - read(x.map((v, i) => v - c[i])) };
+    const centre = kind === "layer" && !uncentred.includes("ln_f");
+    const read = (vector, scale) => norm(vector, { eps, centre, held: scale }).n.reduce((sum, v, i) => sum + v * w[i], 0);
+    const scale = held["ln_f"]?.[t];
+    return { frozen: read(c, run.sites["ln_f"].scales[t]), direct: read(x, scale) - read(x.map((v, i) => v - c[i]), scale) };
   };
 
-  // The mean over positions of the divergence of one prediction from another, in nats, and the largest change of a logit.
+  // Of one prediction from another: the divergence at each position, in nats, and the largest change of a logit at any.
   const apart = (logits, others, vocabulary) => {
-    let [divergence, change] = [0, 0];
-    const T = logits.length / vocabulary;
-    for (let t = 0; t < T; t++) {
+    let change = 0;
+    const divergences = Array.from({ length: logits.length / vocabulary }, (_, t) => {
       const [p, q] = [logits, others].map((all) => logSoftmax(all.subarray(t * vocabulary, (t + 1) * vocabulary)));
-      for (let j = 0; j < vocabulary; j++) {
-        divergence += (Math.exp(p[j]) * (p[j] - q[j])) / T;
-        change = Math.max(change, Math.abs(logits[t * vocabulary + j] - others[t * vocabulary + j]));
-      }
-    }
-    return { divergence: Math.max(0, divergence), change };
+      return Math.max(0, p.reduce((sum, v, j) => sum + Math.exp(v) * (v - q[j]), 0));
+    });
+    for (let i = 0; i < logits.length; i++) change = Math.max(change, Math.abs(logits[i] - others[i]));
+    return { divergences, divergence: divergences.reduce((a, b) => a + b, 0) / divergences.length, change };
   };
 
   return { effects, apart, norm, jacobianTimes, look, softmax, half, unpack, sites, parts, forward, toRmsNorm };

@@ -11,9 +11,9 @@
     angle: { words: "angle to (1, …, 1) in degrees", say: (v) => v.toFixed(1) },
     occupancy: { words: "occupancy, d·cos²", say: (v) => v.toPrecision(2) },
     length: { words: "length", say: (v) => v.toFixed(1) },
-    largest: { words: "largest entry", say: (v) => v.toFixed(1) },
+    largest: { words: "entry of largest size", say: (v) => v.toFixed(1) },
   };
-  const LEGEND = { before: "● before a norm", after: "■ after it", untouched: "┄ before it, nothing changed" };
+  const LEGEND = { before: "● before a norm", after: "■ after it", untouched: "┄ before it, nothing changed in this network" };
   const BEST = 6; // bytes that are shown
   const [TOLD, MARKED] = [12, 40]; // places of a chart whose numbers are all read out; that have marks of their own
   const START = { text: "", model: "layer", shift: 0, uncentred: "", held: false, removed: "", quantity: "angle", site: "", at: Infinity };
@@ -24,12 +24,26 @@
     return byte > 32 && byte < 127 ? String.fromCharCode(byte) : byte.toString(16).toUpperCase().padStart(2, "0");
   };
   const PARTS = { ln_1: "before attention", ln_2: "before the MLP", attn: "attention", mlp: "MLP" };
+  const WHOLE = { ln_f: "the final norm", tokens: "the vectors of the bytes", positions: "the vectors of the positions" };
   const inWords = (name) => {
     const [, block, part] = name.match(/^h\.(\d+)\.(\w+)$/) ?? [];
-    return block ? `block ${Number(block) + 1}, ${PARTS[part]}` : name === "ln_f" ? "the final norm" : name;
+    return block ? `block ${Number(block) + 1}, ${PARTS[part]}` : WHOLE[name];
   };
   const number = (v) => minus(v !== 0 && (Math.abs(v) < 0.001 || Math.abs(v) >= 1e4) ? v.toExponential(0) : v.toPrecision(2));
 
+  // Each network when it is first asked for.
+  const unpacked = (saved) => {
+    const made = { layer: normgeom.unpack(saved.layer) };
+    return {
+      layer: made.layer,
+      get rms() {
+        return (made.rms ??= normgeom.unpack(saved.rms));
+      },
+      get converted() {
+        return (made.converted ??= normgeom.toRmsNorm(made.layer));
+      },
+    };
+  };
   let loading;
   const load = () =>
     (loading ??= new Promise((resolve, reject) => {
@@ -37,9 +51,7 @@
       script.src = WEIGHTS;
       script.onload = () => {
         try {
-          const { layer, rms } = normgeom.saved;
-          const networks = { layer: normgeom.unpack(layer), rms: normgeom.unpack(rms) };
-          resolve({ ...networks, converted: normgeom.toRmsNorm(networks.layer) });
+          resolve(unpacked(normgeom.saved));
         } catch (error) {
           reject(error);
         }
@@ -62,13 +74,14 @@
   const changed = (networks, { ids, reference, own }, { model, shift, uncentred, held, removed }) => {
     const network = networks[model];
     const names = normgeom.sites(network);
-    const run = normgeom.forward(network, ids, {
+    const changes = {
       shift,
       uncentred: uncentred === "everywhere" ? names : [uncentred],
       held: held ? Object.fromEntries(names.map((name) => [name, own.sites[name].scales])) : {},
-      removed,
-    });
-    return { network, run, ...normgeom.apart(reference.logits, run.logits, network.vocabulary) };
+    };
+    const whole = normgeom.forward(network, ids, changes); // with the part that is removed, if one is
+    const run = removed ? normgeom.forward(network, ids, { ...changes, removed }) : whole;
+    return { network, changes, whole, run, ...normgeom.apart(reference.logits, run.logits, network.vocabulary) };
   };
   const compute = (networks, settings) => {
     const state = { ...START, ...settings };
@@ -120,7 +133,7 @@
       model: () => choose(controls, "model", "The network", MODELS),
       shift: () => {
         const wrap = labelled(controls, "Add to every entry of the stream");
-        const input = make(wrap, "input", { type: "range", min: -20, max: 20, step: 0.5 });
+        const input = make(wrap, "input", { type: "range", min: -20, max: 20, step: 0.1 });
         make(wrap, "output");
         input.addEventListener("input", () => change({ shift: Number(input.value) }));
         return input;
@@ -128,19 +141,19 @@
       uncentred: () => choose(controls, "uncentred", "Leave the subtraction out", { "": "nowhere", everywhere: "at every norm", ...named(sites) }),
       removed: () => choose(controls, "removed", "Remove a part", { "": "none", ...named(normgeom.parts(networks.layer)) }),
       held: () => {
-        const input = make(labelled(controls, "Hold all scales as they were"), "input", { type: "checkbox" });
+        const input = make(labelled(controls, "Hold every norm’s scale as in the unchanged network"), "input", { type: "checkbox" });
         input.addEventListener("input", () => change({ held: input.checked }));
         return input;
       },
     };
     const inputs = Object.fromEntries(wanted.map((name) => [name, CONTROLS[name]()]));
     make(controls, "button", { type: "button" }, "undo all changes").addEventListener("click", () => {
-      const { text, quantity, site, at } = state;
-      change({ ...START, text, quantity, site, at });
+      const { text, model, quantity, site, at } = state;
+      change({ ...START, text, model, quantity, site, at });
     });
     inputs.quantity = choose(looking, "quantity", "Show", Object.fromEntries(Object.entries(QUANTITIES).map(([key, { words }]) => [key, words])));
-    const everywhere = Object.fromEntries(sites.map((name) => [name, `every position, at ${inWords(name)}`]));
-    inputs.site = choose(looking, "site", "of", { "": "the chosen position, at every norm", ...everywhere });
+    const everywhere = Object.fromEntries(sites.map((name) => [name, `${inWords(name)}, every position`]));
+    inputs.site = choose(looking, "site", "at", { "": "every norm, the chosen position", ...everywhere });
     area.addEventListener("input", () => change({ text: area.value, at: Infinity }));
 
     let before; // of the text and network as they are
@@ -164,7 +177,11 @@
         else input.value = state[name];
       }
       if (inputs.shift) inputs.shift.nextElementSibling.textContent = minus(state.shift);
-      if (inputs.uncentred) inputs.uncentred.disabled = state.model !== "layer";
+      if (inputs.uncentred) {
+        inputs.uncentred.disabled = state.model !== "layer";
+        inputs.uncentred.options[0].textContent = state.model === "layer" ? "nowhere" : "RMSNorm subtracts nothing";
+        if (state.model !== "layer") inputs.uncentred.value = "";
+      }
       if (empty) return;
       const at = Math.min(state.at, found.ids.length - 1);
       list(found, at);
@@ -217,23 +234,26 @@
     };
 
     const tell = (found, at) => {
-      const { network, reference, run } = found;
+      const { network, changes, whole, run } = found;
       const words = [];
       const touched = state.shift || state.uncentred || state.held || state.removed || state.model === "converted";
-      const other = state.model === "converted" ? "unconverted" : "untouched";
-      const moved = `${number(found.divergence)} nats a byte (KL, mean over positions), no logit by more than ${number(found.change)}`;
-      words.push(touched ? `Against the ${other} network the prediction moves by ${moved}.` : "Nothing is changed yet.");
+      if (touched) {
+        const other = state.model === "converted" ? "the network that was converted" : "the unchanged network";
+        words.push(
+          `From ${other}, the prediction is ${number(found.divergences[at])} nats away at this position,`,
+          `${number(found.divergence)} on average over the positions (KL); no logit at any of them moves by more than ${number(found.change)}.`,
+        );
+      } else words.push("Nothing is changed yet.");
       if (state.removed) {
-        const source = state.model === "converted" ? networks.layer : network;
-        const row = rowOf(reference.logits, network, at);
+        const row = rowOf(whole.logits, network, at);
         const token = row.indexOf(Math.max(...row));
-        const { frozen, direct } = normgeom.effects(source, reference, state.removed, at, token);
         const mean = (of) => of.reduce((a, b) => a + b, 0) / of.length;
         const above = (logits) => rowOf(logits, network, at)[token] - mean(rowOf(logits, network, at));
-        const total = above(reference.logits) - above(run.logits);
+        const { frozen, direct } = normgeom.effects(network, whole, state.removed, at, token, changes);
         words.push(
-          `Of the logit of ${shown(token)}, above the mean logit, the part is credited with ${number(frozen)} while the final scale is held;`,
-          `taken out before the final norm, ${number(direct)} are lost; taken out of the whole network, ${number(total)}.`,
+          `With the part, the logit of ${shown(token)} is ${number(above(whole.logits))} above the mean logit.`,
+          `The part is credited with ${number(frozen)} of that while the final scale is held. Without the part it sinks by ${number(direct)}`,
+          `if the part is taken out before the final norm, and by ${number(above(whole.logits) - above(run.logits))} if it is taken out of the whole network.`,
         );
       }
       return (effect.textContent = words.join(" "));

@@ -27,13 +27,14 @@ COMPUTE = """([cases, positions]) => {
     const run = normgeom.forward(network, ids, { shift, uncentred, held: scales, removed });
     const { width: d, vocabulary } = network;
     const at = positions[ids.length];
+    const apart = normgeom.apart(plain.logits, run.logits, vocabulary);
     const looks = Object.entries(run.sites).map(([name, site]) => [name, at.map((t) => ["in", "out"].map((side) =>
       Object.values(normgeom.look(site[side].subarray(t * d, (t + 1) * d)))))]);
     return {
       logits: at.map((t) => [...run.logits.subarray(t * vocabulary, (t + 1) * vocabulary)]),
       looks: Object.fromEntries(looks),
       effects: Object.values(normgeom.effects(network, plain, part, ids.length - 1, token)),
-      apart: Object.values(normgeom.apart(plain.logits, run.logits, vocabulary)),
+      apart: [apart.divergence, apart.change],
     };
   });
 }"""
@@ -177,7 +178,7 @@ def held_by_torch(state):
     found |= dict(n=n, y=gain * n + bias, axes=[], image=[], true_image=[])
     if on["divide"]:
         t = torch.arange(9).double() * torch.pi / 36
-        around = 0.3 * torch.stack([t.cos(), t.sin(), torch.zeros(9)], dim=-1)
+        around = 0.4 * torch.stack([t.cos(), t.sin(), torch.zeros(9)], dim=-1)
         slope = torch.func.jacrev(lambda z: norm(z, gain, bias, state["eps"]))(x)
         found |= dict(
             axes=ng.Ellipsoid(gain, centered=on["centre"]).semi_axes,

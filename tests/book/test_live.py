@@ -47,13 +47,13 @@ SLIPS = {
     ),
     "mean logit not subtracted": ("(column(token, i) - mean)", "column(token, i)"),
     "direct effect with the old scale": (
-        "read(x.map((v, i) => v - c[i]))",
-        'read(x.map((v, i) => v - c[i]), run.sites["ln_f"].scales[t])',
+        'const scale = held["ln_f"]?.[t];',
+        'const scale = run.sites["ln_f"].scales[t];',
     ),
     "cosine without the length of 1": ("(length * Math.sqrt(x.length))", "length"),
     "occupancy without d": ("x.length * cos * cos", "cos * cos"),
     "largest entry by sign": ("Math.abs(v) > Math.abs(largest)", "v > largest"),
-    "divergence the other way": ("(Math.exp(p[j]) * (p[j] - q[j])) / T", "(Math.exp(q[j]) * (q[j] - p[j])) / T"),
+    "divergence the other way": ("sum + Math.exp(v) * (v - q[j])", "sum + Math.exp(q[j]) * (q[j] - v)"),
 }
 SLIPS_OF_HOLDING = {
     "sum for mean along n": ("along += (n[i] * v[i]) / d", "along += n[i] * v[i]"),
@@ -328,7 +328,7 @@ def test_each_change_is_told(open_page):
     assert after(model="converted")[1] < 1e-12
     assert host.get_by_label("Leave the subtraction out").is_disabled(), "RMSNorm has none to leave out"
     words, divergence = after(model="layer", removed="h.3.mlp")
-    assert divergence > 1e-3 and "credited with" in words and "taken out of the whole network" in words
+    assert divergence > 1e-3 and "credited with" in words and "out of the whole network" in words
 
 
 def test_positions_are_chosen_by_keyboard(open_page):

@@ -21,7 +21,7 @@ from normgeom.view.style import COLORS, style
 
 SHOWN = ("norm", "jacobian")
 START = dict(x=(2.2, 0.4, -0.5), gain=(1.5, 1.0, 0.5), eps=1e-5, centered=True)
-_SMALL, _DISC = 0.3, 2.3  # radii: of the circle around x, and of what is shown of the plane
+_SMALL, _DISC = 0.4, 2.3  # radii: of the circle around x, and of what is shown of the plane
 _TURN, _UP, _TILT = 0.5, 0.95, 0.31  # how the page's own picture stands
 _PLANE = torch.tensor([[1.0, -1.0, 0.0], [1.0, 1.0, -2.0]]).double()
 _PLANE /= torch.linalg.vector_norm(_PLANE, dim=-1, keepdim=True)

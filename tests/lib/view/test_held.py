@@ -29,7 +29,7 @@ def test_the_words_have_the_norms_numbers(centered):
 
 
 def test_the_jacobians_image_is_drawn():
-    """A circle of length 0.3 around x, its image, its true image: three lines more."""
+    """A circle around x, its image, its true image: three lines more."""
     plain, small = (held(**START, show=show)[0] for show in ("norm", "jacobian"))
     assert len(small.axes[0].lines) - len(plain.axes[0].lines) == 3
     plt.close("all")
