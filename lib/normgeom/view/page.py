@@ -45,7 +45,7 @@ details { margin: 0.75rem 0; }
 summary { cursor: pointer; color: #57606a; }
 figure { margin: 1rem 0 0; }
 figure img { width: 100%; height: auto; }
-.explore img { display: block; max-width: 100%; height: auto; }
+:is(.explore, .network) img { display: block; max-width: 100%; height: auto; }
 .explore img[hidden] { display: none; }
 .explore-slider { display: flex; flex-wrap: wrap; gap: 0.3rem 0.75rem; max-width: 32rem; }
 .explore-slider input { flex: 1; min-width: 6rem; }
