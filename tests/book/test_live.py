@@ -209,9 +209,15 @@ def standing(page, mark):
     return page.locator(mark).first
 
 
+def settled(page):
+    """Wait until what was asked for has been drawn: a drawing takes one frame."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 def spoken(page, host):
-    """What a screen reader says once the hand rests."""
-    page.wait_for_timeout(700)
+    """What a screen reader says once the hand rests, which is half a second."""
+    settled(page)
+    page.evaluate("() => new Promise((done) => setTimeout(done, 600))")
     return host.locator(".live-spoken").text_content()
 
 
@@ -237,17 +243,17 @@ def test_x_moves_by_mouse_keyboard_and_touch(open_page):
             page.mouse.down()
             page.mouse.move(x + 40, y - 20, steps=4)
             page.mouse.up()
-        page.wait_for_timeout(100)
+        settled(page)
         moved = entries(host)
         assert moved != before, "the hand does not move x"
         assert spoken(page, host) != words and svg.get_attribute("aria-label") != label, "the words stay behind"
         handle.focus()
         page.keyboard.press("PageUp")
-        page.wait_for_timeout(100)
+        settled(page)
         steps = [a - b for a, b in zip(entries(host), moved, strict=True)]
         assert min(steps) > 0.05 and max(steps) - min(steps) < 1e-9, "Page Up moves along (1, 1, 1)"
         page.keyboard.press("ArrowLeft")
-        page.wait_for_timeout(100)
+        settled(page)
         assert entries(host) != moved
 
 
@@ -260,7 +266,7 @@ def test_every_question_can_be_set_up(open_page):
         assert len(buttons) >= 4
         for button in buttons:
             button.click()
-            page.wait_for_timeout(50)
+            settled(page)
             assert "NaN" not in host.locator("svg").inner_html(), button.get_attribute("aria-label")
 
 
@@ -271,14 +277,14 @@ def test_a_field_takes_numbers_alone(open_page):
     field = host.locator('input[type="number"]').first
     for wrong in ("", "1e9", "-1e300"):
         field.fill(wrong)
-        page.wait_for_timeout(50)
+        settled(page)
         assert "expected a number" in host.locator(".live-warning").text_content(), wrong
         assert entries(host) == before and field.get_attribute("aria-invalid") == "true"
     field.press_sequentially("NaN")
     assert entries(host) == before
     for at, entry in enumerate((0, 0, 0)):
         host.locator('input[type="number"]').nth(at).fill(str(entry))
-    page.wait_for_timeout(50)
+    settled(page)
     assert not host.locator(".live-warning").text_content(), "zero is a vector as any other"
     assert "angle to (1, 1, 1) none" in host.locator("svg").get_attribute("aria-label")
     assert "NaN" not in host.inner_text()
@@ -290,14 +296,14 @@ def test_what_is_typed_is_read(open_page):
     area, words = host.locator("textarea"), lambda: host.locator(".live-said").text_content()
     heard, drawn = spoken(page, host), host.locator(".network-chart").get_attribute("aria-label")
     area.fill("")
-    page.wait_for_timeout(100)
+    settled(page)
     assert words().startswith("Type something") and not host.locator(".network-chart").is_visible()
     area.fill("x" * 10_000)
-    page.wait_for_timeout(600)
+    settled(page)
     assert words() == "It reads the last 128 bytes of 10000."
     assert host.locator(".network-strip button").count() == 128
     area.fill("a 🙂\x07\x00é")
-    page.wait_for_timeout(200)
+    settled(page)
     shown = host.locator(".network-strip").evaluate("(strip) => [...strip.children].map((b) => b.textContent)")
     assert shown == ["a", "␣", "F0", "9F", "99", "82", "07", "00", "C3", "A9"]
     assert "NaN" not in host.inner_text()
@@ -316,14 +322,14 @@ def test_each_change_is_told(open_page):
 
     def after(**changes):
         host.evaluate("(host, changes) => host.live.change(changes)", changes)
-        page.wait_for_timeout(150)
+        settled(page)
         return effect.text_content(), host.evaluate("(host) => host.live.found.divergence")
 
     assert after()[0] == "Nothing is changed yet."
     assert after(shift=10)[1] < 1e-12
     assert after(uncentred="everywhere")[1] > 1e-3
     host.locator("button", has_text="undo all changes").click()
-    page.wait_for_timeout(100)
+    settled(page)
     assert effect.text_content() == "Nothing is changed yet."
     assert after(model="converted")[1] < 1e-12
     assert host.get_by_label("Leave the subtraction out").is_disabled(), "RMSNorm has none to leave out"
@@ -336,11 +342,11 @@ def test_positions_are_chosen_by_keyboard(open_page):
     host = standing(page, ".network")
     host.locator('.network-strip button[aria-selected="true"]').focus()
     page.keyboard.press("Home")
-    page.wait_for_timeout(100)
+    settled(page)
     assert host.locator(".network-strip button").first.get_attribute("aria-selected") == "true"
     assert host.locator(".network-chart").get_attribute("aria-label").startswith("At position 1,")
     host.evaluate("(host) => host.live.change({ site: 'h.1.ln_2' })")
-    page.wait_for_timeout(100)
+    settled(page)
     assert host.locator(".network-chart").get_attribute("aria-label").startswith("At the norm block 2, before the MLP")
 
 

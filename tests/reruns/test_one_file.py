@@ -32,7 +32,8 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 MOVE = """
 import json
 import ipywidgets, plotly, normgeom
-view = next(w for w in ipywidgets.Widget.widgets.values() if isinstance(w, ipywidgets.VBox))
+boxes = [w for w in ipywidgets.Widget.widgets.values() if isinstance(w, ipywidgets.VBox)]
+view = next(w for w in boxes if all(isinstance(c, ipywidgets.SelectionSlider) for c in w.children[:-1]))
 *sliders, picture = view.children
 drawn = {}
 for positions in [(0, 0), (0, len(sliders[1].options) - 1), (len(sliders[0].options) - 1, 0)]:
