@@ -6,7 +6,7 @@ from random import Random
 
 import normgeom as ng
 import torch
-from normgeom.models.stream import components
+from normgeom.models.stream import writers
 from normgeom.surgery.typed import recorded_twins, typed
 from press.live import networks
 
@@ -24,7 +24,9 @@ COMPUTE = """([cases, positions]) => {
     const plain = normgeom.forward(network, ids);
     const names = held ? normgeom.sites(network) : [];
     const scales = Object.fromEntries(names.map((name) => [name, plain.sites[name].scales]));
-    const run = normgeom.forward(network, ids, { shift, uncentred, held: scales, removed });
+    const changes = { shift, uncentred, held: scales };
+    const run = normgeom.forward(network, ids, { ...changes, removed });
+    const whole = normgeom.forward(network, ids, changes);
     const { width: d, vocabulary } = network;
     const at = positions[ids.length];
     const apart = normgeom.apart(plain.logits, run.logits, vocabulary);
@@ -33,7 +35,7 @@ COMPUTE = """([cases, positions]) => {
     return {
       logits: at.map((t) => [...run.logits.subarray(t * vocabulary, (t + 1) * vocabulary)]),
       looks: Object.fromEntries(looks),
-      effects: Object.values(normgeom.effects(network, plain, part, ids.length - 1, token)),
+      effects: Object.values(normgeom.effects(network, whole, part, ids.length - 1, token, changes)),
       apart: [apart.divergence, apart.change],
     };
   });
@@ -95,21 +97,15 @@ def by_torch(made, case):
     model, ids = made[case.model], torch.tensor(case.ids)
     full = {name: f"transformer.{name}" for name in NORMS}
     plain = typed(model, ids)
-    run = typed(
-        model,
-        ids,
-        case.shift,
-        [full[name] for name in case.uncentred],
-        plain.scales if case.held else {},
-        PARTS.get(case.removed),
-    )
+    changes = case.shift, [full[name] for name in case.uncentred], plain.scales if case.held else {}
+    run = typed(model, ids, *changes, PARTS.get(case.removed))
     at = positions(len(case.ids))
     looks = {
         name: [[_look(side[long][t]) for side in (run.before, run.after)] for t in at] for name, long in full.items()
     }
     p, q = (logits.log_softmax(-1) for logits in (plain.logits, run.logits))
     apart = [float((p.exp() * (p - q)).sum(-1).mean()), float((plain.logits - run.logits).abs().max())]
-    return dict(logits=run.logits[at].tolist(), looks=looks, effects=_effects(model, case, ids), apart=apart)
+    return dict(logits=run.logits[at].tolist(), looks=looks, effects=_effects(model, case, ids, changes), apart=apart)
 
 
 def _look(x):
@@ -118,17 +114,26 @@ def _look(x):
     return [float(angle), float(x.sum() ** 2 / (x @ x)), float(x.norm()), float(x[x.abs().argmax()])]
 
 
-def _effects(model, case, ids):
-    """Frozen contribution and direct effect of a part on a logit above the mean logit, by taking the part out."""
-    norm, head = model.transformer.ln_f, model.lm_head
-    parts = {name: vectors[0, -1] for name, vectors in components(model, ids[None]).items()}
-    x, c = sum(parts.values()), parts[PARTS[case.part]]
-    centred = case.model == "layer"
-    scale = ((x - centred * x.mean()).square().mean() + model.config.layer_norm_epsilon).sqrt()
-    above = head.weight[case.token] - head.weight.mean(0)
+def _effects(model, case, ids, changes):
+    """Frozen contribution and direct effect of a part on a logit above the mean logit, in the changed network."""
+    written = []
+    writer = writers(model)[PARTS[case.part]]
+    handle = writer.register_forward_hook(lambda module, args, output: written.append(output.flatten(0, -2)[-1]))
+    run = typed(model, ids, *changes)
+    handle.remove()
+    c, x = written[-1], run.before["transformer.ln_f"][-1]  # the last run of all: finding the norms runs the model too
+    norm, weight = model.transformer.ln_f, model.lm_head.weight
     gain = 1 if getattr(norm, "weight", None) is None else norm.weight
-    whole, without = (above @ (norm(v) - norm(torch.zeros_like(v))) for v in (x, x - c))
-    return [float(above @ (gain * (c - centred * c.mean())) / scale), float(whole - without)]
+    centred = case.model == "layer" and "ln_f" not in case.uncentred
+
+    def read(vector, scale):
+        return (weight[case.token] - weight.mean(0)) @ (gain * (vector - centred * vector.mean())) / scale
+
+    def own(vector):
+        square = (vector - centred * vector.mean()).square().mean()
+        return run.scales["transformer.ln_f"][-1] if case.held else (square + model.config.layer_norm_epsilon).sqrt()
+
+    return [float(read(c, own(x))), float(read(x, own(x)) - read(x - c, own(x - c)))]
 
 
 def farthest(got, expected):
