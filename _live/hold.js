@@ -4,7 +4,7 @@
    and its image.  norms.js computes. */
 "use strict";
 {
-  const { make, speaker, onceAFrame, whenSeen, minus } = livePage;
+  const { make, speaker, onceAFrame, whenSeen, flat, lifted, around, minus } = livePage;
   const START = {
     x: [2.2, 0.4, -0.5],
     gain: [1.5, 1, 0.5],
@@ -82,31 +82,10 @@
   };
 
   const plus = (u, v) => u.map((e, i) => e + v[i]);
-  // Two directions of length 1 across (1, 1, 1).
-  const U = [1 / Math.SQRT2, -1 / Math.SQRT2, 0];
-  const V = [1 / Math.sqrt(6), 1 / Math.sqrt(6), -2 / Math.sqrt(6)];
   const FIRST_TWO = [[1, 0, 0], [0, 1, 0]]; // the small circle lies in the plane of the first two coordinates
-  const around = (centre, radius, [u, v] = [U, V]) =>
-    Array.from({ length: 73 }, (_, i) => {
-      const [c, s] = [Math.cos((i * Math.PI) / 36), Math.sin((i * Math.PI) / 36)];
-      return centre.map((e, j) => e + radius * (c * u[j] + s * v[j]));
-    });
   globalThis.normgeom.held = compute;
 
-  // (1, 1, 1) stands upright, and the plane of mean 0 is seen from a little above; `turn` is the angle about (1, 1, 1).
-  const SCALE = 74;
-  const [UP, TILT] = [0.95, 0.31];
-  const flat = (turn) => ([a, b, c]) => {
-    const up = (a + b + c) / Math.sqrt(3);
-    const [p, q] = [(a - b) / Math.SQRT2, (a + b - 2 * c) / Math.sqrt(6)];
-    const [k, l] = [Math.cos(turn), Math.sin(turn)];
-    return [SCALE * (k * p - l * q), -SCALE * (UP * up + TILT * (l * p + k * q))];
-  };
-  // A move on the screen as one in space that is neither towards the eye nor away from it.
-  const lifted = (turn, right, down) => {
-    const [p, q, up] = [(Math.cos(turn) * right) / SCALE, (-Math.sin(turn) * right) / SCALE, -down / (SCALE * UP)];
-    return U.map((u, i) => p * u + q * V[i] + up / Math.sqrt(3));
-  };
+  const SCALE = 74; // pixels of a unit
   const DISC = 2.3; // radius of what is shown of the plane
   const AXIS = 1.7; // length of what is shown of the coordinate axes
   const [WIDE, HIGH] = [300, 172]; // where a point stays that lies outside of the picture
@@ -180,7 +159,7 @@
     const paint = (from) => {
       const found = compute(state);
       outlines(found);
-      const to = flat(turn);
+      const to = flat(SCALE, turn);
       const rim = around([0, 0, 0], DISC).reduce((a, b) => (to(b)[0] > to(a)[0] ? b : a));
       for (const [name, at] of Object.entries({ n: found.n, y: found.y, x: state.x, one: [1.3, 1.3, 1.3], plane: rim, first: [AXIS, 0, 0], second: [0, AXIS, 0], third: [0, 0, AXIS] })) {
         const [left, top] = inside(to(at));
@@ -204,7 +183,7 @@
     const draw = onceAFrame(paint);
 
     const outlines = ({ mean, n, y, gain, bias, axes, image, true_image }) => {
-      const to = flat(turn);
+      const to = flat(SCALE, turn);
       const line = (points, close) => (points.length ? `M${points.map((p) => to(p).map((v) => v.toFixed(1)).join(",")).join("L")}${close ? "Z" : ""}` : "");
       const outward = (v) => v.map((e, i) => gain[i] * e + bias[i]);
       const { centre, divide } = state.on;
@@ -267,7 +246,7 @@
       const [right, down] = [event.clientX - dragged.at[0], event.clientY - dragged.at[1]].map((v) => v * unit);
       dragged.at = [event.clientX, event.clientY];
       if (dragged.what === "view") turn += right / 160;
-      else state.x = plus(state.x, lifted(turn, right, down));
+      else state.x = plus(state.x, lifted(SCALE, turn, right, down));
       draw();
     });
     for (const over of ["pointerup", "pointercancel"]) svg.addEventListener(over, () => (dragged = undefined));
@@ -280,14 +259,14 @@
         turn += TURNS[event.key];
         return draw();
       }
-      const step = KEYS[event.key] ? lifted(turn, ...KEYS[event.key]) : event.key in ALONG && [1, 1, 1].map(() => ALONG[event.key]);
+      const step = KEYS[event.key] ? lifted(SCALE, turn, ...KEYS[event.key]) : event.key in ALONG && [1, 1, 1].map(() => ALONG[event.key]);
       if (!step && event.key !== "Home") return;
       event.preventDefault();
       if (!step) turn = TURN;
       state.x = step ? plus(state.x, step) : [...START.x];
       draw();
     });
-    host.live = { state, compute: () => compute(state) };
+    host.live = { state };
     paint();
   };
 

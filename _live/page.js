@@ -45,6 +45,31 @@ globalThis.livePage = (() => {
       for (const host of document.querySelectorAll(selector)) seen.observe(host);
     });
 
+  // Points of space as they are seen: (1, 1, 1) stands upright, and the plane of mean 0 is seen from a little above;
+  // `turn` is the angle about (1, 1, 1), `scale` the pixels of a unit.
+  const [UP, TILT] = [0.95, 0.31];
+  const flat = (scale, turn) => ([a, b, c]) => {
+    const up = (a + b + c) / Math.sqrt(3);
+    const [p, q] = [(a - b) / Math.SQRT2, (a + b - 2 * c) / Math.sqrt(6)];
+    const [k, l] = [Math.cos(turn), Math.sin(turn)];
+    return [scale * (k * p - l * q), -scale * (UP * up + TILT * (l * p + k * q))];
+  };
+  // A move on the screen as one in space that is neither towards the eye nor away from it.
+  const lifted = (scale, turn, right, down) => {
+    const [p, q, up] = [(Math.cos(turn) * right) / scale, (-Math.sin(turn) * right) / scale, -down / (scale * UP)];
+    return ACROSS[0].map((u, i) => p * u + q * ACROSS[1][i] + up / Math.sqrt(3));
+  };
+  // Two directions of length 1 across (1, 1, 1), and circles in the plane of two.
+  const ACROSS = [
+    [1 / Math.SQRT2, -1 / Math.SQRT2, 0],
+    [1 / Math.sqrt(6), 1 / Math.sqrt(6), -2 / Math.sqrt(6)],
+  ];
+  const around = (centre, radius, [u, v] = ACROSS) =>
+    Array.from({ length: 73 }, (_, i) => {
+      const [c, s] = [Math.cos((i * Math.PI) / 36), Math.sin((i * Math.PI) / 36)];
+      return centre.map((e, j) => e + radius * (c * u[j] + s * v[j]));
+    });
+
   const minus = (text) => String(text).replace(/-/g, "−");
-  return { make, speaker, onceAFrame, whenSeen, minus };
+  return { make, speaker, onceAFrame, whenSeen, flat, lifted, around, minus };
 })();

@@ -83,13 +83,6 @@
     const run = removed ? normgeom.forward(network, ids, { ...changes, removed }) : whole;
     return { network, changes, whole, run, ...normgeom.apart(reference.logits, run.logits, network.vocabulary) };
   };
-  const compute = (networks, settings) => {
-    const state = { ...START, ...settings };
-    const before = untouched(networks, state);
-    return before.reference ? { ...before, ...changed(networks, before, state) } : before;
-  };
-  Object.assign(globalThis.normgeom, { loadNetworks: load, typed: compute });
-
   const setUp = async (host) => {
     let networks;
     try {

@@ -82,6 +82,11 @@ def blank(browser):
     page.close()
 
 
+def holding(book):
+    """The scripts of a norm to hold."""
+    return "".join((book.root / f"_live/{name}.js").read_text("utf-8") for name in SCRIPTS)
+
+
 def load(page, text):
     page.evaluate("globalThis.nets = undefined")
     page.add_script_tag(content=text)
@@ -145,7 +150,7 @@ def test_gauge_conversion_and_freezing(blank, book):
 
 
 def test_a_norm_to_hold_computes_what_torch_does(blank, book):
-    load(blank, "".join((book.root / f"_live/{name}.js").read_text("utf-8") for name in SCRIPTS))
+    load(blank, holding(book))
     settings = list(live.draw_held(50, seed=0))
     for state, got in zip(settings, blank.evaluate(live.HELD, settings), strict=True):
         error = live.farthest_held(got, live.held_by_torch(state))
@@ -171,7 +176,7 @@ def test_a_slip_in_the_network_is_caught(blank, book, made, slip):
 @pytest.mark.parametrize("slip", SLIPS_OF_HOLDING)
 def test_a_slip_in_holding_is_caught(blank, book, slip):
     right, wrong = SLIPS_OF_HOLDING[slip]
-    text = "".join((book.root / f"_live/{name}.js").read_text("utf-8") for name in SCRIPTS)
+    text = holding(book)
     assert right in text, f"{slip}: the script no longer says {right}"
     load(blank, text.replace(right, wrong))
     settings = list(live.draw_held(12, seed=1))

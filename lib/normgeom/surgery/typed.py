@@ -188,7 +188,7 @@ def _told(networks, text, model="layer", shift=0.0, uncentred="nowhere", removed
     network, ids = networks[model], _bytes(networks[model], text)
     plain = typed(network, ids)
     reference = typed(networks["layer"], ids) if model == "converted" else plain
-    layers = [site.name for site in find_norms(network) if site.kind == "layer"]
+    layers = [name for name in plain.scales if isinstance(network.get_submodule(name), nn.LayerNorm)]
     chosen = {"nowhere": (), "everywhere": layers}.get(uncentred, [uncentred] if uncentred in layers else ())
     scales = plain.scales if held else {}
     found = typed(network, ids, shift, chosen, scales, None if removed == "none" else removed)

@@ -17,7 +17,7 @@ from normgeom.geometry.jacobian import NormJacobian
 from normgeom.geometry.uniform import angle, uniform_vector
 from normgeom.norms.functions import layer_norm, rms_norm
 from normgeom.view.live import image, show_live, under_controls
-from normgeom.view.style import COLORS, style
+from normgeom.view.style import COLORS, WIDTH, style
 
 SHOWN = ("norm", "jacobian")
 START = dict(x=(2.2, 0.4, -0.5), gain=(1.5, 1.0, 0.5), eps=1e-5, centered=True)
@@ -82,10 +82,10 @@ def held(
     n, y = norm(x, eps=eps), norm(x, gain, eps=eps)
     axes = Ellipsoid(gain, centered=centered).semi_axes
     with style():
-        figure, axis = plt.subplots(figsize=(5.4, 3.6))
+        figure, axis = plt.subplots(figsize=(WIDTH, 3.6))
         axis.set_aspect("equal")
         axis.axis("off")
-        grey, blue, ink = "#8A8A8A", COLORS["uniform"], COLORS["ink"]
+        grey, blue, ink = (COLORS[name] for name in ("null", "uniform", "ink"))
         axis.fill(*_flat(_circle(radius=_DISC)).T, color=grey, alpha=0.12, lw=0)
         axis.plot(*_flat(torch.tensor([[-1.5] * 3, [1.5] * 3])).T, color=grey, ls="--", lw=1)
         for circle in _rings(centered):

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from normgeom.geometry.uniform import angle, uniform_vector
-from normgeom.view.style import COLORS, style
+from normgeom.view.style import COLORS, WIDTH, style
 
 # What is shown of a vector, and its digits.
 QUANTITIES = {
@@ -43,10 +43,10 @@ def at_norms(
     words, digits, of = QUANTITIES[quantity]
     series = [[float(of(vectors[at].double())) for vectors in side.values()] for side in (before, after)]
     with style():
-        figure, axis = plt.subplots(figsize=(5.4, 2.6))
-        looks = dict(marker="o", color=COLORS["uniform"], label="before"), dict(marker="s", color=COLORS["ink"])
-        for values, look in zip(series, (looks[0], looks[1] | dict(label="after")), strict=True):
-            axis.plot(range(1, len(values) + 1), values, **look)
+        figure, axis = plt.subplots(figsize=(WIDTH, 2.6))
+        looks = dict(before=("o", COLORS["uniform"]), after=("s", COLORS["ink"]))
+        for values, (side, (marker, color)) in zip(series, looks.items(), strict=True):
+            axis.plot(range(1, len(values) + 1), values, marker=marker, color=color, label=side)
         axis.set(xlabel="norm, in the order in which they run", ylabel=words)
         if quantity == "angle":
             axis.set(ylim=(0, 180), yticks=[0, 90, 180])

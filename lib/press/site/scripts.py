@@ -15,7 +15,11 @@ from press.live import FOLDER
 MATHJAX = "vendor/mathjax"
 PLOTLY = "vendor/plotly.min.js"
 # By the mark of what a script makes alive: the scripts that a page with it loads, in their order.
-LIVE = {'class="hold"': ("norms", "page", "hold"), 'class="network"': ("norms", "page", "type-here")}
+LIVE = {
+    'class="hold"': ("norms", "page", "hold"),
+    'class="network"': ("norms", "page", "type-here"),
+    'id="moving-steps"': ("page", "three-steps"),
+}
 FACES = tuple(f"SourceSerifPro-{face}.ttf" for face in ("Regular", "It", "Semibold"))
 MATHJAX_PARTS = ("tex-chtml.js", "input/tex/extensions", "output/chtml/fonts/woff-v2")
 

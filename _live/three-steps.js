@@ -1,5 +1,8 @@
 /* The front page: a cloud of vectors on its way through LayerNorm.  It moves by itself once, then at the reader's hand. */
+"use strict";
 {
+  const { make, flat, around } = livePage;
+  const SCALE = 58; // pixels of a unit
   const SECONDS = 9; // of the way through
   const EPS = 0.02;
   const GAIN = [1.35, 0.85, 0.4];
@@ -10,13 +13,6 @@
     "Divide by the spread: nearly all of them lie on one circle; ε holds back those that were short.",
     "Gain and bias: a tilted, flat ellipse. LayerNorm puts out nothing beyond it, and nothing off its plane.",
   ];
-  const SVG = "http://www.w3.org/2000/svg";
-  const make = (parent, name, attributes) => {
-    const element = document.createElementNS(SVG, name);
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    return parent.appendChild(element);
-  };
-
   // The recipe, for three entries; each way point of a vector.
   const stages = (x) => {
     const mean = x.reduce((a, b) => a + b) / 3;
@@ -39,36 +35,23 @@
     return stages([0, 1, 2].map(() => mean + 0.8 * normal()));
   });
   // A circle of length √3 in the plane, and where gain and bias take it.
-  const ring = Array.from({ length: 73 }, (_, i) => {
-    const [c, s] = [Math.cos((i * Math.PI) / 36), Math.sin((i * Math.PI) / 36)];
-    const n = [c / Math.SQRT2 + s / Math.sqrt(6), -c / Math.SQRT2 + s / Math.sqrt(6), (-2 * s) / Math.sqrt(6)].map(
-      (v) => v * Math.sqrt(3),
-    );
-    return [n, n, n, n.map((v, i) => GAIN[i] * v + BIAS[i])];
-  });
+  const ring = around([0, 0, 0], Math.sqrt(3)).map((n) => [n, n, n, n.map((v, i) => GAIN[i] * v + BIAS[i])]);
 
   const setUp = (host) => {
     host.replaceChildren();
     const svg = make(host, "svg", { viewBox: "-320 -200 640 400", role: "img" });
     const disc = make(svg, "path", { class: "disc" });
     const one = make(svg, "line", { class: "one" });
-    const name = make(svg, "text", { class: "name" });
-    name.textContent = "(1, 1, 1)";
+    const name = make(svg, "text", { class: "name" }, "(1, 1, 1)");
     const outline = make(svg, "path", { class: "ring" });
     const dots = cloud.map(() => make(svg, "circle", { r: 3.4 }));
-    const words = host.appendChild(document.createElement("p"));
-    const slider = host.appendChild(document.createElement("input"));
+    const words = make(host, "p");
+    const slider = make(host, "input");
     Object.assign(slider, { type: "range", min: 0, max: 3, step: 0.01 });
     slider.setAttribute("aria-label", "Steps of LayerNorm");
 
     let turn = 0.5;
-    // (1, 1, 1) stands upright; the plane of mean 0 is seen from a little above and turns about it.
-    const project = ([x, y, z]) => {
-      const up = (x + y + z) / Math.sqrt(3);
-      const [p, q] = [(x - y) / Math.SQRT2, (x + y - 2 * z) / Math.sqrt(6)];
-      const [c, s] = [Math.cos(turn), Math.sin(turn)];
-      return [58 * (c * p - s * q), -58 * (0.95 * up + 0.31 * (s * p + c * q))];
-    };
+    const project = (point) => flat(SCALE, turn)(point);
     const path = (points) => `M${points.map((p) => project(p).map((v) => v.toFixed(1)).join(",")).join("L")}Z`;
 
     const draw = (t) => {
