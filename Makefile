@@ -34,7 +34,7 @@ EXECUTED := $(CHAPTERS:chapters/%.md=_build/run/%.ipynb)
 PRESS    := $(shell find lib/press -name '*.py')
 # What became of claims at many seeds is for the pages; chapters do not read it.
 CLAIMED  := $(wildcard figures/data/claims-*)
-LIBRARY  := $(shell find lib/normgeom -name '*.py') $(filter-out $(CLAIMED),$(wildcard figures/data/*))
+LIBRARY  := $(shell find lib/normgeom -name '*.py' -o -name '*.js') $(filter-out $(CLAIMED),$(wildcard figures/data/*))
 NBVAL    := $(patsubst %,nbval/%,$(wildcard notebooks/*.ipynb notebooks/appendix/*.ipynb))
 # Folders of tests, those that take longest first, and the library's numbers once more under the plainest rounding.
 SUITES   := suite/lib suite/reruns suite/book suite/press suite/records

@@ -30,20 +30,24 @@ globalThis.livePage = (() => {
     };
   };
 
-  // Nothing is computed before it is nearly in view.
-  const whenSeen = (selector, setUp) =>
-    addEventListener("DOMContentLoaded", () => {
-      const seen = new IntersectionObserver(
-        (entries) => {
-          for (const { target } of entries.filter((entry) => entry.isIntersecting)) {
-            seen.unobserve(target);
-            setUp(target);
-          }
-        },
-        { rootMargin: "200px" },
-      );
-      for (const host of document.querySelectorAll(selector)) seen.observe(host);
-    });
+  // Nothing is computed before it is nearly in view.  What is so already need not wait for a frame.
+  const NEARLY = 200; // pixels
+  const whenSeen = (selector, setUp) => {
+    const seen = new IntersectionObserver(
+      (entries) => {
+        for (const { target } of entries.filter((entry) => entry.isIntersecting)) {
+          seen.unobserve(target);
+          setUp(target);
+        }
+      },
+      { rootMargin: `${NEARLY}px` },
+    );
+    for (const host of document.querySelectorAll(selector)) {
+      const { top, bottom } = host.getBoundingClientRect();
+      if (top < innerHeight + NEARLY && bottom > -NEARLY) setUp(host);
+      else seen.observe(host);
+    }
+  };
 
   // Points of space as they are seen: (1, 1, 1) stands upright, and the plane of mean 0 is seen from a little above;
   // `turn` is the angle about (1, 1, 1), `scale` the pixels of a unit.

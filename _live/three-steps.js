@@ -114,8 +114,5 @@
     }
   };
 
-  addEventListener("DOMContentLoaded", () => {
-    const host = document.getElementById("moving-steps");
-    if (host) setUp(host);
-  });
+  setUp(document.getElementById("moving-steps"));
 }

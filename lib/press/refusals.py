@@ -18,7 +18,7 @@ from press.quiet import title
 from press.stage import is_table
 
 OPEN = 12  # lines of a cell that stays open on its page
-PLOTLY = "application/vnd.plotly.v1+json"
+TURNING = 'class="turning"'
 
 
 def refusals(book: Book) -> list[str]:
@@ -212,7 +212,8 @@ def circular_proof(book: Book, claims: Claims) -> Iterator[str]:
 
 
 def _is_drawn(output: NotebookNode) -> bool:
-    return any(kind.startswith("image/") or kind == PLOTLY for kind in output.get("data", {}))
+    data = output.get("data", {})
+    return any(kind.startswith("image/") for kind in data) or TURNING in data.get("text/html", "")
 
 
 def _slides(output: NotebookNode) -> bool:

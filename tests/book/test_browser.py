@@ -47,9 +47,7 @@ def test_pictures_are_dark_in_the_dark(walks, browser, html):
     page = browser.new_page()
     page.goto((html / "chapters/02-uniform-vector.html").as_uri())
     page.evaluate("document.documentElement.dataset.theme = 'dark'")
-    still = (
-        ":is(img:not(.hold img, .network img), .plotly-figure)"  # what is alive replaces its picture when it is seen
-    )
+    still = ":is(img:not(.hold img, .network img), .turning)"  # what is alive replaces its picture when it is seen
     for figure in page.locator(f".bd-article {still}:visible").all():
         shot = Image.open(io.BytesIO(figure.screenshot())).convert("L")
         assert np.median(shot) < 64, "a white card"
@@ -79,12 +77,33 @@ def test_sliders_move_by_keyboard_and_by_mouse(walks, html):
             assert len(by_mouse) == len(before), f"{name}: one frame a figure is to be seen"
 
 
-def test_figures_turn_under_the_mouse(walks, html):
-    assert any(page.cameras for page in walks.values()), "no page has a turning figure"
+def test_figures_turn_under_the_mouse_and_by_keys(walks, html):
+    assert any(page.turned for page in walks.values()), "no page has a turning figure"
     for name, page in walks.items():
-        has_figures = 'class="plotly-figure"' in (html / f"chapters/{name}.html").read_text("utf-8")
-        assert has_figures == bool(page.cameras), f"{name}: a figure that was not tried"
-        assert len(set(page.cameras)) == len(page.cameras), f"{name}: a figure that does not turn"
+        assert (html / f"chapters/{name}.html").read_text("utf-8").count('class="turning"') == len(page.turned), name
+        for states in page.turned:
+            came, dragged, turned, *_ = states
+            assert came != dragged, f"{name}: a figure that does not turn under the mouse"
+            assert dragged != turned, f"{name}: a figure that does not turn by a key"
+
+
+def test_sliders_of_turning_figures_choose_what_is_seen(walks):
+    chosen = [states[3:] for page in walks.values() for states in page.turned if len(states) > 3]
+    assert chosen, "no turning figure has a slider"
+    assert all(first != last for ends in chosen for first, last in zip(ends[::2], ends[1::2], strict=True))
+
+
+def test_no_icon_is_missing(browser, html):
+    """The theme's script is cut to what pages show (press.site.icons); a missing icon stays an empty element."""
+    assert (html / "_static/scripts/fontawesome.js").stat().st_size < 250_000, "all of the theme's icons are served"
+    page = browser.new_page()
+    page.goto((html / "chapters/02-uniform-vector.html").as_uri())
+    page.wait_for_function("() => document.querySelector('.svg-inline--fa')")
+    missing = (
+        "() => [...document.querySelectorAll('i[class*=fa-], .fa-missing, [data-icon=missing]')].map(e => e.outerHTML)"
+    )
+    assert page.evaluate(missing) == []
+    page.close()
 
 
 def test_search_finds_a_word_from_disk(browser, html):

@@ -8,14 +8,13 @@ SEEN = """() => ({
     formulas: document.querySelectorAll('.math').length,
     set: document.querySelectorAll('mjx-container').length,
     errors: document.querySelectorAll('mjx-merror').length,
-    figures: document.querySelectorAll('.plotly-figure').length,
-    drawn: document.querySelectorAll('.js-plotly-plot').length,
+    figures: document.querySelectorAll('.turning').length,
 })"""
 # Heights in pixels by kind: what is not code, printed output, a picture, a statement or a folded line is prose.
 KINDS = """() => {
     const page = document.querySelector('.bd-article'), height = e => e.getBoundingClientRect().height;
     const kinds = {
-        code: '.cell_input', folded: '.fold summary', picture: 'figure, img, .explore, .plotly-figure',
+        code: '.cell_input', folded: '.fold summary', picture: 'figure, img, .explore, .turning',
         printed: '.cell_output .output, table', statement: '.proof, .admonition',
     };
     const any = Object.values(kinds).join();
@@ -34,7 +33,7 @@ PROOFS = """() => [...document.querySelectorAll('.proof#proof')].map(proof =>
     [proof.textContent.trim().slice(0, 60),
      proof.getBoundingClientRect().height / parseFloat(getComputedStyle(proof).lineHeight)])"""
 # Pictures that keep their light in the dark.
-GLARING = """() => [...document.querySelectorAll('.bd-article :is(img, .plotly-figure)')]
+GLARING = """() => [...document.querySelectorAll('.bd-article img')]
     .filter(e => e.checkVisibility() && !getComputedStyle(e).filter.includes('invert'))
     .map(e => e.alt || e.className)"""
 CUT = """() => [...document.querySelectorAll('.bd-article div.math')]
@@ -43,7 +42,6 @@ CUT = """() => [...document.querySelectorAll('.bd-article div.math')]
     .map(box => `${box.closest('div.math').id || 'a formula'} (${box.scrollWidth} in ${box.clientWidth})`)"""
 OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 SHOWN = "() => [...document.querySelectorAll('.explore img')].filter(image => !image.hidden).map(image => image.alt)"
-CAMERA = "() => JSON.stringify(document.querySelector('.js-plotly-plot')._fullLayout.scene._scene.getCamera().eye)"
 # The contrast of WCAG 2 between text and the nearest opaque background, where it is below 4.5.
 FAINT = """(theme) => {
     document.documentElement.dataset.theme = theme;
@@ -68,7 +66,7 @@ FAINT = """(theme) => {
         const text = texts.currentNode.textContent.trim(), e = texts.currentNode.parentElement;
         if (!text || looked.has(e) || !e.closest('.bd-main, .bd-sidebar')) continue;
         looked.add(e);
-        if (!e.offsetParent || e.closest('svg, script, style, .plotly-figure, mjx-container')) continue;
+        if (!e.offsetParent || e.closest('svg, script, style, mjx-container')) continue;
         const both = [luminance(numbers(getComputedStyle(e).color)), luminance(background(e))];
         const [low, high] = both.sort((a, b) => a - b);
         const ratio = (high + 0.05) / (low + 0.05);
@@ -83,7 +81,7 @@ class Walk:
     """What was seen on a page.
 
     Attributes:
-        seen: counts of formulas and turning figures, and of those that were drawn.
+        seen: counts of formulas and turning figures.
         faint: by theme, text that hardly stands out; ``looked_at``: how many pieces of text were looked at.
         kinds: heights in pixels by kind of content, and of all, on a wide screen.
         proofs: the first words of each proof, and how many lines it takes there.
@@ -91,7 +89,7 @@ class Walk:
         cut: by width of the window, displayed formulas that do not fit their column.
         overflow: pixels by which the page is wider than a phone.
         sliders: one entry a slider: frames shown before, after a key, after a click.
-        cameras: of the first turning figure, before and after it was dragged; empty without one.
+        turned: of each turning figure its drawing as it came, dragged, turned by keys, and each slider's other ends.
         complaints: errors on the console; ``requests``: what was asked of other machines.
     """
 
@@ -104,7 +102,7 @@ class Walk:
     cut: dict[int, list[str]] = field(default_factory=dict)
     overflow: int = 0
     sliders: list[tuple[list, list, list]] = field(default_factory=list)
-    cameras: list[str] = field(default_factory=list)
+    turned: list[list[str]] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
@@ -125,8 +123,7 @@ def walk(browser, path: Path) -> Walk:
     found.cut[DESK["width"]] = page.evaluate(CUT)
     for slider in page.locator(".explore input").all():
         found.sliders.append(_moved(page, slider))
-    if found.seen["figures"]:
-        found.cameras = _turned(page)
+    found.turned = [_turned(page, figure) for figure in page.locator(".turning").all()]
     page.set_viewport_size(PHONE)
     page.wait_for_timeout(200)
     found.cut[PHONE["width"]] = page.evaluate(CUT)
@@ -146,14 +143,22 @@ def _moved(page, slider) -> tuple[list, list, list]:
     return before, by_keyboard, page.evaluate(SHOWN)
 
 
-def _turned(page) -> list[str]:
-    page.wait_for_function("() => document.querySelector('.js-plotly-plot')?._fullLayout?.scene?._scene")
-    figure = page.locator(".js-plotly-plot").first
-    figure.scroll_into_view_if_needed()
-    before, box = page.evaluate(CAMERA), figure.bounding_box()
+def _turned(page, figure) -> list[str]:
+    drawing, (*sliders, turn) = figure.locator("svg"), figure.locator("input").all()
+    drawing.scroll_into_view_if_needed()
+    states, box = [drawing.inner_html()], drawing.bounding_box()
+
+    def note():
+        page.evaluate("() => new Promise(requestAnimationFrame).then(() => new Promise(requestAnimationFrame))")
+        states.append(drawing.inner_html())
+
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] / 2 + 120, box["y"] + box["height"] / 2 + 20, steps=8)
     page.mouse.up()
-    page.wait_for_timeout(300)
-    return [before, page.evaluate(CAMERA)]
+    note()
+    for slider, key in [(turn, "End"), *((slider, key) for slider in sliders for key in ("Home", "End"))]:
+        slider.focus()
+        page.keyboard.press(key)
+        note()
+    return states

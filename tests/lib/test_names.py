@@ -10,7 +10,7 @@ from pathlib import Path
 import normgeom as ng
 import pytest
 
-HEAVY = ("torch._dynamo", "transformers", "accelerate", "pandas", "matplotlib", "plotly", "ipywidgets")
+HEAVY = ("torch._dynamo", "transformers", "accelerate", "pandas", "matplotlib", "ipywidgets")
 # What is run, one after the other in one process, and which of torch and HEAVY are there afterwards.
 STEPS = {
     "import normgeom": [],

@@ -37,7 +37,7 @@ def test_an_edited_chapter_runs_alone(copy):
 def test_a_failed_chapter_is_named_and_leaves_no_half(copy):
     make(copy, "clean")
     chapter = copy / "chapters/07-angle.md"
-    chapter.write_text(chapter.read_text("utf-8").replace("figure = {", "1 / 0\nfigure = {"), "utf-8")
+    chapter.write_text(chapter.read_text("utf-8").replace("alt = ", "1 / 0\nalt = "), "utf-8")
     done = make(copy, "run")
     assert done.returncode != 0
     assert "make: chapter 07-angle failed" in done.stdout + done.stderr

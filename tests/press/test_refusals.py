@@ -140,7 +140,7 @@ CASES = {
     "a long open cell": ("02-mean", long_and_open, "02-mean, cell 5: 13 lines stay open, at most 12 are meant"),
     "image without caption": ("02-mean", metadata(4, mystnb={}), "02-mean, cell 4: a figure without a name and a"),
     "slider without caption": ("07-angle", a_slider, "07-angle, cell 5: a figure without a name and a caption"),
-    "plotly without alt": ("07-angle", no_alt, "07-angle, cell 4: a figure without alt text"),
+    "turning without alt": ("07-angle", no_alt, "07-angle, cell 4: a figure without alt text"),
 }
 
 

@@ -45,11 +45,14 @@ def test_an_image_has_its_own_alt_text(html):
     assert re.search(r'<img alt="A dot at the origin\."', html("02-mean"))
 
 
-def test_a_plotly_figure_is_live_described_and_loaded_where_it_stands(html):
-    assert 'role="img" aria-label="Three points: 1, 3, 2."' in html("07-angle")
-    assert "<b>a kernel's view</b>" not in html("07-angle")
-    assert "vendor/plotly.min.js" in html("07-angle")
-    assert "plotly" not in html("02-mean")
+def test_a_turning_figure_comes_whole_and_described(html):
+    assert '<svg role="img" aria-label="Three points: 1, 3, 2."><path d="M0,1L1,3L2,2"/></svg>' in html("07-angle")
+
+
+def test_of_the_icons_those_that_are_shown_are_served(made):
+    script = (made / "_build/html/_static/scripts/fontawesome.js").read_text("utf-8")
+    assert re.search(r'"magnifying-glass":\[512,512,', script), "an icon of the pages is missing"
+    assert '"zhihu":' not in script and len(script) < 250_000, "icons that no page shows are served"
 
 
 def test_a_solution_is_folded(html):

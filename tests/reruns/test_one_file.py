@@ -1,4 +1,4 @@
-"""Notebooks for Colab in an environment like Colab's: its ipywidgets and plotly, no library, no repository."""
+"""Notebooks for Colab in an environment like Colab's: its ipywidgets, no library, no repository."""
 
 import json
 import os
@@ -18,20 +18,19 @@ from press.colab import colab
 pytestmark = pytest.mark.slow
 
 # What Colab has and `make book` does not, with what it needs and nothing of Colab's torch: several gigabytes.
-IPYWIDGETS, PLOTLY = "7.7.1", "5.24.1"
+IPYWIDGETS = "7.7.1"
 VERSIONS = (
     f"ipywidgets=={IPYWIDGETS}",
     "widgetsnbextension==3.6.10",
     "jupyterlab-widgets==1.1.11",
     "ipython-genutils==0.2.0",
-    f"plotly=={PLOTLY}",
 )
 ORIGIN = "import importlib.util as u; print(u.find_spec('normgeom') and u.find_spec('normgeom').origin)"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 # The way of a message from the browser: the slider's model gets a new state, and Python hears of it.
 MOVE = """
 import json
-import ipywidgets, plotly, normgeom
+import ipywidgets, normgeom
 boxes = [w for w in ipywidgets.Widget.widgets.values() if isinstance(w, ipywidgets.VBox)]
 view = next(w for w in boxes if all(isinstance(c, ipywidgets.SelectionSlider) for c in w.children[:-1]))
 *sliders, picture = view.children
@@ -40,7 +39,7 @@ for positions in [(0, 0), (0, len(sliders[1].options) - 1), (len(sliders[0].opti
     for slider, index in zip(sliders, positions):
         slider._handle_msg({"content": {"data": {"method": "update", "state": {"index": index}}}})
     drawn[",".join(map(str, positions))] = picture.value
-seen = {"ipywidgets": ipywidgets.__version__, "plotly": plotly.__version__, "normgeom": normgeom.__file__}
+seen = {"ipywidgets": ipywidgets.__version__, "normgeom": normgeom.__file__}
 print(json.dumps({"seen": seen, "sizes": [len(slider.options) for slider in sliders], "drawn": drawn}))
 """
 
@@ -156,17 +155,16 @@ def test_a_whole_chapter_runs_with_colabs_versions(chapter, fresh):
     assert not wrong
     assert all(cell.execution_count for cell in chapter), "a cell that did not run"
     seen = json.loads(chapter[-1].outputs[0].text)["seen"]
-    assert (seen["ipywidgets"], seen["plotly"]) == (IPYWIDGETS, PLOTLY), "another environment than Colab's"
+    assert seen["ipywidgets"] == IPYWIDGETS, "another environment than Colab's"
     assert Path(seen["normgeom"]).is_relative_to(fresh), "the library of the repository, not the one that was carried"
 
 
-def test_turning_figures_are_shown_with_colabs_plotly(chapter):
+def test_turning_figures_bring_their_script(chapter):
     turning = [cell for cell in chapter if re.search(r"\*(three_steps|outputs_in_space)\(", cell.source)]
     assert turning, "no cell draws a turning figure"
     for cell in turning:
         data = cell.outputs[-1].data
-        assert data["application/vnd.plotly.v1+json"]["data"], "a figure without traces"
-        assert "Plotly.newPlot" in data["text/html"], "nothing to see where plotly's own type is not known"
+        assert 'class="turning"' in data["text/html"] and "pointermove" in data["text/html"]
 
 
 def test_sliders_recompute_with_colabs_ipywidgets(chapter):

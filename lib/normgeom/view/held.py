@@ -17,14 +17,12 @@ from normgeom.geometry.jacobian import NormJacobian
 from normgeom.geometry.uniform import angle, uniform_vector
 from normgeom.norms.functions import layer_norm, rms_norm
 from normgeom.view.live import image, show_live, under_controls
+from normgeom.view.space import ONE_UP, seen
 from normgeom.view.style import COLORS, WIDTH, style
 
 SHOWN = ("norm", "jacobian")
 START = dict(x=(2.2, 0.4, -0.5), gain=(1.5, 1.0, 0.5), eps=1e-5, centered=True)
 _SMALL, _DISC = 0.4, 2.3  # radii: of the circle around x, and of what is shown of the plane
-_TURN, _UP, _TILT = 0.5, 0.95, 0.31  # how the page's own picture stands
-_PLANE = torch.tensor([[1.0, -1.0, 0.0], [1.0, 1.0, -2.0]]).double()
-_PLANE /= torch.linalg.vector_norm(_PLANE, dim=-1, keepdim=True)
 _FRAME = '<div class="hold" data-show="{show}">{picture}</div>'
 
 
@@ -112,14 +110,11 @@ def held(
 
 
 def _flat(points: Tensor) -> Tensor:
-    """Points ``(n, 3)`` as seen: (1, 1, 1) upright, the plane of mean 0 from a little above."""
-    points = points.double()
-    p, q = (points @ _PLANE.T).unbind(-1)
-    across, away = (math.cos(_TURN) * u + math.sin(_TURN) * v for u, v in ((p, -q), (q, p)))
-    return torch.stack([across, _UP * points.sum(-1) / 3**0.5 + _TILT * away], dim=-1)
+    """Points ``(n, 3)`` as the page's own picture has them, ``(n, 2)``."""
+    return seen(points)[:, :2]
 
 
-def _circle(plane: Tensor = _PLANE, radius: float = 3**0.5) -> Tensor:
+def _circle(plane: Tensor = ONE_UP[:2], radius: float = 3**0.5) -> Tensor:
     t = torch.linspace(0, 2 * math.pi, 73).double()[:, None]
     return radius * (t.cos() * plane[0] + t.sin() * plane[1])
 

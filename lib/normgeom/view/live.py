@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Mapping
 from html import escape
 
@@ -10,7 +9,7 @@ import ipywidgets
 from IPython.display import display
 from matplotlib.figure import Figure
 
-from normgeom.view.style import svg
+from normgeom.view.style import data_uri, svg
 
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -23,8 +22,7 @@ def show_live(view: ipywidgets.Widget, page: str, words: str) -> None:
 
 def image(figure: Figure, alt: str) -> str:
     """A figure as an HTML image with its alt text; the figure is closed."""
-    data = base64.b64encode(svg(figure).encode()).decode()
-    return f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(alt)}">'
+    return f'<img src="{data_uri(svg(figure))}" alt="{escape(alt)}">'
 
 
 def under_controls(controls: Mapping[str, ipywidgets.Widget], draw: Callable[..., str]) -> ipywidgets.VBox:

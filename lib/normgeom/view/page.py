@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from importlib import metadata
@@ -15,6 +14,8 @@ from markdown_it.token import Token
 from mdit_py_plugins.amsmath import amsmath_plugin
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 from nbformat import NotebookNode
+
+from normgeom.view.style import data_uri
 
 # The one bundle of MathJax with every extension and all glyphs inside: the others fetch what a formula needs.
 _BUNDLE = "sphinx-mathjax-offline/static/mathjax/tex-svg-full.js"
@@ -124,9 +125,8 @@ def _outputs(outputs: Sequence[NotebookNode]) -> Iterator[str]:
 def _rich(output: NotebookNode) -> str:
     data = output.data
     if "image/svg+xml" in data:
-        image = base64.b64encode(data["image/svg+xml"].encode()).decode()
         alt = escape(output.metadata.get("alt", ""))
-        return f'<figure><img src="data:image/svg+xml;base64,{image}" alt="{alt}"></figure>'
+        return f'<figure><img src="{data_uri(data["image/svg+xml"])}" alt="{alt}"></figure>'
     if "text/html" in data:
         return data["text/html"]
     if "text/markdown" in data:  # a table, or how a measurement was recorded

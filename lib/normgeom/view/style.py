@@ -7,15 +7,17 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import quote
 
 import matplotlib.pyplot as plt
 import numpy as np
-import plotly.graph_objects as go
 from IPython.display import display
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from normgeom.view.space import Turning
 
 # Okabe and Ito's palette: told apart by readers of every colour vision, and by marker and dash without colour.
 COLORS = {"uniform": "#0072B2", "random_a": "#D55E00", "random_b": "#009E73", "null": "#8A8A8A", "ink": "#2F2F2F"}
@@ -23,6 +25,8 @@ MARKERS = {"uniform": "o", "random_a": "s", "random_b": "^"}
 WIDTH = 5.4  # inches: with letters of 10 points the text is 9 pixels high where a phone shows a figure 358 pixels wide
 PHONE, READABLE = 358, 9.0  # pixels: a figure's width on a phone, and its least size of type there
 _RAISING = re.compile(r"\$.*[\^_].*\$")
+_DRAWN, _PATH = re.compile(r' (?:d|x|y)="[^"]*"|translate\([^)]*\)'), re.compile(r'(?<= d=")[^"]*')
+_LONG = re.compile(r"-?\d+\.\d{3,}")
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 _RC = {
@@ -98,11 +102,11 @@ def smallest_text(figure: Figure) -> float:
     return min(sizes, default=math.inf) * PHONE / (72 * figure.get_figwidth())
 
 
-def show(figure: Figure | go.Figure, alt: str) -> None:
+def show(figure: Figure | Turning, alt: str) -> None:
     """Display a figure with a text for readers who do not see it.
 
     Args:
-        figure: of matplotlib, drawn inside :func:`style`, shown as SVG and closed; or of plotly, which turns.
+        figure: of matplotlib, drawn inside :func:`style`, shown as SVG and closed; or one in space, which turns.
         alt: what is to be seen, with its numbers.
 
     Raises:
@@ -110,7 +114,7 @@ def show(figure: Figure | go.Figure, alt: str) -> None:
     """
     if not alt.strip():
         raise ValueError("alt: expected words that say what is to be seen, got an empty text")
-    picture = {"image/svg+xml": svg(figure)} if isinstance(figure, Figure) else figure._repr_mimebundle_()
+    picture = {"text/html": figure.page(alt)} if isinstance(figure, Turning) else {"image/svg+xml": svg(figure)}
     display({**picture, "text/plain": f"Figure: {alt}"}, raw=True, metadata={"alt": alt})
 
 
@@ -121,4 +125,17 @@ def svg(figure: Figure) -> str:
         figure.savefig(out, format="svg", metadata={"Date": None})
     plt.close(figure)
     text = out.getvalue()
-    return text[text.index("<svg") :]
+    return _spare(text[text.index("<svg") :])
+
+
+def data_uri(drawing: str) -> str:
+    """An SVG as the address of an image, ready for an attribute in double quotes; shorter than in base64."""
+    return "data:image/svg+xml," + quote(drawing.replace('"', "'"), safe=" !$'()*+,-./:;=?@_~")
+
+
+def _spare(text: str) -> str:
+    """An SVG without what nobody sees: comments, space, decimals beyond a hundredth of a point."""
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r"\s+", " ", text).replace("> <", "><")
+    text = _DRAWN.sub(lambda found: _LONG.sub(lambda number: f"{float(number[0]):.2f}", found[0]), text)
+    return _PATH.sub(lambda found: re.sub(r" ?([A-Za-z]) ?", r"\1", found[0]), text)

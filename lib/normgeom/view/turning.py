@@ -1,23 +1,24 @@
-"""Pictures in three dimensions that turn under the mouse; a step slider needs no kernel."""
+"""The book's pictures in three dimensions: the six steps, outputs of both norms, ellipses that tilt."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
-import plotly.graph_objects as go
 import torch
 from torch import Tensor
 
 from normgeom.geometry.ellipsoid import Ellipsoid
 from normgeom.geometry.uniform import angle, project_out, uniform_vector
 from normgeom.norms.functions import layer_norm, layer_norm_steps, rms_norm
+from normgeom.view.space import ONE_UP, THIRD_UP, Part, Turning
 from normgeom.view.style import COLORS
 
-_GREY = "#808080"
+_GREY, _INK = "#808080", "currentColor"
 _ONE = torch.ones(3)
+_ROUND = torch.linspace(0, 2 * math.pi, 91).double()
 
-
-# What each of the six pictures shows, and of which trace; "drop" is the dotted line from x to its two components.
+# What each of the six pictures shows, and of which arrows; "drop" is the dotted line from x to its two components.
 _PANELS = {
     "(a) a vector x and the uniform vector 1": ("x", "1"),
     "(b) its mean vector, and what is left": ("x", "mean vector", "centred", "drop"),
@@ -26,9 +27,20 @@ _PANELS = {
     "(e) stretched to length √3, almost": ("length 1", "normalised"),
     "(f) gain and bias": ("normalised", "output"),
 }
+_ARROWS = {
+    "x": COLORS["uniform"],
+    "1": COLORS["random_a"],
+    "mean vector": COLORS["random_b"],
+    "centred": "#E69F00",
+    "length 1": "#CC79A7",
+    "normalised": "#56B4E9",
+    "output": _INK,
+}
+_THICK = {"length 1": 8, "centred": 3, "normalised": 3}  # the first lies inside the others
+_BELOW = ("centred", "normalised")  # in the plane, where their names are
 
 
-def three_steps(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> tuple[go.Figure, str]:
+def three_steps(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> tuple[Turning, str]:
     """LayerNorm of one vector of ℝ³ in six pictures, one a position of the slider.
 
     Args:
@@ -42,16 +54,18 @@ def three_steps(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> t
     one, across = uniform_vector(3).to(x), project_out(x, uniform_vector(3).to(x))
     tips = {"x": x, "1": one, "mean vector": x - across, "centred": across, "length 1": across / across.norm()}
     tips |= {"normalised": steps.normalized, "output": steps.output}
-    frames = [
-        go.Frame(name=panel, data=_step(tips, shown), traces=list(range(len(tips) + 1)), layout=_named(tips, shown))
-        for panel, shown in _PANELS.items()
-    ]
     reach = max(2.1, *(float(v.norm()) for v in tips.values()))
-    figure = go.Figure(data=[*frames[0].data, _circle(3**0.5), *_room(2.3)], frames=frames)
-    figure.update_layout(_scene(reach), sliders=[_slider(list(_PANELS))], height=470)
-    figure.update_layout(frames[0].layout)
-    eye = _frame() @ torch.tensor([0.80, -0.90, 0.75])
-    figure.update_layout(_filled(reach, eye, _ONE / 3**0.5, lift=0.4))
+    parts = [*_room(0.8 * 2.3, 2.3), Part(_circle(ONE_UP[:2]), color=_GREY)]
+    for position, shown in enumerate(_PANELS.values()):
+        if "drop" in shown:
+            corners = torch.stack([tips["mean vector"], x, across])
+            parts += [Part(corners, color=_GREY, dash="2 4", at={0: position})]
+        for name in (name for name in shown if name in tips):
+            parts += _arrow(tips[name], _ARROWS[name], _THICK.get(name, 4), {0: position})
+            parts += [_name(name, tips[name], at={0: position}, below=name in _BELOW)]
+    figure = Turning(
+        parts, {"picture": list(_PANELS)}, [0], reach=0.8 * reach, middle=0.2 * reach, turn=-0.35, tilt=0.55
+    )
     return figure, (
         f"An arrow in space in six steps. The vector {_numbers(x)} minus its component {_numbers(x - across)} along "
         f"(1, 1, 1) leaves {_numbers(across)} in the plane orthogonal to (1, 1, 1), of length "
@@ -61,63 +75,23 @@ def three_steps(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> t
     )
 
 
-def _step(tips: dict[str, Tensor], shown: tuple[str, ...]) -> list[go.Scatter3d]:
-    """An arrow for each of ``tips``, of no length if it is not shown, and the dotted line of picture (b)."""
-    colors = dict(zip(tips, ("uniform", "random_a", "random_b"), strict=False))
-    later = {"centred": "#E69F00", "length 1": "#CC79A7", "normalised": "#56B4E9", "output": COLORS["ink"]}
-    colors = {name: COLORS[key] for name, key in colors.items()} | later
-    widths = {"length 1": 14, "centred": 4, "normalised": 4}  # the first lies inside the others
-    arrows = [_arrow(v, colors[name], widths.get(name, 6), name in shown) for name, v in tips.items()]
-    corners = torch.stack([tips["mean vector"], tips["x"], tips["centred"]]) * ("drop" in shown)
-    dotted = dict(mode="lines", line=dict(width=3, color=_GREY, dash="dot"), hoverinfo="skip", showlegend=False)
-    return [*arrows, go.Scatter3d(**_coordinates(corners), **dotted)]
-
-
-def _named(tips: dict[str, Tensor], shown: tuple[str, ...]) -> dict:
-    """The names of the arrows that are shown, at their tips, in ink; below them in the plane."""
-    names = [name for name in shown if name in tips]
-    below = {name: dict(yshift=-14) for name in ("centred", "normalised")}
-    labels = [_label(name, tips[name], COLORS["ink"]) | below.get(name, {}) for name in names]
-    return dict(scene=dict(annotations=labels))
-
-
-def _filled(reach: float, eye: Tensor, up: Tensor, lift: float) -> dict:
-    """The picture as large as a phone is wide, seen from far away along ``eye``, its middle ``lift`` up."""
-    places = {"up": up, "center": lift * up, "eye": lift * up + eye}
-    camera = {name: dict(zip("xyz", v.tolist(), strict=True)) for name, v in places.items()}
-    camera["projection"] = dict(type="orthographic")
-    return dict(scene=dict(aspectmode="manual", aspectratio=dict.fromkeys("xyz", 0.8 * reach), camera=camera))
-
-
-def outputs_in_space(x: Tensor) -> tuple[go.Figure, str]:
+def outputs_in_space(x: Tensor) -> tuple[Turning, str]:
     """Where LayerNorm and RMSNorm send the same points ``x`` ``(n, 3)`` of ℝ³; figure and alt text."""
     layer, rms = layer_norm(x, eps=0.0), rms_norm(x, eps=0.0)
-    clouds = {
-        "LayerNorm": (layer, COLORS["uniform"], "circle"),
-        "RMSNorm": (rms, COLORS["random_a"], "diamond"),
-    }
-    data = [
-        go.Scatter3d(
-            **dict(zip("xyz", points.T.tolist(), strict=True)),
-            mode="markers",
-            name=name,
-            marker=dict(size=2.5, color=color, symbol=symbol),
-        )
-        for name, (points, color, symbol) in clouds.items()
-    ]
-    one = uniform_vector(3).to(x), COLORS["random_b"]
-    figure = go.Figure(data=[*data, _arrow(*one), *_room(2.3)])
-    figure.update_layout(_scene(2.3), height=460, scene_annotations=[_label("1", *one)])
-    off_plane = float((rms @ uniform_vector(3).to(x)).abs().max())
+    one = uniform_vector(3).to(x)
+    parts = [*_room(0.8 * 2.3, 2.3), Part(rms, "dots", COLORS["random_a"], 4.5, square=True)]
+    parts += [Part(layer, "dots", COLORS["uniform"], 5), *_arrow(one, COLORS["random_b"], 4), _name("1", one)]
+    legend = {"● LayerNorm": COLORS["uniform"], "■ RMSNorm": COLORS["random_a"]}
+    off_plane = float((rms @ one).abs().max())
     words = (
         f"{len(x)} points of space after each norm. LayerNorm puts all of them on one ring of radius √3 in the plane "
         f"orthogonal to (1, 1, 1); RMSNorm spreads them over the whole sphere of radius √3, with a component along "
         f"(1, 1, 1) of up to {off_plane / 3**0.5:.2f}."
     )
-    return figure, words
+    return Turning(parts, tilt=0.45, reach=2.2, middle=0.15, legend=legend), words
 
 
-def ellipses_in_space(gains: dict[str, Tensor], x: Tensor, eps: Sequence[float]) -> tuple[go.Figure, str]:
+def ellipses_in_space(gains: Mapping[str, Tensor], x: Tensor, eps: Sequence[float]) -> tuple[Turning, str]:
     """LayerNorm's outputs in ℝ³, with a slider for the gain and one for ε (thm-image, cor-skin); figure and alt text.
 
     Args:
@@ -126,152 +100,74 @@ def ellipses_in_space(gains: dict[str, Tensor], x: Tensor, eps: Sequence[float])
         eps: ε of the norm, one for each position of the second slider, which begins in the middle.
     """
     bodies = {label: Ellipsoid(gain) for label, gain in gains.items()}
-    frames = [_tilted(label, body, [layer_norm(x, gains[label], eps=e) for e in eps]) for label, body in bodies.items()]
     reach = 1.05 * max([2.0, *(float(body.semi_axes.max()) for body in bodies.values())])
-    figure = go.Figure(data=[*frames[0].data, *_room(reach)[1:]], frames=frames)
-    first = len(frames[0].data) - len(eps)  # of the traces of points, one for each ε
+    parts = _room(0, reach)
+    for position, (label, body) in enumerate(bodies.items()):
+        parts += _tilted(body, {0: position})
+        outputs = [layer_norm(x, gains[label], eps=e) for e in eps]
+        parts += [Part(y, "dots", COLORS["uniform"], 4, at={0: position, 1: i}) for i, y in enumerate(outputs)]
     near = [100 * float((layer_norm(x, eps=e).norm(dim=-1) >= 0.95 * 3**0.5).double().mean()) for e in eps]
     names = [f"ε = {e:g}: {share:.0f} % within 5 % of the rim" for e, share in zip(eps, near, strict=True)]
-    figure.update_layout(_scene(reach), sliders=[_slider(list(gains)), _chooser(names, first)], height=520)
-    figure.update_layout(frames[0].layout)
-    up = torch.tensor([0.0, 0.0, 1.0])  # at a third gain of zero the ellipse lies in the floor
-    figure.update_layout(_filled(reach, torch.tensor([1.2, -0.25, 0.5]), up, lift=0.1))
-    for i, trace in enumerate(figure.data[first : first + len(eps)]):
-        trace.visible = i == len(eps) // 2
     words = "; ".join(
         f"at {label} the semi-axes are {' and '.join(f'{a:.2f}' for a in body.semi_axes)}, and the normal of the plane "
         f"stands at {float(angle(body.complement[:, 0], _ONE.double())):.0f} degrees to (1, 1, 1)"
         for label, body in bodies.items()
     )
+    figure = Turning(
+        parts,
+        {"gain": list(gains), "ε": names},
+        [0, len(eps) // 2],
+        reach=reach,
+        frame=THIRD_UP,
+        turn=-1.8,
+        tilt=0.4,
+    )
     return figure, f"An ellipse in space that tilts and flattens: {words}. All outputs lie in it. {'; '.join(names)}."
 
 
-def _tilted(label: str, body: Ellipsoid, outputs: list[Tensor]) -> go.Frame:
-    """One position of the gain: ellipse, normal, 1, and the points for each ε."""
-    ends = {"normal": (1.7 * body.complement[:, 0], COLORS["random_a"]), "1": (_ONE, COLORS["random_b"])}
-    arrows = [_arrow(*ends["normal"]), _arrow(*ends["1"], 4)]
-    dots = dict(mode="markers", marker=dict(size=2, color=COLORS["uniform"]), hoverinfo="skip", showlegend=False)
-    points = [go.Scatter3d(**_coordinates(y), **dots) for y in outputs]
-    data = [*_ellipse(body), *arrows, *points]
-    notes = [_label("normal", *ends["normal"]), _label("1", *ends["1"]) | dict(yshift=-14)]
-    layout = dict(scene=dict(annotations=notes))
-    return go.Frame(name=label, data=data, traces=list(range(len(data))), layout=layout)
-
-
-def _chooser(labels: list[str], first: int) -> dict:
-    """A second slider, below the other, that shows one of the traces from ``first`` on; it begins in the middle."""
-    places, slider = list(range(first, first + len(labels))), _slider(labels)
-    for i, step in enumerate(slider["steps"]):
-        shown = [place == first + i for place in places]
-        step |= dict(method="restyle", args=[dict(visible=shown), places])
-    return slider | dict(active=len(labels) // 2, pad=dict(l=20, r=20, b=10, t=80))
-
-
-def _ellipse(body: Ellipsoid) -> list:
-    """Curve, disc and semi-axes."""
-    t = torch.linspace(0, 2 * torch.pi, 91, dtype=torch.float64)
-    legs = body.axes() * body.semi_axes
-    rim = legs @ torch.stack([t.cos(), t.sin()])
-    x, y, z = rim.tolist()
-    quiet = dict(hoverinfo="skip", showlegend=False)
-    disc = torch.cat([torch.zeros(3, 1).double(), rim], dim=1).tolist()
-    fan = list(range(1, rim.shape[1] + 1))
-    lines = torch.stack([legs[:, 0], -legs[:, 0], torch.full((3,), torch.nan).double(), legs[:, 1], -legs[:, 1]], 1)
+def _tilted(body: Ellipsoid, at: dict[int, int]) -> list[Part]:
+    """One position of the gain: the ellipse with its disc and semi-axes, the normal of its plane, and 1."""
+    legs = (body.axes() * body.semi_axes).T
+    rim = _circle(legs, radius=1.0)
+    axes = torch.stack([legs[0], -legs[0], torch.full((3,), torch.nan), legs[1], -legs[1]])
+    normal = 1.7 * body.complement[:, 0]
     return [
-        go.Scatter3d(x=x, y=y, z=z, mode="lines", line=dict(width=4, color=COLORS["uniform"]), **quiet),
-        go.Mesh3d(
-            **dict(zip("xyz", disc, strict=True)), i=[0] * (len(fan) - 1), j=fan[:-1], k=fan[1:], color=_GREY,
-            opacity=0.18, hoverinfo="skip",
-        ),
-        go.Scatter3d(**_coordinates(lines.T), mode="lines", line=dict(width=3, color=_GREY, dash="dash"), **quiet),
-    ]  # fmt: skip
-
-
-def _coordinates(points: Tensor) -> dict[str, list]:
-    """``(n, 3)`` as plotly's x, y and z; NaN ends a line."""
-    return {
-        c: [None if v != v else round(v, 4) for v in column] for c, column in zip("xyz", points.T.tolist(), strict=True)
-    }
-
-
-def _arrow(v: Tensor, color: str, width: int = 6, shown: bool = True) -> go.Scatter3d:
-    x, y, z = ([0.0, shown * float(c)] for c in v)
-    return go.Scatter3d(
-        x=x,
-        y=y,
-        z=z,
-        mode="lines+markers",
-        line=dict(width=width, color=color),
-        marker=dict(size=[0, 5 if shown else 0], color=color),
-        hoverinfo="skip",
-        showlegend=False,
-    )
-
-
-def _label(name: str, v: Tensor, color: str) -> dict:
-    font = dict(color=color, size=15)
-    return dict(zip("xyz", v.tolist(), strict=True), text=name, font=font, showarrow=False, yshift=12)
-
-
-def _frame() -> Tensor:
-    """Three orthonormal columns: two of the plane orthogonal to 1, and 1 itself."""
-    return torch.tensor([[1.0, -1.0, 0.0], [1.0, 1.0, -2.0], [1.0, 1.0, 1.0]]).T / torch.tensor([2.0, 6.0, 3.0]).sqrt()
-
-
-def _circle(radius: float) -> go.Scatter3d:
-    x, y, z = _ring(radius).tolist()
-    return go.Scatter3d(
-        x=x, y=y, z=z, mode="lines", line=dict(width=3, color=_GREY), hoverinfo="skip", showlegend=False
-    )
-
-
-def _ring(radius: float) -> Tensor:
-    t = torch.linspace(0, 2 * torch.pi, 91)
-    return radius * _frame()[:, :2] @ torch.stack([t.cos(), t.sin()])
-
-
-def _room(reach: float) -> list:
-    """The plane orthogonal to 1 as a disc, and the three coordinate axes."""
-    x, y, z = torch.cat([torch.zeros(3, 1), _ring(0.8 * reach)], dim=1).tolist()
-    rim = list(range(1, len(x)))
-    disc = go.Mesh3d(
-        x=x, y=y, z=z, i=[0] * (len(rim) - 1), j=rim[:-1], k=rim[1:], color="#808080", opacity=0.15, hoverinfo="skip"
-    )
-    axes = [
-        go.Scatter3d(
-            **{c: [0, reach if c == axis else 0] for c in "xyz"},
-            mode="lines+text",
-            text=["", label],
-            textfont=dict(color=_GREY, size=13),
-            line=dict(width=2, color=_GREY),
-            hoverinfo="skip",
-            showlegend=False,
-        )
-        for axis, label in zip("xyz", ("x₁", "x₂", "x₃"), strict=True)
+        Part(rim, "area", _GREY, at=at),
+        Part(axes, color=_GREY, dash="7 5", at=at),
+        Part(rim, color=COLORS["uniform"], width=2.5, at=at),
+        *_arrow(normal, COLORS["random_a"], 4, at),
+        *_arrow(_ONE, COLORS["random_b"], 3, at),
+        _name("normal", normal, at),
+        _name("1", _ONE, at, below=True),
     ]
-    return [disc, *axes]
 
 
-def _scene(reach: float) -> dict:
-    eye = _frame() @ torch.tensor([0.80, -0.90, 0.50])  # 1 points up, the plane is the floor
-    hidden = dict(range=[-reach, reach], visible=False)
-    return dict(
-        scene=dict(
-            **{f"{c}axis": hidden for c in "xyz"},
-            aspectmode="cube",
-            camera=dict(eye=dict(zip("xyz", eye.tolist(), strict=True)), up=dict(x=1, y=1, z=1)),
-        ),
-        margin=dict(l=0, r=0, t=10, b=0),
-        paper_bgcolor="rgba(0,0,0,0)",
-        legend=dict(orientation="h", y=1.0, font=dict(color=_GREY, size=14), itemsizing="constant"),
-    )
+def _arrow(v: Tensor, color: str, width: float, at: Mapping[int, int] | None = None) -> list[Part]:
+    ends = torch.stack([torch.zeros(3), v.cpu().float()])
+    return [
+        Part(ends, color=color, width=width, at=at or {}),
+        Part(ends[1:], "dots", color, width + 5, at=at or {}),
+    ]
 
 
-def _slider(labels: list[str]) -> dict:
-    move = dict(mode="immediate", frame=dict(duration=0, redraw=True), transition=dict(duration=0))
-    steps = [dict(method="animate", label=label, args=[[label], move]) for label in labels]
-    current = dict(prefix="", font=dict(color=_GREY, size=15))
-    return dict(steps=steps, currentvalue=current, font=dict(color="rgba(0,0,0,0)", size=1), pad=dict(l=20, r=20, b=10))
+def _name(words: str, v: Tensor, at: Mapping[int, int] | None = None, below: bool = False) -> Part:
+    return Part(v[None].cpu().float(), "text", words=words, at=at or {}, below=below)
+
+
+def _circle(legs: Tensor, radius: float = 3**0.5) -> Tensor:
+    return radius * torch.stack([_ROUND.cos(), _ROUND.sin()], dim=-1) @ legs.double()
+
+
+def _room(disc: float, reach: float) -> list[Part]:
+    """The plane orthogonal to 1 as a disc, and the three coordinate axes with their names."""
+    ends = reach * torch.eye(3)
+    parts = [Part(_circle(ONE_UP[:2], disc), "area", _GREY)] if disc else []
+    for end, name in zip(ends, ("x₁", "x₂", "x₃"), strict=True):
+        parts += [
+            Part(torch.stack([torch.zeros(3), end]), color=_GREY, width=1),
+            Part(end[None], "text", _GREY, words=name),
+        ]
+    return parts
 
 
 def _numbers(v: Tensor) -> str:

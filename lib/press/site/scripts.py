@@ -7,13 +7,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from docutils import nodes
+from fontTools import subset
 from sphinx.application import Sphinx
 
 from press.live import FOLDER
 
 # Not under the book's own _static: Jupyter Book adds every script there to every page.
-MATHJAX = "vendor/mathjax"
-PLOTLY = "vendor/plotly.min.js"
+MATHJAX, LOADER = "vendor/mathjax", "vendor/formulas.js"
 # By the mark of what a script makes alive: the scripts that a page with it loads, in their order.
 LIVE = {
     'class="hold"': ("norms", "page", "hold"),
@@ -21,29 +21,63 @@ LIVE = {
     'id="moving-steps"': ("page", "three-steps"),
 }
 FACES = tuple(f"SourceSerifPro-{face}.ttf" for face in ("Regular", "It", "Semibold"))
-MATHJAX_PARTS = ("tex-chtml.js", "input/tex/extensions", "output/chtml/fonts/woff-v2")
+# Of the type: Latin, Greek, and what stands in formulas without mathematics: arrows, operators, shapes.
+LETTERS = (range(0x20, 0x180), range(0x370, 0x400), range(0x1E00, 0x2400), range(0x25A0, 0x2600))
+MATHJAX_FOLDERS = ("input/tex/extensions", "output/chtml/fonts/woff-v2")
+# MathJax in one script, without the menu of its combined one, a third of that; joined as MathJax joins its own.
+MATHJAX_PARTS = ("core", "input/tex", "output/chtml", "output/chtml/fonts/tex", "a11y/assistive-mml")
+MATHJAX_HEAD = "window.MathJax = Object.assign({}, window.MathJax, {loader: {load: []}});"
+# On a long page MathJax takes a second in which nothing moves: it comes after the first picture of the page.
+FORMULAS = """{
+  const folder = document.currentScript.src.replace(/[^/]*$/, "");
+  const begin = (done) => {
+    const script = document.createElement("script");
+    script.src = `${folder}mathjax/tex-chtml.js`;
+    script.onload = () => done(MathJax.startup.promise);
+    document.head.append(script);
+  };
+  const drawn = (then) => requestAnimationFrame(() => setTimeout(then));
+  const promise = new Promise((done) => addEventListener("DOMContentLoaded", () => drawn(() => begin(done))));
+  window.MathJax = Object.assign(window.MathJax ?? {}, { startup: { promise } });
+}
+"""
 
 
 def copy_scripts(app: Sphinx) -> None:
     """Copy what pages load before they are written, so that links carry checksums."""
     static = Path(app.outdir, "_static")
-    for part in MATHJAX_PARTS:
-        _copy(_package("sphinx-mathjax-offline") / "static/mathjax" / part, static / MATHJAX / part)
+    mathjax = _package("sphinx-mathjax-offline") / "static/mathjax"
+    for part in MATHJAX_FOLDERS:
+        _copy(mathjax / part, static / MATHJAX / part)
+    (static / MATHJAX / "tex-chtml.js").write_text(_mathjax(mathjax), "utf-8")
+    (static / LOADER).write_text(FORMULAS, "utf-8")
     for face in FACES:
-        _copy(_package("font_source_serif_pro") / "files" / face, static / "vendor" / face)
-    _copy(_package("plotly") / "package_data/plotly.min.js", static / PLOTLY)
+        _write_letters(_package("font_source_serif_pro") / "files" / face, static / "vendor" / face)
     if (made := Path(app.srcdir, FOLDER)).is_dir():
         _copy(made, static / "live")
 
 
 def load_scripts(app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None) -> None:
-    """plotly.js weighs megabytes, and few pages have a part that is alive: load what a page needs, and only there."""
+    """Few pages have a part that is alive: load what a page needs, and only there."""
     raws = list(doctree.findall(nodes.raw)) if doctree else []
-    if any("plotly" in raw["classes"] for raw in raws):
-        app.add_js_file(PLOTLY, priority=100)
     marks = [mark for mark in LIVE if any(mark in raw.astext() for raw in raws)]
     for name in dict.fromkeys(name for mark in marks for name in LIVE[mark]):
-        app.add_js_file(f"live/{name}.js", priority=600)
+        app.add_js_file(f"live/{name}.js", priority=300, defer="")
+
+
+def _mathjax(folder: Path) -> str:
+    start, *parts = (folder.joinpath(f"{part}.js").read_text("utf-8") for part in ("startup", *MATHJAX_PARTS))
+    known = f"MathJax.loader.preLoad({', '.join(map(repr, MATHJAX_PARTS))});"
+    return "\n;".join([MATHJAX_HEAD, start, known, *parts])
+
+
+def _write_letters(source: Path, target: Path) -> None:
+    font = subset.load_font(str(source), subset.Options())
+    chosen = subset.Subsetter(subset.Options(hinting=False))
+    chosen.populate(unicodes=[letter for letters in LETTERS for letter in letters])
+    chosen.subset(font)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    font.save(target)
 
 
 def _package(name: str) -> Path:
@@ -59,6 +93,6 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    app.config.mathjax_path = f"{MATHJAX}/tex-chtml.js"
+    app.config.mathjax_path = LOADER
     app.connect("builder-inited", copy_scripts)
     app.connect("html-page-context", load_scripts)

@@ -1,6 +1,8 @@
 """Pictures: they show the numbers they were given, and their words say the same numbers."""
 
 import importlib
+import re
+from urllib.parse import unquote
 
 import matplotlib.pyplot as plt
 import normgeom as ng
@@ -115,20 +117,28 @@ def test_show_carries_the_words(monkeypatch):
         view.show(empty, " ")
 
 
+def shown(figure, *positions, kind="line"):
+    """The parts of a kind that are seen at these positions of the sliders."""
+    return [part for part in figure.parts if part.kind == kind and all(positions[i] == p for i, p in part.at.items())]
+
+
+def named(figure, *positions):
+    """Name → place, of every name that stands at the end of an arrow that is seen."""
+    ends = [part.points[-1] for part in shown(figure, *positions)]
+    names = {part.words: part.points[0] for part in shown(figure, *positions, kind="text")}
+    return {
+        words: place.double().numpy()
+        for words, place in names.items()
+        if not words.startswith("x") or words == "x"
+        if any(torch.equal(place.float(), end.float()) for end in ends)
+    }
+
+
 def test_the_six_pictures_are_the_steps_of_the_norm():
     x, weight, bias = torch.tensor([3.0, 0.0, 0.9]), torch.tensor([1.3, 0.8, 0.6]), torch.tensor([0.2, 0.4, 0.7])
     figure, alt = three_steps(x, weight, bias)
-    assert len(figure.frames) == len(figure.layout.sliders[0].steps) == 6
-
-    def tips(frame):
-        return {
-            note.text: np.array([trace.x[1], trace.y[1], trace.z[1]])
-            for note in frame.layout.scene.annotations
-            for trace in frame.data[:-1]
-            if np.allclose([trace.x[1], trace.y[1], trace.z[1]], [note.x, note.y, note.z])
-        }
-
-    first, components, dropped, unit, stretched, last = (tips(frame) for frame in figure.frames)
+    assert [len(labels) for labels in figure.sliders.values()] == [6] and list(figure.starts) == [0]
+    first, components, dropped, unit, stretched, last = (named(figure, i) for i in range(6))
     assert [set(found) for found in (first, components, dropped, unit, stretched, last)] == [
         {"x", "1"},
         {"x", "mean vector", "centred"},
@@ -147,18 +157,15 @@ def test_the_six_pictures_are_the_steps_of_the_norm():
 
 
 def test_a_dotted_line_joins_x_to_its_two_components():
-    x = torch.tensor([3.0, 0.0, 0.9])
-    figure, _ = three_steps(x, torch.ones(3), torch.zeros(3))
-    dotted = [np.array([frame.data[-1][c] for c in "xyz"], dtype=float).T for frame in figure.frames]
-    assert np.allclose(dotted[1], [[1.3, 1.3, 1.3], [3, 0, 0.9], [1.7, -1.3, -0.4]], atol=1e-3)
-    assert not np.any([dotted[i] for i in (0, 2, 3, 4, 5)]), "the line belongs to the second picture"
-    arrows = [sum(bool(trace.marker.size[1]) for trace in frame.data[:-1]) for frame in figure.frames]
-    assert arrows == [2, 3, 2, 2, 2, 2], "an arrow that is not of its picture"
+    figure, _ = three_steps(torch.tensor([3.0, 0.0, 0.9]), torch.ones(3), torch.zeros(3))
+    dotted = [[part.points for part in shown(figure, i) if part.dash] for i in range(6)]
+    assert [len(found) for found in dotted] == [0, 1, 0, 0, 0, 0], "the line belongs to the second picture"
+    assert np.allclose(dotted[1][0], [[1.3, 1.3, 1.3], [3, 0, 0.9], [1.7, -1.3, -0.4]], atol=1e-3)
 
 
 def test_outputs_lie_on_the_ring_and_on_the_sphere():
     figure, _ = outputs_in_space(torch.randn(50, 3, generator=torch.Generator().manual_seed(0)))
-    layer, rms = (np.array([trace.x, trace.y, trace.z]) for trace in figure.data[:2])
+    rms, layer = (part.points.T.numpy() for part in shown(figure, kind="dots") if len(part.points) == 50)
     assert np.allclose(np.linalg.norm(layer, axis=0), 3**0.5, atol=1e-4)
     assert np.allclose(np.linalg.norm(rms, axis=0), 3**0.5, atol=1e-4)
     assert np.abs(layer.sum(0)).max() < 1e-4 < np.abs(rms.sum(0)).max()
@@ -170,17 +177,17 @@ GAINS = {"round": torch.ones(3).double(), "flat": torch.tensor([1.2, 0.8, 0.1]).
 def test_ellipses_are_those_of_the_library():
     x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     figure, words = ellipses_in_space(GAINS, x, eps=(0.1, 0.7))
-    assert [frame.name for frame in figure.frames] == ["round", "flat"]
-    for frame, gain in zip(figure.frames, GAINS.values(), strict=True):
+    assert list(figure.sliders["gain"]) == ["round", "flat"] and list(figure.starts) == [0, 1]
+    for position, gain in enumerate(GAINS.values()):
         body = ng.Ellipsoid(gain)
-        rim = torch.tensor([frame.data[0][c] for c in "xyz"], dtype=torch.float64).T
+        (rim,) = (part.points for part in shown(figure, position, 0) if len(part.points) == 91)
         assert float((body.radius(rim) - 1).abs().max()) < 1e-12, "the curve is not the ellipse"
-        for trace, eps in zip(frame.data[-2:], (0.1, 0.7), strict=True):
-            dots = torch.tensor([trace[c] for c in "xyz"], dtype=torch.float64).T
-            assert float((dots - ng.layer_norm(x, gain, eps=eps)).abs().max()) < 1e-3, "the points are not the outputs"
-        named = {note.text: np.array([note.x, note.y, note.z]) for note in frame.layout.scene.annotations}
-        assert abs(np.cross(named["normal"], 1 / gain.numpy())).max() < 1e-6, "another normal than 1/γ"
-        assert np.allclose(named["1"], 1)
+        for i, eps in enumerate((0.1, 0.7)):
+            (dots,) = (part.points for part in shown(figure, position, i, kind="dots") if len(part.points) == 20)
+            assert torch.equal(dots, ng.layer_norm(x, gain, eps=eps)), "the points are not the outputs"
+        names = named(figure, position, 0)
+        assert abs(np.cross(names["normal"], 1 / gain.numpy())).max() < 1e-6, "another normal than 1/γ"
+        assert np.allclose(names["1"], 1)
     assert "1.73 and 1.73" in words, "a round gain gives a circle of radius √3"
     assert "at flat the semi-axes are 1.83 and 0.92" in words
 
@@ -189,20 +196,13 @@ def test_a_second_slider_chooses_among_the_points_of_each_eps():
     """Rows of standard deviation 0.8, 1, 2 and 4: within 5 % where σ² is at least 9.26 ε."""
     x = torch.tensor([[1.6], [2], [4], [8]]) * torch.tensor([-(0.375**0.5), 0, 0.375**0.5])
     figure, words = ellipses_in_space(GAINS, x, eps=(0.01, 0.1, 1.0))
-    turn, choose = figure.layout.sliders
-    assert [step.method for step in turn.steps] == ["animate"] * 2, "the first slider turns the gain"
     labels = [f"ε = {eps}: {share} % within 5 % of the rim" for eps, share in (("0.01", 100), ("0.1", 75), ("1", 25))]
-    assert [step.label for step in choose.steps] == labels and all(label in words for label in labels)
-    places = list(choose.steps[0].args[1])
-    for i, step in enumerate(choose.steps):
-        shown, traces = step.args
-        assert step.method == "restyle" and list(traces) == places
-        assert shown["visible"] == [j == i for j in range(3)], "two values of ε at once, or another one"
-    assert choose.active == 1 and [figure.data[place].visible for place in places] == [False, True, False]
-    for place, eps in zip(places, (0.01, 0.1, 1.0), strict=True):
-        dots = torch.tensor([figure.frames[1].data[place][c] for c in "xyz"]).T
+    assert list(figure.sliders["ε"]) == labels and all(label in words for label in labels)
+    assert figure.starts[1] == 1
+    for position, eps in enumerate((0.01, 0.1, 1.0)):
+        (dots,) = (part.points for part in shown(figure, 1, position, kind="dots") if len(part.points) == 4)
         expected = torch.nn.functional.layer_norm(x, (3,), GAINS["flat"].float(), None, eps)
-        assert torch.allclose(dots, expected, atol=1e-3), "the slider shows the points of another ε"
+        assert torch.allclose(dots.float(), expected, atol=1e-6), "the slider shows the points of another ε"
 
 
 class Course:
@@ -278,3 +278,26 @@ def test_a_dot_a_seed_in_columns_of_five():
     assert "RMSNorm, 4 seeds: median rank 27, 25 % of them among the lowest five, 50 % among the highest" in alt
     assert "median rank 20" in courses.rank_dots(pd.DataFrame(rows), norm=2, updates=120)[1]
     assert "median rank 20" in courses.rank_dots(pd.DataFrame(rows), norm=1, updates=0)[1]
+
+
+def test_a_drawing_is_spared_what_nobody_sees():
+    """Every number stays within a hundredth of a point of what matplotlib writes, glyphs' own units included."""
+    style = importlib.import_module("normgeom.view.style")
+    numbers = re.compile(r"-?\d+\.?\d*(?:e-?\d+)?")
+
+    def written():
+        with view.style():
+            figure, axis = plt.subplots()
+            axis.plot(np.linspace(0, 1, 50), np.random.default_rng(0).random(50))
+            axis.set_title("x² − y")
+        return figure
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(style, "_spare", lambda text: text)
+        plain = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", style.svg(written()), flags=re.DOTALL)
+    spare = style.svg(written())
+    assert len(spare) < 0.9 * len(plain) and spare.count("<") == plain.count("<"), "an element is lost"
+    before, after = ([float(v) for v in numbers.findall(text)] for text in (plain, spare))
+    assert len(before) == len(after) and np.abs(np.subtract(before, after)).max() <= 0.005 + 1e-9
+    uri = style.data_uri(spare)
+    assert unquote(uri.removeprefix("data:image/svg+xml,")) == spare.replace('"', "'") and not set('"#<>') & set(uri)

@@ -1,0 +1,71 @@
+/* A picture of normgeom.view.space at the reader's hand: projected anew when it turns, other parts at other sliders. */
+(root) => {
+  "use strict";
+  const svg = root.querySelector("svg");
+  const { frame, scale, turn, tilt } = JSON.parse(root.dataset.view);
+  const round = root.querySelector(".turn input");
+  const sliders = [...root.querySelectorAll("input")].filter((input) => input !== round);
+  const parts = [...svg.querySelectorAll("[data-x]")].map((element) => ({
+    element,
+    at: JSON.parse(element.dataset.at),
+    lines: element.dataset.x.split(";").map((line) => line.split(",").map((x) => x.split(" ").map(Number))),
+  }));
+  const STEEPEST = 1.5; // radians
+  let above = tilt;
+
+  const draw = () => {
+    const across = turn + (Number(round.value) * Math.PI) / 180;
+    const [c, s, k, l] = [Math.cos(across), Math.sin(across), Math.cos(above), Math.sin(above)];
+    const seen = (x) => {
+      const [p, q, up] = frame.map((e) => e[0] * x[0] + e[1] * x[1] + e[2] * x[2]);
+      const away = s * p + c * q;
+      return [scale * (c * p - s * q), -scale * (k * up + l * away), l * up - k * away];
+    };
+    const place = ([right, down]) => `${right.toFixed(1)},${down.toFixed(1)}`;
+    for (const { element, at, lines } of parts) {
+      const shown = Object.entries(at).every(([i, position]) => Number(sliders[i].value) === position);
+      element.style.display = shown ? "" : "none";
+      if (!shown) continue;
+      const points = lines.map((line) => line.map(seen));
+      if (element.localName === "text") {
+        const [right, down] = points[0][0];
+        element.setAttribute("x", right.toFixed(1));
+        element.setAttribute("y", down.toFixed(1));
+      } else if (element.localName === "g") {
+        const sides = [points[0].filter((x) => x[2] < 0), points[0].filter((x) => x[2] >= 0)];
+        sides.forEach((side, i) => element.children[i].setAttribute("d", side.map((x) => `M${place(x)}h0`).join("")));
+      } else element.setAttribute("d", points.map((line) => `M${line.map(place).join("L")}`).join(""));
+    }
+    for (const input of [round, ...sliders]) {
+      const words = input === round ? `${Math.round(input.value)}°` : JSON.parse(input.dataset.labels)[input.value];
+      input.nextElementSibling.textContent = words;
+      input.setAttribute("aria-valuetext", words);
+    }
+  };
+
+  let asked = false;
+  const soon = () => {
+    if (!asked)
+      requestAnimationFrame(() => {
+        asked = false;
+        draw();
+      });
+    asked = true;
+  };
+  for (const input of [round, ...sliders]) input.addEventListener("input", soon);
+  let hand;
+  svg.addEventListener("pointerdown", (event) => {
+    hand = [event.clientX, event.clientY];
+    svg.setPointerCapture(event.pointerId);
+  });
+  svg.addEventListener("pointermove", (event) => {
+    if (!hand) return;
+    const [right, down] = [event.clientX - hand[0], event.clientY - hand[1]];
+    hand = [event.clientX, event.clientY];
+    round.value = ((((Number(round.value) + right / 2 + 180) % 360) + 360) % 360) - 180;
+    above = Math.max(-STEEPEST, Math.min(STEEPEST, above + down / 120));
+    soon();
+  });
+  for (const over of ["pointerup", "pointercancel"]) svg.addEventListener(over, () => (hand = undefined));
+  draw();
+}
