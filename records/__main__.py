@@ -5,6 +5,7 @@ import click
 from records import (
     angles,
     claims,
+    designs,
     dropping,
     gains,
     massive,
@@ -22,6 +23,7 @@ from records import (
 COMMANDS = (
     angles,
     claims,
+    designs,
     dropping,
     gains,
     massive,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from normgeom.models.rules import PLACEMENTS, Pair, Placement, check, choose, deepnorm_factors, rules_of
+from normgeom.norms.elementwise import Derf, DyT
 from normgeom.norms.functions import LayerNorm, RMSNorm, check_floating
+from normgeom.norms.heads import HeadGain, HeadNorm
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -21,62 +23,30 @@ if TYPE_CHECKING:
     Logits = Float[Tensor, "batch length vocabulary"]
 
 
-@dataclass(frozen=True)
-class Placement:
-    r"""Which of its three places hold a norm in a sublayer :math:`x\gets N_s(\alpha x+N_a(f(N_b(x))))` (eq-sublayer).
-
-    Attributes:
-        before: :math:`N_b`, on the input of the branch f.
-        after: :math:`N_a`, on the output of the branch, before the addition.
-        sum: :math:`N_s`, on the sum, which is then the stream itself.
-        deep: whether a stack takes α and its initial gain β from :func:`deepnorm_factors` instead of 1.
-    """
-
-    before: bool = False
-    after: bool = False
-    sum: bool = False
-    deep: bool = False
-
-
-PLACEMENTS = {
-    "pre": Placement(before=True),  # GPT-2, LLaMA
-    "post": Placement(sum=True),  # the original transformer, BERT
-    "sandwich": Placement(before=True, after=True),  # CogView, Gemma 2 and 3
-    "branch-out": Placement(after=True),  # OLMo 2
-    "deepnorm": Placement(sum=True, deep=True),
+# What may stand in a norm's place, by name; "dyt" and "derf" are no norms.
+NORMS = {
+    "layer": LayerNorm,
+    "rms": RMSNorm,
+    "none": lambda d, eps: nn.Identity(),
+    "dyt": lambda d, eps: DyT(d),
+    "derf": lambda d, eps: Derf(d),
 }
-NORMS = {"layer": LayerNorm, "rms": RMSNorm, "none": lambda d, eps: nn.Identity()}
 ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
-
-
-def deepnorm_factors(layers: int) -> tuple[float, float]:
-    r"""DeepNorm's :math:`\alpha=(2M)^{1/4}` and :math:`\beta=(8M)^{-1/4}` for a decoder of M layers, as ``(α, β)``
-    (eq-deepnorm).
-
-    α multiplies the stream in each sublayer; β is the initial gain of both matrices of the MLP, of the values' and of
-    the attention's output.
-
-    Raises:
-        TypeError: ``layers`` is not an integer.
-        ValueError: ``layers`` is below 1.
-
-    Source: Wang et al. (2022).
-    """
-    _check(Integral, 1, layers=layers)
-    return (2 * layers) ** 0.25, (8 * layers) ** -0.25
 
 
 class Attention(nn.Module):
     """Self-attention over ``(..., length, d)``; the rows of ``in_proj`` are those of queries, keys and values.
 
     Weights are named and shaped as in ``torch.nn.MultiheadAttention``.  The softmax is written out because the fused
-    kernel has neither a forward mode nor a second derivative on the CPU.
+    kernel has neither a forward mode nor a second derivative on the CPU.  ``norms`` are those of ``"q"``, ``"k"`` and
+    ``"v"``, ``(..., d)`` to the same shape, where there are any.
     """
 
-    def __init__(self, d: int, heads: int, causal: bool):
+    def __init__(self, d: int, heads: int, causal: bool, norms: dict[str, nn.Module] | None = None):
         super().__init__()
         self.in_proj, self.out_proj = nn.Linear(d, 3 * d), nn.Linear(d, d)
         self.heads, self.causal = heads, causal
+        self.norms = nn.ModuleDict(norms or {})
 
     def forward(self, x: Stream) -> Stream:
         shares, v = self._attend(x)
@@ -86,34 +56,62 @@ class Attention(nn.Module):
         """How much each position takes of which, ``(..., heads, length, length)``; rows add up to 1."""
         return self._attend(x)[0]
 
+    def scores(self, x: Stream) -> Shares:
+        """What the softmax is taken of, ``(..., heads, length, length)``; −∞ where a position is not seen."""
+        return self._scores(x)[0]
+
     def _attend(self, x: Stream) -> tuple[Shares, Tensor]:
-        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(-3, -2) for t in self.in_proj(x).chunk(3, -1))
+        scores, v = self._scores(x)
+        return scores.softmax(-1), v
+
+    def _scores(self, x: Stream) -> tuple[Shares, Tensor]:
+        read = dict(zip("qkv", self.in_proj(x).chunk(3, -1), strict=True))
+        read |= {letter: norm(read[letter]) for letter, norm in self.norms.items()}
+        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(-3, -2) for t in read.values())
         scores = (q / math.sqrt(q.shape[-1])) @ k.mT
         if self.causal:
             later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device).triu(1)
             scores = scores.masked_fill(later, -math.inf)
-        return scores.softmax(-1), v
+        return scores, v
 
 
 class Sublayer(nn.Module):
-    """A branch and the stream around it: ``x`` becomes ``sum(alpha * x + after(branch(before(x))))``.
+    """A branch and the stream around it: ``x`` becomes ``sum(alpha * x + after(branch(scale * before(x))))``.
 
-    The three norms are modules over the last axis; where the placement has none, an ``nn.Identity`` stands.
+    The three norms are modules over the last axis; where the placement has none, an ``nn.Identity`` stands.  On the
+    sphere ``x`` becomes ``sum(x + step * (after(branch(x)) - x))``, with norms to length √d and without gain, and
+    ``step`` the absolute value of one learned number a coordinate.
     """
 
     def __init__(self, d: int, branch: nn.Module, rule: Placement, norm: str, eps: float, alpha: float):
         super().__init__()
-        self.d, self.alpha = d, alpha
+        self.d, self.alpha, self.scale = d, alpha, rule.scale
+        make = NORMS[norm] if rule.step is None else _unit
         self.before, self.after, self.sum = (
-            NORMS[norm if present else "none"](d, eps=eps) for present in (rule.before, rule.after, rule.sum)
+            make(d, eps=eps) if present else nn.Identity() for present in (rule.before, rule.after, rule.sum)
         )
         self.branch = branch
+        # as for HeadGain: stored in units in which Adam's steps are the authors'
+        self.steps = None if rule.step is None else nn.Parameter(torch.full((d,), d**-0.5))
+        self.unit = None if rule.step is None else rule.step * d**0.5
+
+    @property
+    def step(self) -> Tensor | float:
+        """How far along its branch the stream goes: 1, or on the sphere ``(d,)``, not negative."""
+        return 1.0 if self.steps is None else (self.unit * self.steps).abs()
 
     def forward(self, x: Stream) -> Stream:
         check_floating("x", x)
         if x.dim() < 2 or x.shape[-1] != self.d:
             raise ValueError(f"x: expected shape (..., length, {self.d}), got {tuple(x.shape)}")
-        return self.sum(self.alpha * x + self.after(self.branch(self.before(x))))
+        added = self.after(self.branch(self.scale * self.before(x) if self.scale != 1 else self.before(x)))
+        if self.steps is not None:
+            return self.sum(x + self.step * (added - x))
+        return self.sum(self.alpha * x + added)
+
+
+def _unit(d: int, eps: float) -> RMSNorm:
+    return RMSNorm(d, eps=eps, elementwise_affine=False)
 
 
 class Block(nn.Module):
@@ -126,8 +124,8 @@ class Block(nn.Module):
     Args:
         d: width of the stream.
         heads: of the attention; they divide ``d``.
-        placement: a key of ``PLACEMENTS``.
-        norm: ``"layer"``, ``"rms"`` or ``"none"``.
+        placement: a key of ``PLACEMENTS``, or the rules of attention and MLP.
+        norm: a key of ``NORMS``; in the heads, RMSNorm stands for those that are no norm.
         hidden: width of the MLP; 4d if None.
         eps: ε of every norm.
         alpha: α, by which both sublayers multiply the stream.  A block does not know its depth: that of ``"deepnorm"``
@@ -149,7 +147,7 @@ class Block(nn.Module):
         self,
         d: int,
         heads: int,
-        placement: str = "pre",
+        placement: str | Pair = "pre",
         norm: str = "layer",
         hidden: int | None = None,
         eps: float = 1e-5,
@@ -159,18 +157,19 @@ class Block(nn.Module):
         beta: float = 1.0,
     ):
         super().__init__()
-        _check(Integral, 1, d=d, heads=heads)
+        check(Integral, 1, d=d, heads=heads)
         hidden = 4 * d if hidden is None else hidden
-        _check(Integral, 1, hidden=hidden)
+        check(Integral, 1, hidden=hidden)
         if d % heads:
             raise ValueError(f"heads: expected a divisor of d = {d}, got {heads}")
-        _check(Real, 0, eps=eps, alpha=alpha, beta=beta)
-        rule = _choose("placement", placement, PLACEMENTS)
-        _choose("norm", norm, NORMS)
-        act = _choose("activation", activation, ACTIVATIONS)
+        check(Real, 0, eps=eps, alpha=alpha, beta=beta)
+        rule, other = placement if isinstance(placement, tuple) else (choose("placement", placement, PLACEMENTS),) * 2
+        choose("norm", norm, NORMS)
+        act = choose("activation", activation, ACTIVATIONS)
         mlp = nn.Sequential(nn.Linear(d, hidden), act(), nn.Linear(hidden, d))
-        self.attention = Sublayer(d, Attention(d, heads, causal), rule, norm, eps, alpha)
-        self.mlp = Sublayer(d, mlp, rule, norm, eps, alpha)
+        attention = Attention(d, heads, causal, _head_norms(rule, d, heads, norm, eps))
+        self.attention = Sublayer(d, attention, rule, norm, eps, alpha * rule.alpha)
+        self.mlp = Sublayer(d, mlp, other, norm, eps, alpha * other.alpha)
         self._initialise(beta)
 
     def _initialise(self, beta: float) -> None:
@@ -185,15 +184,21 @@ class Block(nn.Module):
         return self.mlp(self.attention(x))
 
 
-class Stack(nn.Module):
-    """``layers`` equal blocks and a final norm: ``(..., length, d)`` to the same shape.
+def _head_norms(rule: Placement, d: int, heads: int, norm: str, eps: float) -> dict[str, nn.Module]:
+    if rule.step is not None:  # one gain for queries and keys
+        return dict.fromkeys(rule.heads, HeadGain(d, heads, initial=1.0, scale=d**-0.5))
+    return {letter: HeadNorm(d, heads, centered=norm == "layer", eps=eps) for letter in rule.heads}
 
-    α and β are 1 but for ``"deepnorm"``, where :func:`deepnorm_factors` gives them.
+
+class Stack(nn.Module):
+    """``layers`` blocks and a final norm: ``(..., length, d)`` to the same shape.
+
+    α and β are 1 but for ``"deepnorm"``, where :func:`deepnorm_factors` gives them, and ``"keel"``.
 
     Args:
         layers: how many blocks.
-        final_norm: whether a norm follows the last block; if None, unless the placement leaves one there anyway
-            (``"post"`` and ``"deepnorm"``).
+        placement: a key of ``PLACEMENTS`` or ``DESIGNS``.
+        final_norm: whether a norm follows the last block; if None, unless the last sublayer leaves one there anyway.
 
     The other arguments, and the errors, are those of :class:`Block`; ``final_norm`` or ``layers`` of another type is
     a TypeError too, and ``layers`` below 1 a ValueError.
@@ -213,15 +218,17 @@ class Stack(nn.Module):
         causal: bool = True,
     ):
         super().__init__()
-        _check(Integral, 1, layers=layers)
-        rule = _choose("placement", placement, PLACEMENTS)
+        check(Integral, 1, layers=layers)
+        rules = rules_of(placement, layers)
+        last = rules[-1][1]
         if not isinstance(final_norm, bool | None):
             raise TypeError(f"final_norm: expected True, False or None, got {type(final_norm).__name__}")
-        alpha, beta = deepnorm_factors(layers) if rule.deep else (1.0, 1.0)
-        rest = (placement, norm, hidden, eps, alpha, causal, activation, beta)
-        self.blocks = nn.ModuleList([Block(d, heads, *rest) for _ in range(layers)])
-        ends = not rule.sum if final_norm is None else final_norm
+        alpha, beta = deepnorm_factors(layers) if last.deep else (1.0, 1.0)
+        rest = (norm, hidden, eps, alpha, causal, activation, beta)
+        self.blocks = nn.ModuleList([Block(d, heads, pair, *rest) for pair in rules])
+        ends = not last.sum if final_norm is None else final_norm
         self.d, self.final = d, NORMS[norm if ends else "none"](d, eps=eps)
+        self.on_sphere, self.bounded = last.step is not None, norm in ("dyt", "derf")
 
     def forward(self, x: Stream) -> Stream:
         for block in self.blocks:
@@ -241,10 +248,23 @@ class Stack(nn.Module):
         return streams
 
 
+class Scaled(nn.Module):
+    """A stream times one learned number."""
+
+    def __init__(self, factor: float):
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(factor))
+
+    def forward(self, x: Stream) -> Stream:
+        return self.factor * x
+
+
 class LanguageModel(nn.Module):
     """Token and learned position embeddings, a stack, and a linear head, untied and without bias.
 
-    Maps ids ``(batch, length)`` to logits ``(batch, length, vocabulary)``.
+    Maps ids ``(batch, length)`` to logits ``(batch, length, vocabulary)``.  On the sphere the embedding is brought to
+    length √d, and each logit is multiplied by a learned number, 1/√d at first (nGPT's s_z beside our unit of length).
+    With DyT or Derf for norms the embedding is multiplied by a learned number, √d at first, as their authors do.
 
     Args:
         vocabulary: number of tokens.
@@ -262,14 +282,20 @@ class LanguageModel(nn.Module):
 
     def __init__(self, vocabulary: int, length: int, stack: Stack, scale: float = 0.02):
         super().__init__()
-        _check(Integral, 1, vocabulary=vocabulary, length=length)
-        _check(Real, 0, scale=scale)
+        check(Integral, 1, vocabulary=vocabulary, length=length)
+        check(Real, 0, scale=scale)
         if not isinstance(stack, Stack):
             raise TypeError(f"stack: expected a Stack, got {type(stack).__name__}")
         self.tokens, self.positions = nn.Embedding(vocabulary, stack.d), nn.Embedding(length, stack.d)
         self.stack, self.head = stack, nn.Linear(stack.d, vocabulary, bias=False)
         for module in (self.tokens, self.positions, self.head):
             nn.init.normal_(module.weight, std=scale)
+        self.start = nn.Identity()
+        if stack.on_sphere:
+            self.start = _unit(stack.d, eps=0.0)
+        elif stack.bounded:
+            self.start = Scaled(stack.d**0.5)
+        self.logit_scale = nn.Parameter(torch.full((vocabulary,), stack.d**-0.5)) if stack.on_sphere else None
 
     def forward(self, ids: Ids) -> Logits:
         if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dtype == torch.bool:
@@ -277,19 +303,9 @@ class LanguageModel(nn.Module):
         limit = self.positions.num_embeddings
         if ids.dim() != 2 or ids.shape[1] > limit:
             raise ValueError(f"ids: expected shape (batch, length) with length at most {limit}, got {tuple(ids.shape)}")
-        return self.head(self.stack(self.tokens(ids) + self.positions.weight[: ids.shape[1]]))
+        logits = self.head(self.stack(self.embed(ids)))
+        return logits if self.logit_scale is None else logits * self.logit_scale
 
-
-def _check(kind: type, least: int, **values: float) -> None:
-    for name, value in values.items():
-        if not isinstance(value, kind) or isinstance(value, bool):
-            expected = "an integer" if kind is Integral else "a number"
-            raise TypeError(f"{name}: expected {expected}, got {type(value).__name__}")
-        if not least <= value < math.inf:
-            raise ValueError(f"{name}: expected a finite number >= {least}, got {value}")
-
-
-def _choose(argument: str, name: str, known: dict):
-    if not isinstance(name, str) or name not in known:
-        raise ValueError(f"{argument}: expected one of {', '.join(map(repr, known))}, got {name!r}")
-    return known[name]
+    def embed(self, ids: Ids) -> Stream:
+        """The stream as it starts, ``(batch, length, d)``."""
+        return self.start(self.tokens(ids) + self.positions.weight[: ids.shape[1]])

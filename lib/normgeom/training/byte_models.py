@@ -71,7 +71,7 @@ def train_bytes(
 @torch.no_grad()
 def varying_share(model: LanguageModel, ids: Ids) -> float:
     """The share of the final stream's mean square that differs from token to token; the rest is one vector for all."""
-    x = model.stack(_embedded(model, ids)).flatten(0, 1)
+    x = model.stack(model.embed(ids)).flatten(0, 1)
     return 1 - float(x.mean(0).square().sum() / x.square().sum(-1).mean())
 
 
@@ -91,7 +91,7 @@ def block_table(model: LanguageModel, ids: Ids) -> pd.DataFrame:
         length of what it changes over that of the stream before; ``cosine``, of the two, mean over positions; ``more``,
         the loss in nats a token without this block, less that of the whole model.
     """
-    streams, whole = model.stack.streams(_embedded(model, ids))[::2], next_token_loss(model, ids)
+    streams, whole = model.stack.streams(model.embed(ids))[::2], next_token_loss(model, ids)
     rows = []
     for block, (x, y) in enumerate(itertools.pairwise(streams)):
         less = copy.deepcopy(model)
@@ -108,6 +108,26 @@ def block_table(model: LanguageModel, ids: Ids) -> pd.DataFrame:
 
 
 @torch.no_grad()
+def last_update(model: LanguageModel, ids: Ids) -> float:
+    """The mean length of what the last block changes, over that of the stream before it."""
+    streams = model.stack.streams(model.embed(ids))
+    x, y = streams[-3], streams[-1]
+    return float((y - x).norm(dim=-1).mean() / x.norm(dim=-1).mean())
+
+
+@torch.no_grad()
+def largest_score(model: LanguageModel, ids: Ids) -> float:
+    """The largest absolute value of which attention takes a softmax, in any block, head and position; NaN if one is."""
+    x, largest = model.embed(ids), torch.tensor(0.0)
+    for block in model.stack.blocks:
+        sublayer = block.attention
+        scores = sublayer.branch.scores(sublayer.scale * sublayer.before(x))
+        largest = torch.maximum(largest, scores[~scores.isneginf()].abs().max())
+        x = block(x)
+    return float(largest)
+
+
+@torch.no_grad()
 def loss_without_norms(model: LanguageModel, ids: Ids) -> float:
     """The loss in nats a token of a model with all its norms taken out; the model stays as it is."""
     bare = copy.deepcopy(model)
@@ -115,7 +135,3 @@ def loss_without_norms(model: LanguageModel, ids: Ids) -> float:
     for sublayer in bare.stack.sublayers:
         sublayer.before, sublayer.after, sublayer.sum = (nn.Identity() for _ in range(3))
     return float(next_token_loss(bare, ids))
-
-
-def _embedded(model: LanguageModel, ids: Ids) -> Tensor:
-    return model.tokens(ids) + model.positions.weight[: ids.shape[1]]

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def fit(model: nn.Module, batches: Iterable[Tensor], learning_rate: float, warmup: int = 0) -> list[float]:
+def fit(
+    model: nn.Module,
+    batches: Iterable[Tensor],
+    learning_rate: float,
+    warmup: int = 0,
+    after: Callable[[nn.Module], object] = lambda model: None,
+) -> list[float]:
     """Train on each batch once with Adam (β = 0.9, 0.98), without weight decay or clipping.
 
     Args:
         model: ids ``(batch, length)`` to logits ``(batch, length, vocabulary)``; trained in place.
         batches: token ids ``(batch, length)``.
         learning_rate: after ``warmup`` updates, which climb to it in equal steps.
+        after: called with the model after every update.
 
     Returns:
         the loss of each batch before its update, in nats a token.  Once it is not finite, training ends, and the rest
@@ -41,6 +48,7 @@ def fit(model: nn.Module, batches: Iterable[Tensor], learning_rate: float, warmu
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        after(model)
         losses.append(float(loss.detach()))
     return losses
 

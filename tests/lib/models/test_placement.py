@@ -381,7 +381,11 @@ BAD = {
     "fractional width": (dict(hidden=1.5), TypeError, "hidden: expected an integer"),
     "unknown placement": (dict(placement="peri"), ValueError, "placement: expected one of 'pre', 'post', 'sandwich'"),
     "placement is no name": (dict(placement=["pre"]), ValueError, "placement: expected one of"),
-    "unknown norm": (dict(norm="batch"), ValueError, "norm: expected one of 'layer', 'rms', 'none', got 'batch'"),
+    "unknown norm": (
+        dict(norm="batch"),
+        ValueError,
+        "norm: expected one of 'layer', 'rms', 'none', 'dyt', 'derf', got 'batch'",
+    ),
     "unknown activation": (dict(activation="swish"), ValueError, "activation: expected one of 'gelu', 'relu'"),
     "negative ε": (dict(eps=-1e-5), ValueError, "eps: expected"),
     "negative ε of no norm": (dict(eps=-1e-5, norm="none"), ValueError, "eps: expected"),

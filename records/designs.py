@@ -1,0 +1,105 @@
+"""What has taken LayerNorm's place, trained alike: design × depth × learning rate × warm-up × seed."""
+
+import math
+from itertools import islice
+from pathlib import Path
+
+import click
+import pandas as pd
+import torch
+from normgeom.models.placement import LanguageModel, Stack
+from normgeom.models.sphere import normalise_weights
+from normgeom.records import FOLDER, record
+from normgeom.text.tokens import random_windows
+from normgeom.training.byte_models import largest_score, last_update
+from normgeom.training.fitting import fit, next_token_loss
+
+from records.placement import BATCH, HEADS, LAST, LENGTH, WIDTH, curves, text
+
+# Name → placement and norm.
+DESIGNS = {
+    "pre": ("pre", "layer"),
+    "pre-rms": ("pre", "rms"),
+    "post": ("post", "layer"),
+    "deepnorm": ("deepnorm", "layer"),
+    "sandwich": ("sandwich", "layer"),
+    "branch-out": ("branch-out", "layer"),
+    "mix": ("mix", "layer"),
+    "hybrid": ("hybrid", "layer"),
+    "scaled": ("scaled", "layer"),
+    "keel": ("keel", "layer"),
+    "qk": ("qk", "layer"),
+    "sphere": ("sphere", "layer"),
+    "dyt": ("pre", "dyt"),
+    "derf": ("pre", "derf"),
+    "none": ("pre", "none"),
+}
+RATES, WARMUPS, PROBED = (3e-4, 1e-3, 3e-3, 1e-2), (0, 100), 64
+# One seed of everything, three of the shallowest; then five where a design is at its best.
+GRIDS = (
+    dict(design=tuple(DESIGNS), layers=(6, 18, 24), rate=RATES, warmup=WARMUPS, seed=(0,)),
+    dict(design=tuple(DESIGNS), layers=(6,), rate=RATES, warmup=WARMUPS, seed=(1, 2)),
+)
+SEEDS = (0, 1, 2, 3, 4)
+MEASURED = ("loss", "held_out", "score", "update")
+CELL = ["design", "layers", "warmup"]
+
+
+def run(design: str, layers: int, rate: float, warmup: int, seed: int, steps: int) -> list[float]:
+    """Of one training run what :data:`MEASURED` names; its text and batches depend on the seed alone."""
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    placement, norm = DESIGNS[design]
+    model = LanguageModel(256, LENGTH, Stack(WIDTH, HEADS, layers, placement, norm), scale=1 / math.sqrt(WIDTH))
+    settle = normalise_weights if model.stack.on_sphere else lambda model: model
+    losses = fit(settle(model), islice(random_windows(text(), LENGTH, BATCH, seed), steps), rate, warmup, settle)
+    probe = next(random_windows(text(), LENGTH, PROBED, seed + 1000))
+    with torch.no_grad():
+        held_out = float(next_token_loss(model, probe))
+    return [sum(losses[-LAST:]) / LAST, held_out, largest_score(model, probe), last_update(model, probe)]
+
+
+def runs(grids: tuple[dict, ...], steps: int, kept: Path, processes: int) -> pd.DataFrame:
+    """A row a run of the grids and of five seeds at each cell's best rate, by the seeds that all of its rates have."""
+    tables = [curves(grid, steps, kept, processes, run) for grid in grids]
+    first = pd.concat(tables, ignore_index=True)
+    loss = first.losses.map(lambda measured: measured[0]).fillna(math.inf)
+    mean = first.assign(loss=loss).groupby([*CELL, "rate"], sort=False).loss.mean()
+    best = mean.groupby(level=CELL, sort=False).idxmin()
+    for design, layers, warmup, rate in best:
+        cell = dict(design=(design,), layers=(layers,), rate=(rate,), warmup=(warmup,), seed=SEEDS)
+        tables.append(curves(cell, steps, kept, processes, run))
+    every = pd.concat(tables, ignore_index=True).drop_duplicates([*CELL, "rate", "seed"], ignore_index=True)
+    measured = pd.DataFrame(every.losses.tolist(), columns=MEASURED)
+    return pd.concat([every.drop(columns="losses"), measured], axis=1)
+
+
+WHAT = (
+    "Of each design, number of blocks, learning rate, length of warm-up and seed, after {} updates: loss in nats a "
+    f"byte, mean of the last {LAST} updates, and on {PROBED} windows that it was not trained on; there too the largest "
+    "absolute score before the softmax of attention, and the mean length of what the last block changes over that of "
+    "the stream before it. Empty where it was not a number."
+)
+
+
+@click.command()
+@click.option("--steps", default=200, help="Updates of each run.")
+@click.option("--processes", default=2, help="Runs at a time.")
+@click.option("--folder", default=FOLDER, type=click.Path(path_type=Path), help="Where the record goes.")
+@click.option("--kept", default="_build/designs.jsonl", type=click.Path(path_type=Path), help="Finished runs.")
+def main(steps: int, processes: int, folder: Path, kept: Path) -> None:
+    """Write the record of designs; an interrupted run goes on where it stopped."""
+    table = runs(GRIDS, steps, kept, processes)
+    record(
+        "designs-training",
+        table,
+        WHAT.format(steps),
+        folder,
+        model=f"byte language model, {WIDTH} wide, {HEADS} heads, LayerNorm where nothing else is said, Xavier-normal "
+        "matrices, embeddings and head of standard deviation 1/√d; on the sphere rows or columns of length 1",
+        corpus="the standard library's documentation strings (corpus stdlib), "
+        f"batches of {BATCH} windows of {LENGTH - 1} predicted bytes",
+        optimizer="Adam, β = 0.9 and 0.98, no decay, no clipping, linear warm-up, then constant",
+        seeds="three of 6 blocks and one of 18 and 24 at every rate; five at the rate of the lowest mean loss of each "
+        "design, depth and warm-up: of weights and batches",
+    )
