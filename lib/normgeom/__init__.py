@@ -16,17 +16,23 @@ if TYPE_CHECKING:  # for editors and type checkers, which cannot follow __getatt
     from normgeom.geometry.uniform import angle, project_out, uniform_vector
     from normgeom.models.sites import NormSite, find_norms
     from normgeom.models.watch import watch
+    from normgeom.norms.elementwise import Derf, DyT, derf, dyt
     from normgeom.norms.functions import LayerNorm, RMSNorm, layer_norm, layer_norm_steps, rms_norm
+    from normgeom.norms.heads import HeadNorm, head_norm
     from normgeom.records import recorded
     from normgeom.surgery.ablation import drop_mean_subtraction
     from normgeom.surgery.converted import load_converted
+    from normgeom.surgery.freezing import freeze_norms
     from normgeom.surgery.surgery import center_writers, fold_norms, to_rms_norm
     from normgeom.survey.survey import Survey
     from normgeom.training.twins import twins
     from normgeom.view.explore import explore
 
 __all__ = [
+    "Derf",
+    "DyT",
     "Ellipsoid",
+    "HeadNorm",
     "Interval",
     "LayerNorm",
     "NormJacobian",
@@ -36,11 +42,15 @@ __all__ = [
     "angle",
     "center_writers",
     "check_parameters",
+    "derf",
     "drop_mean_subtraction",
+    "dyt",
     "exercises",
     "explore",
     "find_norms",
     "fold_norms",
+    "freeze_norms",
+    "head_norm",
     "layer_norm",
     "layer_norm_steps",
     "load_converted",
@@ -62,10 +72,13 @@ _HOMES = {
     "geometry.uniform": ("angle", "project_out", "uniform_vector"),
     "models.sites": ("NormSite", "find_norms"),
     "models.watch": ("watch",),
+    "norms.elementwise": ("Derf", "DyT", "derf", "dyt"),
     "norms.functions": ("LayerNorm", "RMSNorm", "layer_norm", "layer_norm_steps", "rms_norm"),
+    "norms.heads": ("HeadNorm", "head_norm"),
     "records": ("recorded",),
     "surgery.ablation": ("drop_mean_subtraction",),
     "surgery.converted": ("load_converted",),
+    "surgery.freezing": ("freeze_norms",),
     "surgery.surgery": ("center_writers", "fold_norms", "to_rms_norm"),
     "survey.survey": ("Survey",),
     "training.twins": ("twins",),

@@ -20,7 +20,7 @@ class Uncentered(nn.Module):
 
     def __init__(self, site: NormSite):
         super().__init__()
-        self.weight, self.bias = (_acting(site, name) for name in ("weight", "bias"))
+        self.weight, self.bias = (acting(site, name) for name in ("weight", "bias"))
         self.eps, self.axis = site.eps, site.axis
 
     def forward(self, x: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def _layer_norms(model: nn.Module, sites: Iterable[str | NormSite] | None) -> li
     return chosen
 
 
-def _acting(site: NormSite, name: str) -> nn.Parameter:
+def acting(site: NormSite, name: str) -> nn.Parameter:
     """The module's own parameter where this is what acts; else, as for a gain of ``1 + weight``, what was found."""
     found, own = getattr(site, name), getattr(site.module, name, None)
     same_shape = isinstance(own, nn.Parameter) and own.shape == found.shape

@@ -1,0 +1,139 @@
+"""Take the division out of a model's norms: each divides by a constant, and is affine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from normgeom.models.calls import evaluating, forward
+from normgeom.models.modules import replace_module
+from normgeom.models.sites import NormSite, find_norms
+from normgeom.models.watch import watch
+from normgeom.norms.formula import center, widen
+from normgeom.surgery.ablation import acting
+from normgeom.surgery.flow import check_present
+from normgeom.surgery.surgery import Change, apply
+from normgeom.survey.padding import STREAMS, mask_of
+
+
+class FrozenNorm(nn.Module):
+    r"""A norm with a constant for its scale, :math:`\gamma\odot\Pi x/\bar s+\beta` (eq-frozen-norm): affine in x.
+
+    Attributes:
+        weight, bias: γ and β as they acted, parameters.
+        scale: :math:`\bar s`, of one entry, a buffer: it is saved, and not trained.
+        centered: whether the mean is subtracted; without, :math:`\gamma\odot x/\bar s+\beta`.
+    """
+
+    def __init__(self, site: NormSite, scale: float):
+        super().__init__()
+        self.weight, self.bias = (acting(site, name) for name in ("weight", "bias"))
+        self.register_buffer("scale", torch.tensor(scale, dtype=torch.float64, device=self.weight.device))
+        self.centered, self.axis = site.kind == "layer", site.axis
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As the norm, whose shapes and dtypes it takes."""
+        wide = widen(x.movedim(self.axis, -1))
+        wide = center(wide) if self.centered else wide
+        y = wide / self.scale.to(wide.dtype) * self.weight.to(wide.dtype) + self.bias.to(wide.dtype)
+        return y.movedim(-1, self.axis).to(x.dtype)
+
+
+def freeze_norms(
+    model: nn.Module,
+    batches: Iterable[Tensor | Mapping],
+    sites: Iterable[str | NormSite] | None = None,
+    dry_run: bool = False,
+) -> nn.Module | list[Change]:
+    r"""Make norms divide by the mean of their scales on a text: :math:`\gamma\odot\Pi x/\bar s+\beta` (eq-frozen-norm).
+
+    At a vector whose own scale is s the output less β comes out as :math:`s/\bar s` of what it was, whatever the gain
+    (prop-freezing-error); where every scale is :math:`\bar s` nothing changes.  γ, β and the subtraction of the mean
+    stay as they were.  There is no way back; work on a ``copy.deepcopy``.
+
+    Args:
+        model: any whose norms :func:`normgeom.find_norms` finds.  Changed in place; run in evaluation mode.
+        batches: what it is measured on: token ids, or mappings passed as ``model(**batch)``, whose padding does not
+            count.  Where tokens are told apart, the first of a text does not count either: its scale is often many
+            times the others' (claim-massive).
+        sites: names, or what :func:`normgeom.find_norms` found; all norms by default.
+        dry_run: change nothing and list what would be changed, each with its scale.
+
+    Returns:
+        the model, or the list of ``Change``.
+
+    Raises:
+        ValueError: a site is no norm of this model, or is frozen already; none is left; a norm saw no vector that
+            counts, or scales that are not finite, or all 0; parameters on the meta device or on several.  Nothing has
+            been changed then.
+    """
+    check_present(model)
+    batches = iter(batches)
+    first = next(batches, None)
+    if first is None:
+        raise ValueError("batches: expected at least one, got none")
+    chosen = _norms(model, first, sites)
+    sums = {site.name: torch.zeros(2, dtype=torch.float64) for site in chosen}
+    with torch.no_grad(), evaluating(model):
+        while first is not None:
+            with watch(model, chosen, partial(_add, sums, first)):
+                forward(model, first)
+            first = next(batches, None)
+    changes = []
+    for site in chosen:
+        total, count = sums[site.name].tolist()
+        if not count:
+            raise ValueError(f"batches: {site.name} saw no vector that counts; expected texts of two tokens at least")
+        if not 0 < total < float("inf"):
+            raise ValueError(
+                f"batches: the scales at {site.name} add up to {total}; expected a positive, finite number"
+            )
+        frozen = partial(FrozenNorm, site, total / count)
+        words = f"divides by {total / count:.4g}"
+        changes.append(
+            Change(site.name, words, lambda site=site, make=frozen: replace_module(model, site.module, make()))
+        )
+    return apply(model, changes, dry_run)
+
+
+def scales(site: NormSite, x: Tensor) -> Tensor:
+    """s of each vector of a norm's input as :func:`normgeom.watch` gives it, ``(...,)``, float64."""
+    x = x.double()
+    return ((center(x) if site.kind == "layer" else x).square().mean(-1) + site.eps).sqrt()
+
+
+def counted(site: NormSite, batch: Tensor | Mapping, x: Tensor) -> Tensor:
+    """Which vectors of a norm's input count, ``(...,)``: no padding, and not the first token of a text."""
+    lead = x.shape[:-1]
+    keep = torch.ones(lead, dtype=torch.bool)
+    if site.token_axis is None:
+        return keep
+    keep.narrow(site.token_axis, 0, 1).fill_(False)
+    for stream in STREAMS:
+        mask = mask_of(batch, stream)
+        mask = mask if mask is None or site.token_axis else mask.mT
+        if mask is not None and mask.shape == lead[:2]:
+            return keep & mask.view(*mask.shape, *(1 for _ in lead[2:]))
+    return keep
+
+
+def _add(sums: dict[str, Tensor], batch: Tensor | Mapping, site: NormSite, x: Tensor, _y: Tensor) -> None:
+    kept = scales(site, x).cpu()[counted(site, batch, x)]
+    sums[site.name] += torch.tensor([float(kept.sum()), kept.numel()], dtype=torch.float64)
+
+
+def _norms(model: nn.Module, batch: Tensor | Mapping, sites: Iterable[str | NormSite] | None) -> list[NormSite]:
+    found = {site.name: site for site in find_norms(model, batch)}
+    names = list(found) if sites is None else [getattr(site, "name", site) for site in sites]
+    modules = dict(model.named_modules())
+    for name in names:
+        if isinstance(modules.get(name), FrozenNorm):
+            raise ValueError(f"sites: {name} is frozen already")
+        if name not in found:
+            raise ValueError(f"sites: expected norms of this {type(model).__name__}, got {name!r}")
+    if not names:
+        raise ValueError(f"model: expected one with norms, this {type(model).__name__} runs none, or all are frozen")
+    return [found[name] for name in dict.fromkeys(names)]
