@@ -1,0 +1,74 @@
+"""Norms taken out of a trained network: each alone, all at once, and one at a time with a little training."""
+
+import copy
+from pathlib import Path
+
+import click
+import pandas as pd
+import torch
+from normgeom.records import FOLDER, record
+from normgeom.surgery.freezing import freeze_norms
+from normgeom.surgery.typed import recorded_twins
+from normgeom.text.tokens import random_windows, windows
+from normgeom.training.removal import removal_order, remove_norms
+from normgeom.training.stages import held_out_loss
+
+from records.placement import text
+
+LENGTH, BATCH, RATE, GAP, SETTLE, SEEDS, APART = 128, 32, 1e-3, 50, 300, (0, 1, 2, 3, 4), 16384
+
+
+@click.command()
+@click.option("--gap", default=GAP, help="Updates after each norm.")
+@click.option("--settle", default=SETTLE, help="Updates after the last one.")
+@click.option("--folder", default=FOLDER, type=click.Path(path_type=Path), help="Where the records go.")
+def main(gap: int, settle: int, folder: Path) -> None:
+    """Write the records of norms taken out of the pages' network with LayerNorm."""
+    torch.set_num_threads(1)
+    model = recorded_twins()["layer"]
+    ids = text()
+    training, held_out = ids[:-APART], windows(ids[-APART:], LENGTH, BATCH)
+    order = removal_order(model, held_out[0])
+    about = dict(
+        model="the pages' GPT-2 with LayerNorm (record twins): 4 layers, 64 wide, 3000 updates",
+        corpus=f"the standard library's documentation strings (corpus stdlib); losses on the last {APART} bytes, "
+        "which its training has not seen",
+    )
+
+    alone = []
+    measure = next(random_windows(training, LENGTH, BATCH, 0))
+    for chosen in (*([name] for name in order), order):
+        frozen = freeze_norms(copy.deepcopy(model), [measure], chosen)
+        scale = float(frozen.get_submodule(chosen[0]).scale) if len(chosen) == 1 else float("nan")
+        alone.append(
+            dict(site=chosen[0] if len(chosen) == 1 else "all", scale=scale, loss=held_out_loss(frozen, held_out))
+        )
+    alone.append(dict(site="none", scale=float("nan"), loss=held_out_loss(model, held_out)))
+    record(
+        "removal-alone",
+        pd.DataFrame(alone),
+        "Loss in nats a byte of the network with one norm frozen to its mean scale, with all, and with none; and that "
+        "scale.",
+        folder,
+        **about,
+        seeds="0: of the text that scales are measured on",
+    )
+
+    runs = []
+    for seed in SEEDS:
+        for arm, sites, rest in (("removed", order, settle), ("kept", [], settle + gap * len(order))):
+            other = copy.deepcopy(model)
+            batches = random_windows(training, LENGTH, BATCH, seed + 1)
+            table = remove_norms(other, batches, held_out, RATE, gap, rest, sites)
+            runs.append(table.assign(arm=arm, seed=seed))
+    record(
+        "removal-training",
+        pd.concat(runs, ignore_index=True),
+        f"Loss in nats a byte of the network while its norms are frozen one by one, {gap} updates after each and "
+        f"{settle} after the last (removed); and after as many updates with all its norms (kept).",
+        folder,
+        **about,
+        optimizer=f"AdamW, β = 0.9 and 0.95, rate {RATE:g}, no decay, gradients clipped to length 1, batches of "
+        f"{BATCH} windows of {LENGTH} bytes",
+        seeds=f"{', '.join(map(str, SEEDS))}: of the batches",
+    )
