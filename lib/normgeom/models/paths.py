@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class Step(NamedTuple):
-    r"""One sublayer at work, :math:`N_s(\alpha x+N_a(f(N_b(x))))` (eq-sublayer); tensors of shape ``(..., length, d)``.
+    r"""One sublayer at work, :math:`N_s(\alpha x+N_a(f(\lambda N_b(x))))` (eq-any-sublayer); tensors of shape ``(..., length, d)``.
 
     Attributes:
         sublayer: whose numbers these are.
         stream: x, what it finds.
-        read: :math:`N_b(x)`, the input of its branch f.
+        read: :math:`\lambda N_b(x)`, the input of its branch f.
         computed: what f makes of that.
         added: :math:`N_a` of that, what is added to the stream.
         sum: :math:`\alpha x` and that, before :math:`N_s`.
@@ -50,10 +50,10 @@ def unroll(stack: Stack, x: Stream) -> list[Step]:
         raise ValueError(f"x: expected shape (..., length, {stack.d}), got {tuple(x.shape)}")
     found = []
     for sublayer in stack.sublayers:
-        read = sublayer.before(x)
+        read = sublayer.read(x)
         computed = sublayer.branch(read)
         added = sublayer.after(computed)
-        found.append(Step(sublayer, x, read, computed, added, sublayer.alpha * x + added))
+        found.append(Step(sublayer, x, read, computed, added, sublayer.joined(x, added)))
         x = sublayer.sum(found[-1].sum)
     return found
 

@@ -104,10 +104,15 @@ class Sublayer(nn.Module):
         check_floating("x", x)
         if x.dim() < 2 or x.shape[-1] != self.d:
             raise ValueError(f"x: expected shape (..., length, {self.d}), got {tuple(x.shape)}")
-        added = self.after(self.branch(self.scale * self.before(x) if self.scale != 1 else self.before(x)))
-        if self.steps is not None:
-            return self.sum(x + self.step * (added - x))
-        return self.sum(self.alpha * x + added)
+        return self.sum(self.joined(x, self.after(self.branch(self.read(x)))))
+
+    def read(self, x: Stream) -> Stream:
+        """What the branch is given."""
+        return self.before(x) if self.scale == 1 else self.scale * self.before(x)
+
+    def joined(self, x: Stream, added: Stream) -> Stream:
+        """The stream and what is added to it, before the norm on the sum."""
+        return self.alpha * x + added if self.steps is None else x + self.step * (added - x)
 
 
 def _unit(d: int, eps: float) -> RMSNorm:

@@ -121,7 +121,7 @@ def largest_score(model: LanguageModel, ids: Ids) -> float:
     x, largest = model.embed(ids), torch.tensor(0.0)
     for block in model.stack.blocks:
         sublayer = block.attention
-        scores = sublayer.branch.scores(sublayer.scale * sublayer.before(x))
+        scores = sublayer.branch.scores(sublayer.read(x))
         largest = torch.maximum(largest, scores[~scores.isneginf()].abs().max())
         x = block(x)
     return float(largest)

@@ -1,0 +1,370 @@
+"""dyt and derf, entry by entry against Python's own tanh and erf, and modules that are taken for no norm."""
+
+import math
+import re
+
+import normgeom as ng
+import pytest
+import torch
+from norm_checks import close, draw, rounding
+from normgeom.models.sites import other_norms
+from torch import nn
+from torch.func import jacfwd, jacrev, jvp, vmap
+
+# the function under test, Python's of its name, and what that one's derivative is
+TANH = (ng.dyt, math.tanh, lambda u: 1 - math.tanh(u) ** 2)
+ERF = (ng.derf, math.erf, lambda u: 2 / math.sqrt(math.pi) * math.exp(-u * u))
+TORCHS = {math.tanh: torch.tanh, math.erf: torch.erf}
+OTHER = {torch.tanh: torch.erf, torch.erf: torch.tanh}
+BOTH = pytest.mark.parametrize(("function", "scalar", "slope"), [TANH, ERF], ids=["dyt", "derf"])
+MODULES = pytest.mark.parametrize("module", [ng.DyT, ng.Derf], ids=["DyT", "Derf"])
+
+# torch.compile's own imports warn
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+
+
+def drawn(function, rows=6, d=8, dtype=torch.float64):
+    """Arguments by name: entries from where the curve is straight to where it is flat, nothing at its first value."""
+    given = dict(
+        x=draw(rows, d, scale=2.0, dtype=dtype),
+        alpha=draw(seed=1, mean=0.7, scale=0.1, dtype=dtype),
+        shift=draw(seed=2, mean=0.4, scale=0.1, dtype=dtype),
+        weight=draw(d, seed=3, mean=1.5, dtype=dtype),
+        bias=draw(d, seed=4, dtype=dtype),
+    )
+    return given if function is ng.derf else {name: t for name, t in given.items() if name != "shift"}
+
+
+def by_python(scalar, x, alpha, weight=None, bias=None, shift=0.0):
+    """The formula in double precision, one entry at a time."""
+    d = x.shape[-1]
+    gain = [1.0] * d if weight is None else weight.tolist()
+    beta = [0.0] * d if bias is None else bias.tolist()
+    flat = x.double().flatten().tolist()
+    flat = [gain[i % d] * scalar(float(alpha) * v + float(shift)) + beta[i % d] for i, v in enumerate(flat)]
+    return torch.tensor(flat, dtype=torch.float64).view_as(x)
+
+
+def apart(a, b):
+    return float((a.double() - b.double()).abs().max())
+
+
+# values
+
+
+@BOTH
+def test_values_are_pythons(function, scalar, slope):
+    given = drawn(function)
+    expected = by_python(scalar, **given)
+    got = function(**given)
+    assert got.dtype == torch.float64
+    close(got, expected, rounding(expected, torch.float64, terms=0), "values", "Computed in float32?")
+
+
+NEAR_MISSES = {
+    "gain inside": lambda f, x, a, s, w, b: f(a * x * w + s) + b,
+    "bias inside": lambda f, x, a, s, w, b: w * f(a * x + s + b),
+    "bias before the gain": lambda f, x, a, s, w, b: w * (f(a * x + s) + b),
+    "gain one plus weight": lambda f, x, a, s, w, b: (1 + w) * f(a * x + s) + b,
+    "alpha squared": lambda f, x, a, s, w, b: w * f(a * a * x + s) + b,
+    "alpha outside": lambda f, x, a, s, w, b: w * a * f(x + s) + b,
+    "divided by alpha": lambda f, x, a, s, w, b: w * f(x / a + s) + b,
+    "over the root of two, as in GELU": lambda f, x, a, s, w, b: w * f((a * x + s) / math.sqrt(2)) + b,
+    "the other function": lambda f, x, a, s, w, b: w * OTHER[f](a * x + s) + b,
+}
+OF_THE_SHIFT = {
+    "outside": lambda f, x, a, s, w, b: w * (f(a * x) + s) + b,
+    "behind the gain": lambda f, x, a, s, w, b: w * f(a * x) + s + b,
+    "in units of x": lambda f, x, a, s, w, b: w * f(a * (x + s)) + b,
+    "subtracted": lambda f, x, a, s, w, b: w * f(a * x - s) + b,
+    "left out": lambda f, x, a, s, w, b: w * f(a * x) + b,
+}
+
+
+@pytest.mark.parametrize(
+    ("function", "scalar", "wrong"),
+    [
+        pytest.param(function, scalar, wrong, id=f"{function.__name__}-{name}")
+        for function, scalar, _, misses in ((*TANH, NEAR_MISSES), (*ERF, NEAR_MISSES | OF_THE_SHIFT))
+        for name, wrong in misses.items()
+    ],
+)
+def test_a_near_miss_is_far_from_the_values(function, scalar, wrong):
+    given = drawn(function)
+    x, a, s, w, b = (given.get(name, 0.0) for name in ("x", "alpha", "shift", "weight", "bias"))
+    far = apart(wrong(TORCHS[scalar], x, a, s, w, b), by_python(scalar, **given))
+    assert far > 1e-2, "the drawn arguments could not tell the two apart"
+
+
+@BOTH
+def test_without_gain_and_bias(function, scalar, slope):
+    x = draw(6, 8)
+    close(function(x, 0.8), by_python(scalar, x, 0.8), 1e-15, "gain 1, bias 0, shift 0", "Another default?")
+
+
+@BOTH
+def test_a_number_is_a_tensor_of_one_entry(function, scalar, slope):
+    given = drawn(function)
+    once = function(**given)
+    singles = [name for name in ("alpha", "shift") if name in given]
+    for of in (float, lambda t: t.reshape(1), lambda t: t.reshape(1, 1)):
+        assert torch.equal(function(**given | {name: of(given[name]) for name in singles}), once)
+
+
+@BOTH
+def test_leading_axes_are_only_carried_along(function, scalar, slope):
+    given = drawn(function, rows=12)
+    x = given.pop("x")
+    many = function(x.view(2, 3, 2, 8), **given)
+    assert torch.equal(many.view(12, 8), function(x, **given))
+    assert torch.equal(function(x[4], **given), function(x, **given)[4]), "a single vector"
+    assert function(x[:0], **given).shape == (0, 8), "no rows at all"
+
+
+@BOTH
+def test_the_input_stays(function, scalar, slope):
+    given = drawn(function)
+    before = {name: t.clone() for name, t in given.items()}
+    function(**given)
+    assert all(torch.equal(given[name], t) for name, t in before.items()), "in-place arithmetic?"
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_the_result_is_rounded_once(function, scalar, slope, dtype):
+    """It lies between the roundings of the double value moved down and up by what float32 may be wrong."""
+
+    def between(got):
+        return bool(((got >= (true - wide).to(dtype)) & (got <= (true + wide).to(dtype))).all())
+
+    given = drawn(function, rows=64, d=64, dtype=dtype)
+    true = by_python(scalar, **given)
+    wide = rounding(true, torch.float32, terms=0)
+    got = function(**given)
+    assert got.dtype == dtype
+    assert between(got), "arithmetic in the input's dtype, or rounded on the way?"
+    if dtype != torch.float32:
+        f = TORCHS[scalar]
+        x, a, s, w, b = (
+            given.get(name, torch.zeros((), dtype=dtype)) for name in ("x", "alpha", "shift", "weight", "bias")
+        )
+        twice = f(a.float() * x.float() + s.float()).to(dtype).float() * w.float() + b.float()
+        assert not between(twice.to(dtype)), "the test could not tell two roundings from one"
+        assert not between(f(a * x + s) * w + b), "the test could not tell arithmetic in 16 bits"
+
+
+@BOTH
+def test_the_dtype_is_that_of_x(function, scalar, slope):
+    """Parameters in single precision beside inputs of half, as under autocast; and the other way round."""
+    single, half = drawn(function), torch.float16
+    for of_x, of_rest in ((half, torch.float32), (torch.float32, torch.bfloat16), (torch.float64, torch.float32)):
+        given = {name: t.to(of_x if name == "x" else of_rest) for name, t in single.items()}
+        got, expected = function(**given), by_python(scalar, **given)
+        assert got.dtype == of_x
+        close(got, expected, rounding(expected, of_x, terms=0), f"{of_rest} beside {of_x}", "Rounded to the other's?")
+
+
+@BOTH
+def test_far_out_it_is_flat_and_finite(function, scalar, slope):
+    x = torch.tensor([[-torch.inf, -3e38, 0.0, 3e38, torch.inf]])
+    assert function(x, 2.0).tolist() == [[-1.0, -1.0, 0.0, 1.0, 1.0]]
+    assert function(torch.full((1, 2), torch.nan), 2.0).isnan().all(), "a NaN is not hidden"
+
+
+# derivatives
+
+
+@BOTH
+def test_gradcheck(function, scalar, slope):
+    given = drawn(function, rows=2, d=3)
+    inputs = [t.requires_grad_() for t in given.values()]
+    assert torch.autograd.gradcheck(
+        lambda *a: function(**dict(zip(given, a, strict=True))), inputs, check_forward_ad=True, check_batched_grad=True
+    )
+
+
+@BOTH
+def test_gradgradcheck(function, scalar, slope):
+    given = drawn(function, rows=2, d=3)
+    inputs = [t.requires_grad_() for t in given.values()]
+    assert torch.autograd.gradgradcheck(
+        lambda *a: function(**dict(zip(given, a, strict=True))), inputs, check_fwd_over_rev=True
+    )
+
+
+@BOTH
+@pytest.mark.parametrize("derive", [jacrev, jacfwd], ids=["jacrev", "jacfwd"])
+def test_the_jacobian_is_diagonal(function, scalar, slope, derive):
+    """γ α f'(αx + s) on the diagonal and nothing, not even rounding, beside it: entries do not see each other."""
+    given = drawn(function, rows=1)
+    x, rest = given.pop("x")[0], given
+    got = derive(lambda t: function(t, **rest))(x)
+    at = [slope(float(rest["alpha"]) * v + float(rest.get("shift", 0.0))) for v in x.tolist()]
+    diagonal = rest["weight"] * rest["alpha"] * torch.tensor(at, dtype=torch.float64)
+    # 1 - tanh² loses digits where tanh is near 1, so that the bound is one of the largest entry's size
+    close(got.diagonal(), diagonal, 1e-14, "the diagonal", "α or γ forgotten? The slope at x for that at αx + s?")
+    assert torch.equal(got, torch.diag(got.diagonal())), "one entry's output changes with another's input"
+    without = rest["weight"] * torch.tensor(at, dtype=torch.float64)
+    assert apart(got.diagonal(), without) > 1e-2, "the test could not tell that α is missing"
+
+
+@BOTH
+def test_jvp_along_every_argument_at_once(function, scalar, slope):
+    given = drawn(function)
+    along = {name: draw(*t.shape, seed=20 + i) for i, (name, t) in enumerate(given.items())}
+    names = list(given)
+    _, got = jvp(lambda *a: function(**dict(zip(names, a, strict=True))), tuple(given.values()), tuple(along.values()))
+    u = given["alpha"] * given["x"] + given.get("shift", 0.0)
+    value, rate = (
+        torch.tensor([f(v) for v in u.flatten().tolist()], dtype=torch.float64).view_as(u) for f in (scalar, slope)
+    )
+    inner = along["alpha"] * given["x"] + given["alpha"] * along["x"] + along.get("shift", 0.0)
+    expected = given["weight"] * rate * inner + along["weight"] * value + along["bias"]
+    close(got, expected, 1e-13, "jvp", "The product rule with a factor missing?")
+
+
+@BOTH
+def test_vmap_over_every_argument(function, scalar, slope):
+    """Five layers at once, each with an α, shift, gain and bias of its own."""
+    given = drawn(function)
+    many = {name: torch.stack([t + 0.1 * k for k in range(5)]) for name, t in given.items()}
+    got = vmap(lambda *a: function(**dict(zip(many, a, strict=True))))(*many.values())
+    expected = torch.stack([by_python(scalar, **{name: t[k] for name, t in many.items()}) for k in range(5)])
+    close(got, expected, rounding(expected, torch.float64, terms=0), "vmap", "An axis counted from the front?")
+
+
+@BOTH
+def test_compiled_it_is_one_graph_and_the_same(function, scalar, slope):
+    torch._dynamo.reset()
+    fast = torch.compile(function, fullgraph=True, backend="aot_eager")
+    results = []
+    for run in (fast, function):
+        given = {name: t.requires_grad_() for name, t in drawn(function, dtype=torch.float32).items()}
+        y = run(**given)
+        results.append((y, *torch.autograd.grad(y, list(given.values()), draw(6, 8, seed=9, dtype=torch.float32))))
+    for got, expected in zip(*results, strict=True):
+        assert torch.equal(got, expected)
+    x = draw(6, 8, dtype=torch.bfloat16)
+    assert torch.equal(fast(x, 0.7), function(x, 0.7)), "with numbers"
+
+
+# what is wrong with an argument
+
+X, W, INT = torch.zeros(2, 3), torch.ones(3), torch.ones(3, dtype=torch.int64)
+CASES = {
+    "x is a list": (dict(x=[1.0]), TypeError, "x: expected a floating-point tensor, got list"),
+    "x is integer": (dict(x=INT), TypeError, "x: expected a floating-point dtype, got torch.int64"),
+    "x is a scalar": (dict(x=torch.tensor(1.0)), ValueError, "x: expected shape (..., d) with d >= 1, got ()"),
+    "x has no features": (dict(x=torch.zeros(4, 0)), ValueError, "x: expected shape (..., d) with d >= 1, got (4, 0)"),
+    "weight is a number": (dict(weight=1.0), TypeError, "weight: expected a floating-point tensor, got float"),
+    "weight is integer": (dict(weight=INT), TypeError, "weight: expected a floating-point dtype, got torch.int64"),
+    "weight is too long": (
+        dict(weight=torch.ones(4)),
+        ValueError,
+        "weight: expected shape (3,), the last dimension of x, got (4,)",
+    ),
+    "weight would broadcast": (
+        dict(weight=torch.ones(1)),
+        ValueError,
+        "weight: expected shape (3,), the last dimension of x, got (1,)",
+    ),
+    "bias is a scalar": (
+        dict(bias=torch.tensor(0.0)),
+        ValueError,
+        "bias: expected shape (3,), the last dimension of x, got ()",
+    ),
+    "bias is integer": (dict(bias=INT), TypeError, "bias: expected a floating-point dtype, got torch.int64"),
+    "alpha is None": (dict(alpha=None), TypeError, "alpha: expected a floating-point tensor, got NoneType"),
+    "alpha is text": (dict(alpha="0.5"), TypeError, "alpha: expected a floating-point tensor, got str"),
+    "alpha is a truth value": (dict(alpha=True), TypeError, "alpha: expected a floating-point tensor, got bool"),
+    "alpha is complex": (dict(alpha=0.5j), TypeError, "alpha: expected a floating-point tensor, got complex"),
+    "alpha is integer": (dict(alpha=INT[:1]), TypeError, "alpha: expected a floating-point dtype, got torch.int64"),
+    "alpha for each entry": (dict(alpha=W), ValueError, "alpha: expected one entry, got shape (3,)"),
+    "alpha of none": (dict(alpha=W[:0]), ValueError, "alpha: expected one entry, got shape (0,)"),
+}
+SHIFTS = {
+    "shift is None": (dict(shift=None), TypeError, "shift: expected a floating-point tensor, got NoneType"),
+    "shift is integer": (dict(shift=INT[:1]), TypeError, "shift: expected a floating-point dtype, got torch.int64"),
+    "shift for each entry": (dict(shift=W), ValueError, "shift: expected one entry, got shape (3,)"),
+}
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "error", "message"),
+    [
+        pytest.param(function, *case, id=f"{function.__name__}-{name}")
+        for function, cases in ((ng.dyt, CASES), (ng.derf, CASES | SHIFTS))
+        for name, case in cases.items()
+    ],
+)
+def test_bad_input_is_named(function, given, error, message):
+    with pytest.raises(error, match="^" + re.escape(message)):
+        function(**{"x": X, "alpha": 0.5, **given})
+
+
+def test_the_shift_is_derfs_alone():
+    with pytest.raises(TypeError, match="shift"):
+        ng.dyt(X, 0.5, shift=1.0)
+
+
+@MODULES
+def test_a_wrong_size_or_alpha_of_a_module_is_named(module):
+    for d in (0, -3):
+        with pytest.raises(ValueError, match=rf"^d: expected a size >= 1, got {d}"):
+            module(d)
+    for alpha in (math.inf, -math.inf, math.nan):
+        with pytest.raises(ValueError, match=rf"^alpha: expected a finite number, got {alpha}"):
+            module(8, alpha)
+
+
+# modules
+
+FIRST = {"alpha": (1, 0.5), "weight": (8, 1.0), "bias": (8, 0.0), "shift": (1, 0.0)}
+
+
+@MODULES
+@pytest.mark.parametrize("bias", [True, False])
+def test_names_and_first_values_are_the_authors(module, bias):
+    """As their published weights are named: so that those can be loaded."""
+    names = {"alpha", "weight"} | ({"bias"} if bias else set()) | ({"shift"} if module is ng.Derf else set())
+    made = module(8, bias=bias)
+    assert set(made.state_dict()) == names == set(dict(made.named_parameters()))
+    for name, value in made.state_dict().items():
+        size, first = FIRST[name]
+        assert torch.equal(value, torch.full((size,), first)), name
+    assert bias or made.bias is None
+    assert module(8, 0.8).alpha.item() == pytest.approx(0.8, rel=1e-7)
+
+
+@pytest.mark.parametrize(("module", "scalar"), [(ng.DyT, math.tanh), (ng.Derf, math.erf)], ids=["DyT", "Derf"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_module_uses_all_its_parameters(module, scalar, bias):
+    made, x = module(8, bias=bias).double(), draw(6, 8)
+    with torch.no_grad():
+        for i, parameter in enumerate(made.parameters()):
+            parameter.copy_(draw(*parameter.shape, seed=i, mean=0.8, scale=0.2))
+    expected = by_python(scalar, x, **made.state_dict())
+    got = made(x)
+    close(got, expected, rounding(expected, torch.float64, terms=0), "module", "A parameter that is not used?")
+    got.sum().backward()
+    assert all(parameter.grad.abs().min() > 0 for parameter in made.parameters())
+
+
+# no norm
+
+
+@MODULES
+@pytest.mark.parametrize("alpha", [0.01, 0.5, 30.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_it_is_never_taken_for_a_norm(module, alpha, dtype, recwarn):
+    """Whether its curve is straight, bent or a step where it is probed; a norm beside it is found."""
+    model = nn.Sequential(nn.Linear(6, 8), module(8, alpha), nn.Linear(8, 6), module(6, alpha), nn.LayerNorm(6)).to(
+        dtype
+    )
+    with torch.no_grad():
+        for i in (1, 3):
+            model[i].weight.copy_(draw(len(model[i].weight), seed=i, mean=1.0, scale=0.3))
+            model[i].bias.copy_(draw(len(model[i].bias), seed=i + 9, scale=0.3))
+    x = draw(2, 5, 6, dtype=dtype)
+    assert [site.name for site in ng.find_norms(model, x)] == ["4"]
+    assert other_norms(model, x) == [] and not len(recwarn), "not even as a norm of another kind"
