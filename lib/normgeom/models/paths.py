@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 class Step(NamedTuple):
-    r"""One sublayer at work, :math:`N_s(\alpha x+N_a(f(\lambda N_b(x))))` (eq-any-sublayer); tensors of shape ``(..., length, d)``.
+    r"""One sublayer at work, :math:`N_s(\alpha x+N_a(f(\lambda N_b(x))))` (eq-any-sublayer).
+
+    Tensors are of shape ``(..., length, d)``.
 
     Attributes:
         sublayer: whose numbers these are.
