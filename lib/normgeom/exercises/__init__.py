@@ -7,17 +7,19 @@ function in float64, on the GPU where there is one; ``device`` asks for another 
 
 from __future__ import annotations
 
-from normgeom.exercises import arrows, forward, jacobians
+from normgeom.exercises import arrows, forward, jacobians, successors
 from normgeom.exercises.judge import Device, Function, judge
 
 __all__ = [
     "angle",
     "batch_norm",
+    "head_norm",
     "layer_norm",
     "layer_norm_jacobian",
     "layer_norm_vjp",
     "project_out",
     "rms_norm",
+    "sphere_step",
 ]
 
 
@@ -58,3 +60,13 @@ def layer_norm_jacobian(mine: Function, device: Device = None) -> bool:
 def layer_norm_vjp(mine: Function, device: Device = None) -> bool:
     """Judge ``mine(x, weight, grad, eps)``: LayerNorm's gradient to ``x`` ``(..., d)`` from ``grad`` at its output."""
     return judge(mine, jacobians.LAYER_NORM_VJP, device)
+
+
+def head_norm(mine: Function, device: Device = None) -> bool:
+    """Judge ``mine(x, heads, weight, eps)``: RMSNorm of each of ``heads`` parts of ``x`` ``(..., d)``, by one gain."""
+    return judge(mine, successors.HEAD_NORM, device)
+
+
+def sphere_step(mine: Function, device: Device = None) -> bool:
+    """Judge ``mine(x, h, a)``: nGPT's step from ``x`` ``(..., d)``, of length √d, towards ``h``; ``a`` is ``(d,)``."""
+    return judge(mine, successors.SPHERE_STEP, device)

@@ -7,13 +7,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from normgeom import exercises
-from normgeom.exercises import arrows, forward, jacobians
+from normgeom.exercises import arrows, forward, jacobians, successors
 from normgeom.exercises.judge import same
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 KNOWN = {
     name: getattr(subject, name.upper())
-    for subject in (forward, arrows, jacobians)
+    for subject in (forward, arrows, jacobians, successors)
     for name in exercises.__all__
     if hasattr(subject, name.upper())
 }
@@ -26,6 +26,12 @@ RIGHT = {
     "angle": lambda x, u: torch.rad2deg(torch.acos(F.cosine_similarity(x, u.expand_as(x), dim=-1))),
     "layer_norm_jacobian": lambda x, w, eps: torch.autograd.functional.jacobian(
         lambda v: F.layer_norm(v, v.shape, w, None, eps), x
+    ),
+    "head_norm": lambda x, heads, w, eps: torch.cat(
+        [F.rms_norm(part, part.shape[-1:], w, eps) for part in x.chunk(heads, -1)], dim=-1
+    ),
+    "sphere_step": lambda x, h, a: (
+        x.shape[-1] ** 0.5 * F.normalize(x + a * (x.shape[-1] ** 0.5 * F.normalize(h, dim=-1) - x), dim=-1)
     ),
     "layer_norm_vjp": lambda x, w, grad, eps: torch.autograd.functional.vjp(
         lambda v: F.layer_norm(v, v.shape[-1:], w, None, eps), x, grad
