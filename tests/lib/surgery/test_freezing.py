@@ -499,13 +499,13 @@ REFUSED = {
 
 
 @pytest.mark.filterwarnings("ignore:seen and not measured. 1 LayerNorm whose gain has NaN:UserWarning")
-@pytest.mark.parametrize("dry_run", [False, True])
 @pytest.mark.parametrize(("of", "batches", "sites", "message"), REFUSED.values(), ids=REFUSED)
-def test_a_refusal_leaves_everything_as_it_was(of, batches, sites, message, dry_run):
+def test_a_refusal_leaves_everything_as_it_was(of, batches, sites, message):
     model = of(uneven("gpt2"))
     before, tensors, modules = logits(model, IDS), copy.deepcopy(model.state_dict()), list(model.modules())
-    with pytest.raises(ValueError, match=f"^{message}"):
-        ng.freeze_norms(model.train(), batches, sites, dry_run)
+    for dry_run in (True, False):
+        with pytest.raises(ValueError, match=f"^{message}"):
+            ng.freeze_norms(model.train(), batches, sites, dry_run)
     assert all(a is b for a, b in zip(model.modules(), modules, strict=True)), "a module was replaced"
     assert all(module.training for module in modules), "the mode is not as it was"
     assert not any(module._forward_hooks for module in modules), "hooks are left"
