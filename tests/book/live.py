@@ -157,7 +157,8 @@ HELD = """(settings) => settings.map((state) => {
   const legs = ends.map((end) => end.map((v, i) => v - bias[i]));
   const drawn = legs.map((leg) => Math.hypot(...leg)).sort((a, b) => b - a);
   const across = legs.flatMap((u, i) => legs.slice(0, i).map((v) => u.reduce((sum, e, k) => sum + e * v[k], 0)));
-  return { mean, spread, angle, n, y, axes, drawn, across, image: image.slice(0, 9), true_image: true_image.slice(0, 9) };
+  const nine = { image: image.slice(0, 9), true_image: true_image.slice(0, 9) };
+  return { mean, spread, angle, n, y, axes, drawn, across, ...nine };
 })"""
 
 

@@ -282,7 +282,10 @@ def test_every_question_can_be_set_up(open_page):
 def test_what_lies_outside_of_the_picture_says_so_and_the_legend_says_what_is_drawn(open_page):
     page = open_page("02-uniform-vector", ".hold")
     host = standing(page, ".hold")
-    texts = lambda: host.locator("svg").inner_text().split("\n")
+
+    def texts():
+        return host.locator("svg").evaluate("(svg) => [...svg.querySelectorAll('text')].map((e) => e.textContent)")
+
     host.locator('input[type="number"]').first.fill("900")
     settled(page)
     assert "x, outside" in texts() and "y" in texts()
