@@ -4,7 +4,7 @@
    and its image.  norms.js computes. */
 "use strict";
 {
-  const { make, speaker, onceAFrame, whenSeen, flat, lifted, around, minus } = livePage;
+  const { make, speaker, onceAFrame, whenSeen, flat, lifted, around, minus, ACROSS } = livePage;
   const START = {
     x: [2.2, 0.4, -0.5],
     gain: [1.5, 1, 0.5],
@@ -12,14 +12,21 @@
     eps: 1e-5,
     on: { centre: true, divide: true, gain: true, bias: false },
   };
-  const SWITCHES = { centre: "subtract the mean", divide: "divide by the spread", gain: "gain", bias: "bias" };
+  const SWITCHES = { centre: "subtract the mean", divide: "divide by the spread", gain: "gain", bias: "bias (0.3, 0.2, 0.4)" };
+  const RMS = "divide by the root mean square"; // what the spread is without the subtraction
   const FARTHEST = 1e6; // that a field takes
   const NAMES = { one: "(1, 1, 1)", plane: "mean 0", first: "1", second: "2", third: "3", n: "n", y: "y", x: "x" };
-  const LEGEND = {
-    norm: "Grey disc: the plane of mean 0. Circle in it: where n lies for ε = 0. Blue: the ellipse of all outputs, and its semi-axes. Dotted: from x over x less its mean and n to the output y.",
-    jacobian: "Around x a small circle; at the output y its image by the Jacobian, and dashed the circle’s true image. Blue: the ellipse of all outputs.",
+  const legend = (jacobian, { centre, divide }) => {
+    const start = jacobian
+      ? "Around x a small circle; at the output y its image by the Jacobian, and dashed the circle’s true image."
+      : "Grey disc: the plane of mean 0.";
+    if (!divide) return `${start} Dotted: from x ${centre ? "over x less its mean " : ""}to the output y. Without a division nothing bounds the outputs.`;
+    if (!centre)
+      return `${start} Grey circles: of the sphere on which n lies for ε = 0. Blue: circles of the ellipsoid within which all outputs lie; dashed, LayerNorm’s slice of it. Dotted: from x over n to y.`;
+    const axes = jacobian ? "" : ", and its semi-axes";
+    return `${start} Grey circle: where n lies for ε = 0. Blue: the ellipse within which all outputs lie, on its rim for ε = 0${axes}. Dotted: from x over x less its mean and n to the output y.`;
   };
-  const HINT = "Drag x; drag beside it to turn. With the keyboard: arrows, Page Up and Page Down along (1, 1, 1), Shift with arrows to turn, Home.";
+  const HINT = "Drag x; drag beside it to turn. With the keyboard: arrows, Page Up and Page Down along (1, 1, 1), Shift with arrows to turn, Home to put x back.";
   const SMALL = 0.4; // radius of the circle around x
   const TURN = 0.5; // of the picture, at first
 
@@ -31,7 +38,7 @@
       ["Make x longer, then shorter. When does n leave the circle?", { x: [0.3, 0, -0.3], eps: 0.1 },
         "When the spread of x is no longer large beside √ε: then ε decides, n is shorter than √3, and the output comes in from the ellipse towards the centre."],
       ["Set one gain to 0. What is left of the ellipse?", { gain: [1.5, 1, 0] },
-        "It lies flat in the plane of the axes 1 and 2. The third entry of the output is 0, whatever x is, and yet neither semi-axis becomes 0: the third entry of n is minus the sum of the others."],
+        "It lies flat in the plane of the axes 1 and 2. The third entry of the output is 0, or its bias if that is on, whatever x is, and yet neither semi-axis becomes 0: the third entry of n is minus the sum of the others."],
       ["Set two gains to 0. What is left?", { gain: [1.5, 0, 0] },
         "A segment: one semi-axis is 0."],
       ["Change the sign of a gain. Do the semi-axes change?", { gain: [1.5, -1, 0.5] },
@@ -41,15 +48,15 @@
     ],
     jacobian: [
       ["Move x outwards, away from (1, 1, 1). What becomes of the image of the small circle?", { x: [0.6, 0, -0.6] },
-        "It shrinks as 1 over the spread: the same step moves the output of a longer vector less."],
+        "It shrinks as 1 over the spread, where ε is small beside its square: the same step moves the output of a longer vector less."],
       ["Why is the image of a circle a segment?", { x: [0.9, -0.1, -0.8] },
         "The circle lies in the plane of the axes 1 and 2. The norm loses two directions of three, (1, 1, 1) and n: what is left of a step is its part across both. Only ε lets a little of n through."],
       ["Make ε large. What changes?", { x: [0.6, 0, -0.6], eps: 0.3 },
-        "The segment gets a width: where ε decides, the norm no longer forgets the length of x."],
+        "The segment gets a width: where ε decides, the norm no longer forgets the length of x. If ε is larger still, all of the image shrinks: the norm divides by √ε."],
       ["How far do the image by the Jacobian and the circle's true image lie apart?", { x: [0.5, 0, -0.4], eps: 1e-5 },
         "The dashed outline is the true image: it is bent along the ellipse where the circle is not small beside the spread; farther out the two are one."],
       ["Switch the subtraction off. What becomes of the image?", { on: { centre: false } },
-        "RMSNorm loses one direction of three, that of x: the image is an ellipse."],
+        "RMSNorm loses one direction of three, that of x: the image is an ellipse, unless x lies in the plane of the small circle."],
     ],
   };
 
@@ -64,6 +71,15 @@
     return [Math.sqrt(larger), larger > 0 ? Math.sqrt((3 * (a * b + b * c + c * a)) / larger) : 0];
   };
 
+  // Ends of the semi-axes.  Of the ellipse p cos t + q sin t they are at the t at which its slope is across it.
+  const principal = (bias, gain, flatly) => {
+    if (!flatly) return [0, 1, 2].map((i) => bias.map((c, j) => c + (i === j) * Math.sqrt(3) * gain[i]));
+    const [p, q] = ACROSS.map((e) => e.map((v, i) => Math.sqrt(3) * gain[i] * v));
+    const times = (u, v) => u.reduce((sum, e, i) => sum + e * v[i], 0);
+    const t = Math.atan2(2 * times(p, q), times(p, p) - times(q, q)) / 2;
+    return [t, t + Math.PI / 2].map((t) => bias.map((c, i) => c + Math.cos(t) * p[i] + Math.sin(t) * q[i]));
+  };
+
   // All that is shown, from what the reader has set.
   const compute = ({ x, gain, bias, eps, on }) => {
     const g = on.gain ? gain : [1, 1, 1];
@@ -76,6 +92,7 @@
     return {
       ...{ mean, spread, s, n, y, gain: g, bias: b, options, angle, length: Math.hypot(...n) },
       axes: on.divide ? semiAxes(g, on.centre) : [],
+      ends: on.divide ? principal(b, g, on.centre) : [],
       image: on.divide ? circle.map((v) => plus(normgeom.jacobianTimes(v, { n, s }, options), y)) : [],
       true_image: on.divide ? circle.map((v) => normgeom.norm(plus(v, x), options).y) : [],
     };
@@ -85,26 +102,29 @@
   const FIRST_TWO = [[1, 0, 0], [0, 1, 0]]; // the small circle lies in the plane of the first two coordinates
   globalThis.normgeom.held = compute;
 
-  const SCALE = 74; // pixels of a unit
+  const SCALE = 62; // pixels of a unit: with gains of 2 outputs stay inside
   const DISC = 2.3; // radius of what is shown of the plane
   const AXIS = 1.7; // length of what is shown of the coordinate axes
-  const [WIDE, HIGH] = [300, 172]; // where a point stays that lies outside of the picture
+  const [WIDE, HIGH] = [300, 217]; // where a point stays that lies outside of the picture
   const inside = ([left, top]) => [Math.max(-WIDE, Math.min(WIDE, left)), Math.max(-HIGH, Math.min(HIGH, top))];
-  const number = (v) => minus(Math.abs(v) >= 1e-12 && (Math.abs(v) < 0.01 || Math.abs(v) >= 1e4) ? v.toExponential(1) : v.toFixed(2));
+  const number = (v) => {
+    const exact = Math.abs(v) >= 1e-12 && (Math.abs(v) < 0.01 || Math.abs(v) >= 1e4);
+    return minus(exact ? v.toExponential(1) : v.toFixed(2).replace(/^-(0\.00)$/, "$1"));
+  };
 
   const setUp = (host) => {
     const jacobian = host.dataset.show === "jacobian";
     const state = structuredClone(START);
-    let turn = TURN;
+    let [turn, home] = [TURN, START.x];
     host.replaceChildren();
-    const svg = make(host, "svg", { viewBox: "-320 -190 640 380", role: "group" });
+    const svg = make(host, "svg", { viewBox: "-320 -235 640 470", role: "group" });
     const LAYERS = ["disc", "coordinates", "sphere", "slice", "one", "ring", "image", "axes", "way", "small", "small-true"];
     const layers = Object.fromEntries(LAYERS.map((name) => [name, make(svg, "path", { class: name })]));
     const dots = Object.fromEntries(["n", "y", "x"].map((name) => [name, make(svg, "circle", { class: `dot ${name}`, r: name === "x" ? 8 : jacobian ? 3.5 : 5 })]));
     const names = Object.fromEntries(Object.entries(NAMES).map(([name, words]) => [name, make(svg, "text", { class: `name-${name}` }, words)]));
     const handle = make(svg, "circle", { class: "handle", r: 24, tabindex: 0, role: "slider", "aria-valuenow": 0 });
     handle.setAttribute("aria-label", `The vector x. ${HINT}`);
-    make(host, "p", { class: "live-legend" }, `${LEGEND[jacobian ? "jacobian" : "norm"]} ${HINT}`);
+    const explained = make(host, "p", { class: "live-legend" });
     const numbers = make(host, "p", { class: "live-numbers" });
     const warning = make(host, "p", { class: "live-warning", role: "alert" });
     const speak = speaker(host);
@@ -126,7 +146,7 @@
         }
       });
       inputs.push({ input, said, read, say });
-      return input;
+      return inputs.at(-1);
     };
     const typed = { type: "number", step: 0.1 };
     const slid = { type: "range", min: -2, max: 2, step: 0.05 };
@@ -136,9 +156,8 @@
       gains.push(field(rows[1], `γ${"₁₂₃"[i]}`, slid, () => state.gain[i], (v) => (state.gain[i] = v)));
     }
     const powers = { type: "range", min: -6, max: 0.5, step: 0.25 };
-    field(rows[1], "ε", powers, () => Math.log10(state.eps), (v) => (state.eps = 10 ** v), () => number(state.eps));
-    for (const [key, label] of Object.entries(SWITCHES))
-      field(rows[2], label, { type: "checkbox" }, () => state.on[key], (v) => (state.on[key] = v));
+    const small = field(rows[1], "ε", powers, () => Math.log10(state.eps), (v) => (state.eps = 10 ** v), () => number(state.eps));
+    const divide = Object.entries(SWITCHES).map(([key, label]) => field(rows[2], label, { type: "checkbox" }, () => state.on[key], (v) => (state.on[key] = v)))[1];
 
     make(host, "p", { class: "live-try" }, "To try:");
     const list = make(host, "ol", { class: "live-questions" });
@@ -146,7 +165,7 @@
       const item = make(list, "li", {}, `${question} `);
       make(item, "button", { type: "button", "aria-label": `Set up: ${question}` }, "set up").addEventListener("click", () => {
         Object.assign(state, structuredClone({ ...START, ...set, on: { ...START.on, ...set.on } }));
-        turn = TURN;
+        [turn, home] = [TURN, [...state.x]];
         warning.textContent = "";
         svg.scrollIntoView({ block: "nearest" });
         draw();
@@ -167,10 +186,13 @@
           dot.setAttribute("cx", left);
           dot.setAttribute("cy", top);
         }
-        names[name].setAttribute("x", left + 10);
-        names[name].setAttribute("y", top - 8);
+        const within = to(at).every((v, i) => v === inside(to(at))[i]);
+        if (name in dots) names[name].textContent = within ? name : `${name}, outside`;
+        names[name].setAttribute("text-anchor", within || left < 0 ? "start" : "end");
+        names[name].setAttribute("x", left + (within || left < 0 ? 10 : -12));
+        names[name].setAttribute("y", within || top > 0 ? top - 8 : top + 26);
       }
-      names.x.textContent = to(state.x).every((v, i) => v === inside(to(state.x))[i]) ? "x" : "x, outside";
+      explained.textContent = `${legend(jacobian, state.on)} ${HINT}`;
       tell(found);
       for (const { input, said, read, say } of inputs) {
         if (input.type === "checkbox") input.checked = read();
@@ -178,11 +200,13 @@
         if (input !== from) input.setAttribute("aria-invalid", false);
         if (said) input.setAttribute("aria-valuetext", (said.textContent = say(read())));
       }
-      for (const input of gains) input.disabled = !state.on.gain;
+      for (const { input } of gains) input.disabled = !state.on.gain;
+      small.input.disabled = !state.on.divide;
+      divide.input.parentElement.firstChild.data = `${state.on.centre ? SWITCHES.divide : RMS} `;
     };
     const draw = onceAFrame(paint);
 
-    const outlines = ({ mean, n, y, gain, bias, axes, image, true_image }) => {
+    const outlines = ({ mean, n, y, gain, bias, ends, image, true_image }) => {
       const to = flat(SCALE, turn);
       const line = (points, close) => (points.length ? `M${points.map((p) => to(p).map((v) => v.toFixed(1)).join(",")).join("L")}${close ? "Z" : ""}` : "");
       const outward = (v) => v.map((e, i) => gain[i] * e + bias[i]);
@@ -197,7 +221,7 @@
         ring: divide ? (centre ? [ring] : balls).map((c) => line(c, true)).join("") : "",
         image: divide && centre ? line(ellipse, true) : "",
         sphere: divide && !centre ? balls.map((c) => line(c.map(outward), true)).join("") : "",
-        axes: !jacobian && divide ? principal(ellipse, bias, gain, centre).map((p) => line([bias, p])).join("") : "",
+        axes: !jacobian ? ends.map((p) => line([bias, p])).join("") : "",
         coordinates: FIRST_TWO.concat([[0, 0, 1]]).map((e) => line([[0, 0, 0], e.map((v) => AXIS * v)])).join(""),
         slice: divide && !centre ? line(ellipse, true) : "",
         way: line([state.x, ...(centre ? [state.x.map((v) => v - mean)] : []), n, y]),
@@ -206,13 +230,6 @@
       };
       for (const [name, d] of Object.entries(shape)) layers[name].setAttribute("d", d);
     };
-    // Ends of the semi-axes: of the ellipse its points that are farthest from and nearest to the centre.
-    const principal = (ellipse, centre, gain, flatly) => {
-      if (!flatly) return [0, 1, 2].map((i) => centre.map((c, j) => c + (i === j) * Math.sqrt(3) * gain[i]));
-      const far = ellipse.map((p) => Math.hypot(...p.map((v, i) => v - centre[i])));
-      return [Math.max(...far), Math.min(...far)].map((v) => ellipse[far.indexOf(v)]);
-    };
-
     const tell = ({ mean, spread, s, angle, length, axes, y }) => {
       const parts = [
         ["mean", number(mean)],
@@ -263,7 +280,8 @@
       if (!step && event.key !== "Home") return;
       event.preventDefault();
       if (!step) turn = TURN;
-      state.x = step ? plus(state.x, step) : [...START.x];
+      warning.textContent = "";
+      state.x = step ? plus(state.x, step).map((v) => Math.max(-FARTHEST, Math.min(FARTHEST, v))) : [...home];
       draw();
     });
     host.live = { state };

@@ -75,5 +75,5 @@ globalThis.livePage = (() => {
     });
 
   const minus = (text) => String(text).replace(/-/g, "−");
-  return { make, speaker, onceAFrame, whenSeen, flat, lifted, around, minus };
+  return { make, speaker, onceAFrame, whenSeen, flat, lifted, around, minus, ACROSS };
 })();

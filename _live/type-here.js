@@ -15,7 +15,7 @@
   };
   const LEGEND = { before: "● before a norm", after: "■ after it", untouched: "┄ before it, nothing changed in this network" };
   const BEST = 6; // bytes that are shown
-  const [TOLD, MARKED] = [12, 40]; // places of a chart whose numbers are all read out; that have marks of their own
+  const [TOLD, MARKED] = [12, 40]; // places of a chart whose numbers are all read out; whose marks are large
   const START = { text: "", model: "layer", shift: 0, uncentred: "", held: false, removed: "", quantity: "angle", site: "", at: Infinity };
 
   const shown = (byte) => {
@@ -29,7 +29,13 @@
     const [, block, part] = name.match(/^h\.(\d+)\.(\w+)$/) ?? [];
     return block ? `block ${Number(block) + 1}, ${PARTS[part]}` : WHOLE[name];
   };
-  const number = (v) => minus(v !== 0 && (Math.abs(v) < 0.001 || Math.abs(v) >= 1e4) ? v.toExponential(0) : v.toPrecision(2));
+  const number = (v) => {
+    const size = Math.abs(v);
+    if (v !== 0 && (size < 0.001 || size >= 1e4)) return minus(v.toExponential(0));
+    return minus(size >= 99.5 ? v.toFixed(0) : v.toPrecision(2));
+  };
+  // What may be added to the stream: fine where something happens.
+  const SHIFTS = [-20, -10, -5, -2, -1, -0.5, -0.3, -0.2, -0.1, 0, 0.1, 0.2, 0.3, 0.5, 1, 2, 5, 10, 20];
 
   // Each network when it is first asked for.
   const unpacked = (saved) => {
@@ -126,9 +132,9 @@
       model: () => choose(controls, "model", "The network", MODELS),
       shift: () => {
         const wrap = labelled(controls, "Add to every entry of the stream");
-        const input = make(wrap, "input", { type: "range", min: -20, max: 20, step: 0.1 });
+        const input = make(wrap, "input", { type: "range", min: 0, max: SHIFTS.length - 1, step: 1 });
         make(wrap, "output");
-        input.addEventListener("input", () => change({ shift: Number(input.value) }));
+        input.addEventListener("input", () => change({ shift: SHIFTS[input.value] }));
         return input;
       },
       uncentred: () => choose(controls, "uncentred", "Leave the subtraction out", { "": "nowhere", everywhere: "at every norm", ...named(sites) }),
@@ -141,8 +147,8 @@
     };
     const inputs = Object.fromEntries(wanted.map((name) => [name, CONTROLS[name]()]));
     make(controls, "button", { type: "button" }, "undo all changes").addEventListener("click", () => {
-      const { text, model, quantity, site, at } = state;
-      change({ ...START, text, model, quantity, site, at });
+      const { text, quantity, site, at } = state;
+      change({ ...START, text, quantity, site, at });
     });
     inputs.quantity = choose(looking, "quantity", "Show", Object.fromEntries(Object.entries(QUANTITIES).map(([key, { words }]) => [key, words])));
     const everywhere = Object.fromEntries(sites.map((name) => [name, `${inWords(name)}, every position`]));
@@ -167,15 +173,18 @@
       svg.style.display = empty ? "none" : "";
       for (const [name, input] of Object.entries(inputs)) {
         if (input.type === "checkbox") input.checked = state[name];
-        else input.value = state[name];
+        else input.value = name === "shift" ? SHIFTS.indexOf(state.shift) : state[name];
       }
-      if (inputs.shift) inputs.shift.nextElementSibling.textContent = minus(state.shift);
+      if (inputs.shift) {
+        inputs.shift.setAttribute("aria-valuetext", minus(state.shift));
+        inputs.shift.nextElementSibling.textContent = minus(state.shift);
+      }
       if (inputs.uncentred) {
         inputs.uncentred.disabled = state.model !== "layer";
         inputs.uncentred.options[0].textContent = state.model === "layer" ? "nowhere" : "RMSNorm subtracts nothing";
         if (state.model !== "layer") inputs.uncentred.value = "";
       }
-      if (empty) return;
+      if (empty) return speak("Nothing is typed.");
       const at = Math.min(state.at, found.ids.length - 1);
       list(found, at);
       const guess = bars(found, at);
@@ -214,7 +223,8 @@
 
     const rowOf = (logits, network, at) => logits.subarray(at * network.vocabulary, (at + 1) * network.vocabulary);
     const bars = ({ run, network, ids }, at) => {
-      heading.textContent = `After ${ids.slice(Math.max(0, at - 9), at + 1).map(shown).join("")}, the next byte:`;
+      const read = ids.slice(Math.max(0, at - 9), at + 1).map((byte) => (shown(byte).length > 1 ? `\\x${shown(byte)}` : shown(byte)));
+      heading.textContent = `After ${read.join("")}, the next byte:`;
       const p = normgeom.softmax(rowOf(run.logits, network, at));
       const best = [...p.keys()].sort((a, b) => p[b] - p[a]).slice(0, BEST);
       next.replaceChildren();
@@ -229,12 +239,13 @@
     const tell = (found, at) => {
       const { network, changes, whole, run } = found;
       const words = [];
-      const touched = state.shift || state.uncentred || state.held || state.removed || state.model === "converted";
+      const uncentred = state.model === "layer" && state.uncentred;
+      const touched = state.shift || uncentred || state.held || state.removed || state.model === "converted";
       if (touched) {
         const other = state.model === "converted" ? "the network that was converted" : "the unchanged network";
         words.push(
           `From ${other}, the prediction is ${number(found.divergences[at])} nats away at this position,`,
-          `${number(found.divergence)} on average over the positions (KL); no logit at any of them moves by more than ${number(found.change)}.`,
+          `${number(found.divergence)} on average over the positions (KL). The logit that moves most, at any of them, moves by ${number(found.change)}.`,
         );
       } else words.push("Nothing is changed yet.");
       if (state.removed) {
@@ -277,23 +288,25 @@
       const values = Object.fromEntries(Object.entries(series).map(([name, of]) => [name, of.map((v) => v[state.quantity])]));
       const every = Object.values(values).flat().filter(Number.isFinite);
       const angles = state.quantity === "angle";
-      const [low, high] = angles ? [0, 180] : [Math.min(0, ...every), Math.max(0, ...every) || 1];
+      const least = state.quantity === "occupancy" ? 0.01 : 0; // rounding is not drawn in full height
+      const [low, high] = angles ? [0, 180] : [Math.min(0, ...every), Math.max(least, ...every) || 1];
       const left = (i) => 70 + (i * 530) / Math.max(1, short.length - 1);
       const top = (v) => 190 - (175 * (v - low)) / (high - low);
       svg.replaceChildren();
-      for (const v of angles ? [0, 90, 180] : low < 0 ? [low, 0, high] : [low, high]) {
+      const apart = (v) => Math.abs(top(v) - top(0)) > 16; // or their numbers overprint
+      for (const v of angles ? [0, 90, 180] : [0, ...[low, high].filter(apart)]) {
         make(svg, "line", { x1: 56, x2: 620, y1: top(v), y2: top(v), class: "grid" });
         make(svg, "text", { x: 50, y: top(v) + 5, "text-anchor": "end" }, minus(say(v).replace(/\.0$/, "")));
       }
       short.forEach((name, i) => make(svg, "text", { x: left(i), y: 218, "text-anchor": "middle" }, name));
-      const drawn = short.length <= MARKED;
       for (const [name, of] of Object.entries(values)) {
         const points = of.flatMap((v, i) => (Number.isFinite(v) ? [[left(i), top(v)]] : []));
         make(svg, "polyline", { class: name, points: points.map((p) => p.join()).join(" ") });
-        if (name === "untouched" || !drawn) continue;
+        if (name === "untouched") continue;
+        const size = short.length <= MARKED ? 5 : 2.2;
         for (const [x, y] of points)
-          if (name === "before") make(svg, "circle", { class: name, cx: x, cy: y, r: 5 });
-          else make(svg, "rect", { class: name, x: x - 4.5, y: y - 4.5, width: 9, height: 9 });
+          if (name === "before") make(svg, "circle", { class: name, cx: x, cy: y, r: size });
+          else make(svg, "rect", { class: name, x: x - 0.9 * size, y: y - 0.9 * size, width: 1.8 * size, height: 1.8 * size });
       }
       const each = () => long.map((name, i) => `${name}: ${say(values.before[i])} and ${say(values.after[i])}`).join("; ");
       const range = (side) => `${say(Math.min(...values[side]))} to ${say(Math.max(...values[side]))} ${side}`;

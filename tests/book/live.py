@@ -153,8 +153,12 @@ def script(book):
 
 
 HELD = """(settings) => settings.map((state) => {
-  const { mean, spread, n, y, angle, axes, image, true_image } = normgeom.held(state);
-  return { mean, spread, angle, n, y, axes, image: image.slice(0, 9), true_image: true_image.slice(0, 9) };
+  const { mean, spread, n, y, angle, axes, ends, bias, image, true_image } = normgeom.held(state);
+  const legs = ends.map((end) => end.map((v, i) => v - bias[i]));
+  const drawn = legs.map((leg) => Math.hypot(...leg)).sort((a, b) => b - a);
+  const across = legs.flatMap((u, i) => legs.slice(0, i).map((v) => u.reduce((sum, e, k) => sum + e * v[k], 0)));
+  const nine = { image: image.slice(0, 9), true_image: true_image.slice(0, 9) };
+  return { mean, spread, angle, n, y, axes, drawn, across, ...nine };
 })"""
 
 
@@ -180,13 +184,16 @@ def held_by_torch(state):
     norm = ng.layer_norm if on["centre"] else ng.rms_norm
     n = norm(x, eps=state["eps"]) if on["divide"] else x - on["centre"] * x.mean()
     found = dict(mean=x.mean(), spread=x.std(correction=0), angle=ng.angle(x, ng.uniform_vector(3).double()))
-    found |= dict(n=n, y=gain * n + bias, axes=[], image=[], true_image=[])
+    found |= dict(n=n, y=gain * n + bias, axes=[], drawn=[], across=[], image=[], true_image=[])
     if on["divide"]:
         t = torch.arange(9).double() * torch.pi / 36
         around = 0.4 * torch.stack([t.cos(), t.sin(), torch.zeros(9)], dim=-1)
         slope = torch.func.jacrev(lambda z: norm(z, gain, bias, state["eps"]))(x)
+        axes = ng.Ellipsoid(gain, centered=on["centre"]).semi_axes
         found |= dict(
-            axes=ng.Ellipsoid(gain, centered=on["centre"]).semi_axes,
+            axes=axes,
+            drawn=axes,
+            across=[0.0] * (1 if on["centre"] else 3),
             image=found["y"] + around @ slope.T,
             true_image=norm(x + around, gain, bias, state["eps"]),
         )
@@ -198,6 +205,6 @@ def farthest_held(got, expected):
     errors = []
     for name, value in expected.items():
         a, b = (torch.tensor(side, dtype=torch.float64).flatten() for side in (got[name], value))
-        most = max(len(a), len(b)) if name == "axes" else len(b)
+        most = max(len(a), len(b)) if name in ("axes", "drawn") else len(b)
         errors.append(_apart(*(torch.nn.functional.pad(side, (0, most - len(side))) for side in (a, b))))
     return max(errors)

@@ -21,7 +21,17 @@ def test_pages_open_from_disk(walks):
         assert not page.requests, f"{name}: {page.requests}"
         assert page.seen["set"] == page.seen["formulas"], f"{name}: {page.seen}"
         assert page.seen["errors"] == 0, f"{name}: {page.seen}"
-        assert page.seen["drawn"] == page.seen["figures"], f"{name}: {page.seen}"
+
+
+def test_no_page_weighs_more_than_five_megabytes(walks, html):
+    for name, page in walks.items():
+        files = {file for file in page.files if file.is_file()}
+        assert any(file.suffix == ".css" for file in files), f"{name}: what it loads was not seen"
+        if 'class="network"' in (html / f"chapters/{name}.html").read_text("utf-8"):
+            files.add(html / "_static/live/twins.js")  # loaded once it comes into view
+        sizes = {file.name: file.stat().st_size for file in files}
+        heaviest = sorted(sizes, key=sizes.get)[-3:]
+        assert sum(sizes.values()) < 5e6, f"{name}: {sum(sizes.values()) / 1e6:.1f} MB, most of it in {heaviest}"
 
 
 def test_no_page_is_wider_than_a_phone(walks):
@@ -83,6 +93,7 @@ def test_figures_turn_under_the_mouse_and_by_keys(walks, html):
         assert (html / f"chapters/{name}.html").read_text("utf-8").count('class="turning"') == len(page.turned), name
         for states in page.turned:
             came, dragged, turned, *_ = states
+            assert came.count('d="M') > 5, f"{name}: a figure that was not drawn"
             assert came != dragged, f"{name}: a figure that does not turn under the mouse"
             assert dragged != turned, f"{name}: a figure that does not turn by a key"
 

@@ -65,6 +65,7 @@ SLIPS_OF_HOLDING = {
         "if (!centre) return squares.map((g) => 3 * g)",
     ),
     "the shorter semi-axis of other gains": ("3 * (a * b + b * c + c * a)", "2 * (a * b + b * c + c * a)"),
+    "semi-axes drawn at other angles": ("times(p, p) - times(q, q)) / 2", "times(p, p) + times(q, q)) / 2"),
     "angle in radians": ("(180 / Math.PI) * Math.acos(cos)", "Math.acos(cos)"),
 }
 
@@ -260,6 +261,9 @@ def test_x_moves_by_mouse_keyboard_and_touch(open_page):
         page.keyboard.press("ArrowLeft")
         settled(page)
         assert entries(host) != moved
+        page.keyboard.press("Home")
+        settled(page)
+        assert entries(host) == before, "Home puts x back"
 
 
 def test_every_question_can_be_set_up(open_page):
@@ -273,6 +277,26 @@ def test_every_question_can_be_set_up(open_page):
             button.click()
             settled(page)
             assert "NaN" not in host.locator("svg").inner_html(), button.get_attribute("aria-label")
+
+
+def test_what_lies_outside_of_the_picture_says_so_and_the_legend_says_what_is_drawn(open_page):
+    page = open_page("02-uniform-vector", ".hold")
+    host = standing(page, ".hold")
+
+    def texts():
+        return host.locator("svg").evaluate("(svg) => [...svg.querySelectorAll('text')].map((e) => e.textContent)")
+
+    host.locator('input[type="number"]').first.fill("900")
+    settled(page)
+    assert "x, outside" in texts() and "y" in texts()
+    assert "ellipse" in host.locator(".live-legend").text_content()
+    host.get_by_label("subtract the mean").uncheck()
+    settled(page)
+    assert "ellipsoid" in host.locator(".live-legend").text_content()
+    host.get_by_label("divide by the root mean square").uncheck()
+    settled(page)
+    assert "y, outside" in texts() and "nothing bounds" in host.locator(".live-legend").text_content()
+    assert host.get_by_label("ε").is_disabled(), "without a division there is no ε"
 
 
 def test_a_field_takes_numbers_alone(open_page):
@@ -333,9 +357,16 @@ def test_each_change_is_told(open_page):
     assert after()[0] == "Nothing is changed yet."
     assert after(shift=10)[1] < 1e-12
     assert after(uncentred="everywhere")[1] > 1e-3
+    after(model="rms")
     host.locator("button", has_text="undo all changes").click()
     settled(page)
     assert effect.text_content() == "Nothing is changed yet."
+    assert host.evaluate("(host) => host.live.state.model") == "layer", "the network is a change as any other"
+    slider = host.get_by_label("Add to every entry of the stream")
+    slider.press("ArrowRight")
+    settled(page)
+    assert host.evaluate("(host) => host.live.state.shift") == 0.1
+    slider.press("ArrowLeft")
     assert after(model="converted")[1] < 1e-12
     assert host.get_by_label("Leave the subtraction out").is_disabled(), "RMSNorm has none to leave out"
     words, divergence = after(model="layer", removed="h.3.mlp")

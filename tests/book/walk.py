@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 DESK, PHONE = {"width": 1300, "height": 1000}, {"width": 390, "height": 844}
 SEEN = """() => ({
@@ -90,7 +91,7 @@ class Walk:
         overflow: pixels by which the page is wider than a phone.
         sliders: one entry a slider: frames shown before, after a key, after a click.
         turned: of each turning figure its drawing as it came, dragged, turned by keys, and each slider's other ends.
-        complaints: errors on the console; ``requests``: what was asked of other machines.
+        complaints: errors on the console; ``requests``: what was asked of other machines; ``files``: and of the disk.
     """
 
     seen: dict
@@ -105,6 +106,7 @@ class Walk:
     turned: list[list[str]] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
+    files: set[Path] = field(default_factory=set)
 
 
 def walk(browser, path: Path) -> Walk:
@@ -130,6 +132,7 @@ def walk(browser, path: Path) -> Walk:
     found.overflow = page.evaluate(OVERFLOW)
     page.close()
     found.requests = [url for url in requests if not url.startswith(("file:", "data:", "blob:"))]
+    found.files = {Path(unquote(urlsplit(url).path)) for url in requests if url.startswith("file:")}
     return found
 
 

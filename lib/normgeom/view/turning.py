@@ -29,8 +29,8 @@ _PANELS = {
 }
 _ARROWS = {
     "x": COLORS["uniform"],
-    "1": COLORS["random_a"],
-    "mean vector": COLORS["random_b"],
+    "1": COLORS["random_b"],
+    "mean vector": COLORS["random_a"],
     "centred": "#E69F00",
     "length 1": "#CC79A7",
     "normalised": "#56B4E9",
