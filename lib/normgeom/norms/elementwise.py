@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from numbers import Real
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 import torch
@@ -72,7 +73,7 @@ def _squashed(
 ) -> Tensor:
     check_arguments(x, weight, bias, 0.0)
     for name, value in (("alpha", alpha), ("shift", shift)):
-        if isinstance(value, Real) and not isinstance(value, bool):
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
             continue
         check_floating(name, value)
         if value.numel() != 1:
@@ -96,15 +97,15 @@ class DyT(nn.Module):
         bias: whether there is a β; their language models have none.
 
     Raises:
-        ValueError: ``d`` is below 1, or ``alpha`` not finite.
+        ValueError: ``d`` is not one positive size, or ``alpha`` no finite number.
     """
 
     def __init__(self, d: int, alpha: float = 0.5, bias: bool = True):
         super().__init__()
-        if d < 1:
-            raise ValueError(f"d: expected a size >= 1, got {d}")
-        if not abs(alpha) < float("inf"):
-            raise ValueError(f"alpha: expected a finite number, got {alpha}")
+        if not isinstance(d, Integral) or isinstance(d, bool) or d < 1:
+            raise ValueError(f"d: expected one positive size, got {d!r}")
+        if not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
+            raise ValueError(f"alpha: expected a finite number, got {alpha!r}")
         self.alpha = nn.Parameter(torch.full((1,), float(alpha)))
         self.weight = nn.Parameter(torch.ones(d))
         self.bias = nn.Parameter(torch.zeros(d)) if bias else None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from normgeom.norms.formula import widen
 from normgeom.norms.functions import LayerNorm, RMSNorm, check_floating, layer_norm, rms_norm
 
 if TYPE_CHECKING:
@@ -47,10 +48,16 @@ def head_norm(
 
     Sources: Henry et al. (2020), who scale to length 1; Dehghani et al. (2023).
     """
-    check_floating("x", x)
-    size = _head_size(x.shape[-1] if x.dim() else 0, heads)
+    _check_rows(x)
+    size = _head_size(x.shape[-1], heads)
     norm = layer_norm if centered else rms_norm
     return norm(x.unflatten(-1, (heads, size)), weight, bias, eps).flatten(-2)
+
+
+def _check_rows(x: Tensor, d: int | None = None) -> None:
+    check_floating("x", x)
+    if not x.dim() or not x.shape[-1] or d not in (None, x.shape[-1]):
+        raise ValueError(f"x: expected shape (..., {d or 'd'}){'' if d else ' with d >= 1'}, got {tuple(x.shape)}")
 
 
 def _head_size(d: int, heads: int) -> int:
@@ -76,10 +83,11 @@ class HeadNorm(nn.Module):
 
     def __init__(self, d: int, heads: int, centered: bool = False, eps: float = 1e-6):
         super().__init__()
-        self.heads = heads
+        self.d, self.heads = d, heads
         self.norm = (LayerNorm if centered else RMSNorm)(_head_size(d, heads), eps=eps)
 
     def forward(self, x: Rows) -> Rows:
+        _check_rows(x, self.d)
         return self.norm(x.unflatten(-1, (self.heads, -1))).flatten(-2)
 
 
@@ -100,9 +108,14 @@ class HeadGain(nn.Module):
 
     def __init__(self, d: int, heads: int, initial: float, scale: float):
         super().__init__()
-        self.heads, self.factor = heads, initial / scale
+        if not scale:
+            raise ValueError(f"scale: expected a number other than 0, got {scale}")
+        self.d, self.heads, self.factor = d, heads, initial / scale
         self.norm = RMSNorm(_head_size(d, heads), eps=0.0, elementwise_affine=False)
         self.weight = nn.Parameter(torch.full((d,), scale))
 
     def forward(self, x: Rows) -> Rows:
-        return self.norm(x.unflatten(-1, (self.heads, -1))).flatten(-2) * (self.factor * self.weight)
+        _check_rows(x, self.d)
+        wide = widen(x)
+        normed = self.norm(wide.unflatten(-1, (self.heads, -1))).flatten(-2)
+        return (normed * (self.factor * self.weight.to(wide.dtype))).to(x.dtype)

@@ -83,4 +83,7 @@ def acting(site: NormSite, name: str) -> nn.Parameter:
     if same_shape and torch.allclose(own.detach().to(found), found, rtol=1e-3, atol=1e-5):
         return own
     like = next(site.module.parameters(), found)
-    return nn.Parameter(found.to(like), requires_grad=like.requires_grad)
+    same = found.to(like)
+    # what acts may be a sum that the module takes in float32, as 1 + w is
+    kept = same if torch.equal(same.to(found), found) else found.to(like.device)
+    return nn.Parameter(kept, requires_grad=like.requires_grad)

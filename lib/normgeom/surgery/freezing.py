@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from normgeom.models.calls import evaluating, forward
+from normgeom.models.calls import evaluating
 from normgeom.models.modules import replace_module
 from normgeom.models.sites import NormSite, find_norms
-from normgeom.models.watch import watch
 from normgeom.norms.formula import center, widen
 from normgeom.surgery.ablation import acting
 from normgeom.surgery.flow import check_present
 from normgeom.surgery.surgery import Change, apply
-from normgeom.survey.padding import STREAMS, mask_of
+from normgeom.survey.passes import Passes
 
 
 class FrozenNorm(nn.Module):
@@ -75,13 +75,18 @@ def freeze_norms(
     first = next(batches, None)
     if first is None:
         raise ValueError("batches: expected at least one, got none")
+    Passes(model, []).check("batches", first)
     chosen = _norms(model, first, sites)
     sums = {site.name: torch.zeros(2, dtype=torch.float64) for site in chosen}
+
+    def add(site: NormSite, parts: tuple[Tensor, Tensor], x: Tensor, _output: Tensor) -> None:
+        kept = scales(site, x).flatten().to(parts[1].device)[parts[1]]
+        sums[site.name] += torch.tensor([float(kept.sum()), kept.numel()], dtype=torch.float64)
+
+    passes = Passes(model, chosen)
     with torch.no_grad(), evaluating(model):
-        while first is not None:
-            with watch(model, chosen, partial(_add, sums, first)):
-                forward(model, first)
-            first = next(batches, None)
+        for batch in itertools.chain([first], batches):
+            passes.run("batches", batch, add)
     changes = []
     for site in chosen:
         total, count = sums[site.name].tolist()
@@ -91,11 +96,9 @@ def freeze_norms(
             raise ValueError(
                 f"batches: the scales at {site.name} add up to {total}; expected a positive, finite number"
             )
-        frozen = partial(FrozenNorm, site, total / count)
+        frozen = FrozenNorm(site, total / count)
         words = f"divides by {total / count:.4g}"
-        changes.append(
-            Change(site.name, words, lambda site=site, make=frozen: replace_module(model, site.module, make()))
-        )
+        changes.append(Change(site.name, words, partial(replace_module, model, site.module, frozen)))
     return apply(model, changes, dry_run)
 
 
@@ -105,35 +108,19 @@ def scales(site: NormSite, x: Tensor) -> Tensor:
     return ((center(x) if site.kind == "layer" else x).square().mean(-1) + site.eps).sqrt()
 
 
-def counted(site: NormSite, batch: Tensor | Mapping, x: Tensor) -> Tensor:
-    """Which vectors of a norm's input count, ``(...,)``: no padding, and not the first token of a text."""
-    lead = x.shape[:-1]
-    keep = torch.ones(lead, dtype=torch.bool)
-    if site.token_axis is None:
-        return keep
-    keep.narrow(site.token_axis, 0, 1).fill_(False)
-    for stream in STREAMS:
-        mask = mask_of(batch, stream)
-        mask = mask if mask is None or site.token_axis else mask.mT
-        if mask is not None and mask.shape == lead[:2]:
-            return keep & mask.view(*mask.shape, *(1 for _ in lead[2:]))
-    return keep
-
-
-def _add(sums: dict[str, Tensor], batch: Tensor | Mapping, site: NormSite, x: Tensor, _y: Tensor) -> None:
-    kept = scales(site, x).cpu()[counted(site, batch, x)]
-    sums[site.name] += torch.tensor([float(kept.sum()), kept.numel()], dtype=torch.float64)
-
-
 def _norms(model: nn.Module, batch: Tensor | Mapping, sites: Iterable[str | NormSite] | None) -> list[NormSite]:
     found = {site.name: site for site in find_norms(model, batch)}
-    names = list(found) if sites is None else [getattr(site, "name", site) for site in sites]
-    modules = dict(model.named_modules())
-    for name in names:
+    given = list(found.values() if sites is None else sites)
+    modules, names = dict(model.named_modules()), []
+    for site in given:
+        name = getattr(site, "name", site)
         if isinstance(modules.get(name), FrozenNorm):
             raise ValueError(f"sites: {name} is frozen already")
-        if name not in found:
+        if name not in found or getattr(site, "module", found[name].module) is not found[name].module:
             raise ValueError(f"sites: expected norms of this {type(model).__name__}, got {name!r}")
+        if found[name].module is model:
+            raise ValueError("model: it is a norm itself, and nothing holds it; put it in an nn.Sequential")
+        names.append(name)
     if not names:
         raise ValueError(f"model: expected one with norms, this {type(model).__name__} runs none, or all are frozen")
     return [found[name] for name in dict.fromkeys(names)]

@@ -310,7 +310,7 @@ def test_the_shift_is_derfs_alone():
 @MODULES
 def test_a_wrong_size_or_alpha_of_a_module_is_named(module):
     for d in (0, -3):
-        with pytest.raises(ValueError, match=rf"^d: expected a size >= 1, got {d}"):
+        with pytest.raises(ValueError, match=rf"^d: expected one positive size, got {d}"):
             module(d)
     for alpha in (math.inf, -math.inf, math.nan):
         with pytest.raises(ValueError, match=rf"^alpha: expected a finite number, got {alpha}"):

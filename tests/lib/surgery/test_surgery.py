@@ -564,3 +564,17 @@ def test_no_refusal_of_what_can_be_converted():
     model = uneven("gpt2")
     with Untouched(model):
         assert refusal(model) is None, "converted on the way, or a refusal where there is none"
+
+
+def test_torchs_fast_path_does_not_run_past_what_was_replaced():
+    """Without gradients torch runs an encoder's layers in one call, with LayerNorm whatever the modules are."""
+    layer = nn.TransformerEncoderLayer(12, 2, 16, batch_first=True, dtype=torch.float64)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    x = 1 + torch.randn(2, 5, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        before = encoder(x)
+    ng.drop_mean_subtraction(encoder, ng.find_norms(encoder, x))
+    with_gradients = encoder(x).detach()
+    with torch.no_grad():
+        assert apart(encoder(x), before) > 0.1, "the fast path runs LayerNorm past the modules"
+        assert apart(encoder(x), with_gradients) < 1e-12
