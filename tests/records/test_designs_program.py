@@ -1,4 +1,4 @@
-"""The sweep of designs, with runs of a few updates: what is recorded was run, once, with more seeds at the best rate."""
+"""The sweep of designs, a few updates a run: what is recorded was run, once, with more seeds at its best rate."""
 
 import json
 
