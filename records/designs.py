@@ -35,14 +35,14 @@ DESIGNS = {
     "none": ("pre", "none"),
 }
 RATES, WARMUPS, PROBED = (3e-4, 1e-3, 3e-3, 1e-2), (0, 100), 64
-# One seed of everything, three of the shallowest; then five where a design is at its best.
+# One seed of everything, three of the shallowest; then five where a design of a depth is at its best.
 GRIDS = (
     dict(design=tuple(DESIGNS), layers=(6, 18, 24), rate=RATES, warmup=WARMUPS, seed=(0,)),
     dict(design=tuple(DESIGNS), layers=(6,), rate=RATES, warmup=WARMUPS, seed=(1, 2)),
 )
 SEEDS = (0, 1, 2, 3, 4)
 MEASURED = ("loss", "held_out", "score", "update")
-CELL = ["design", "layers", "warmup"]
+CELL, SETTING = ["design", "layers"], ["warmup", "rate"]
 
 
 def run(design: str, layers: int, rate: float, warmup: int, seed: int, steps: int) -> list[float]:
@@ -60,16 +60,15 @@ def run(design: str, layers: int, rate: float, warmup: int, seed: int, steps: in
 
 
 def runs(grids: tuple[dict, ...], steps: int, kept: Path, processes: int) -> pd.DataFrame:
-    """A row a run of the grids and of five seeds at each cell's best rate, by the seeds that all of its rates have."""
+    """A row a run of the grids, and of five seeds where the mean loss of a design and depth is lowest."""
     tables = [curves(grid, steps, kept, processes, run) for grid in grids]
     first = pd.concat(tables, ignore_index=True)
     loss = first.losses.map(lambda measured: measured[0]).fillna(math.inf)
-    mean = first.assign(loss=loss).groupby([*CELL, "rate"], sort=False).loss.mean()
-    best = mean.groupby(level=CELL, sort=False).idxmin()
-    for design, layers, warmup, rate in best:
+    mean = first.assign(loss=loss).groupby([*CELL, *SETTING], sort=False).loss.mean()
+    for design, layers, warmup, rate in mean.groupby(level=CELL, sort=False).idxmin():
         cell = dict(design=(design,), layers=(layers,), rate=(rate,), warmup=(warmup,), seed=SEEDS)
         tables.append(curves(cell, steps, kept, processes, run))
-    every = pd.concat(tables, ignore_index=True).drop_duplicates([*CELL, "rate", "seed"], ignore_index=True)
+    every = pd.concat(tables, ignore_index=True).drop_duplicates([*CELL, *SETTING, "seed"], ignore_index=True)
     measured = pd.DataFrame(every.losses.tolist(), columns=MEASURED)
     return pd.concat([every.drop(columns="losses"), measured], axis=1)
 
@@ -100,6 +99,6 @@ def main(steps: int, processes: int, folder: Path, kept: Path) -> None:
         corpus="the standard library's documentation strings (corpus stdlib), "
         f"batches of {BATCH} windows of {LENGTH - 1} predicted bytes",
         optimizer="Adam, β = 0.9 and 0.98, no decay, no clipping, linear warm-up, then constant",
-        seeds="three of 6 blocks and one of 18 and 24 at every rate; five at the rate of the lowest mean loss of each "
-        "design, depth and warm-up: of weights and batches",
+        seeds="three of 6 blocks and one of 18 and 24 at every rate; five at the rate and warm-up of the lowest mean "
+        "loss of each design and depth: of weights and batches",
     )
