@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -14,6 +16,8 @@ from torch import Tensor, nn
 
 from normgeom.models.initial import scaled
 from normgeom.models.placement import LanguageModel, Stack
+from normgeom.models.sphere import normalise_weights
+from normgeom.norms.elementwise import DyT
 from normgeom.text.tokens import random_windows
 from normgeom.training.fitting import fit, next_token_loss
 
@@ -40,17 +44,18 @@ def train_bytes(
     """A byte model, 64 wide, trained on windows of a text by :func:`normgeom.training.fitting.fit`.
 
     Weights and batches depend on the seed alone: one text in one order for every placement.  Seeds torch's own
-    generator, in whose default dtype the weights are drawn; trained in float32.
+    generator, in whose default dtype the weights are drawn; trained in float32.  On the sphere weights are brought to
+    it at the start and after every update (:func:`normgeom.models.sphere.normalise_weights`).
 
     Args:
         text: byte ids ``(n,)``.
-        placement: a key of ``PLACEMENTS``.
+        placement: a key of ``PLACEMENTS`` or ``DESIGNS``.
         blocks: how many.
         rate: the learning rate, after ``warmup`` updates, which climb to it.
         updates: how many; 0 for a model as it starts.
         seed: of weights and batches.
         batch: windows of 65 bytes, of which 64 are predicted.
-        norm: ``"layer"``, ``"rms"`` or ``"none"``.
+        norm: a key of ``NORMS``.
         scale: by which all matrices of the branches are multiplied before the first update.
 
     Returns:
@@ -64,8 +69,9 @@ def train_bytes(
     torch.manual_seed(seed)
     stack = scaled(Stack(WIDTH, HEADS, blocks, placement, norm), scale)
     model = LanguageModel(256, LENGTH, stack, scale=1 / math.sqrt(WIDTH)).float()
-    batches = random_windows(text, LENGTH, batch, seed)
-    return model, fit(model, itertools.islice(batches, updates), rate, warmup)
+    batches = itertools.islice(random_windows(text, LENGTH, batch, seed), updates)
+    settle = normalise_weights if stack.on_sphere else lambda model: model
+    return model, fit(settle(model), batches, rate, warmup, settle)
 
 
 @torch.no_grad()
@@ -125,6 +131,35 @@ def largest_score(model: LanguageModel, ids: Ids) -> float:
         largest = torch.maximum(largest, scores[~scores.isneginf()].abs().max())
         x = block(x)
     return float(largest)
+
+
+@torch.no_grad()
+def squashing(model: LanguageModel, ids: Ids) -> pd.DataFrame:
+    """In which regime each DyT of a model works, and how much a norm in its place would have to even out.
+
+    Returns:
+        one row a DyT, in the order of the run, named a1, m1, … for those before attention and MLP of the blocks, and
+        ``final``: ``α``; ``straight``, the share of entries whose αx is below ½ in size, where tanh is within 8 % of
+        the identity; ``saturated``, of those above 2, where its slope is below 0.071; ``size``, the root mean square
+        of the entries; ``spread``, the standard deviation of the tokens' own over its mean.
+    """
+    names = [f"{kind}{k}" for k in range(1, len(model.stack.blocks) + 1) for kind in "am"]
+    norms = [part.before for part in model.stack.sublayers] + [model.stack.final]
+    rows = {}
+
+    def seen(name: str, module: nn.Module, args: tuple) -> None:
+        x = args[0].flatten(0, -2)
+        u, own = (module.alpha * x).abs(), x.square().mean(-1).sqrt()
+        shares = dict(straight=float((u < 0.5).float().mean()), saturated=float((u > 2).float().mean()))
+        size = dict(size=float(x.square().mean().sqrt()), spread=float(own.std() / own.mean()))
+        rows[name] = {"α": float(module.alpha)} | shares | size
+
+    with contextlib.ExitStack() as hooks:
+        for name, module in zip([*names, "final"], norms, strict=True):
+            if type(module) is DyT:
+                hooks.callback(module.register_forward_pre_hook(partial(seen, name)).remove)
+        model(ids)
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 @torch.no_grad()

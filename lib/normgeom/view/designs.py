@@ -1,16 +1,20 @@
-"""Pictures of what has taken LayerNorm's place: growth by design, and losses of designs trained alike."""
+"""Pictures of what has taken LayerNorm's place: what it does to vectors, and what networks with it do."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
 
 from normgeom.models.growth import Growth
-from normgeom.view.style import WIDTH, style, ticks_of_powers
+from normgeom.norms.elementwise import dyt
+from normgeom.norms.functions import rms_norm
+from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 
 # What the designs of the records are called in words.
 TITLES = {
@@ -96,3 +100,96 @@ def losses_of_designs(best: pd.DataFrame) -> tuple[Figure, str]:
         for name in order
     )
     return figure, f"Losses in nats a byte at {', '.join(map(str, depths))} blocks, the lowest above: {words}."
+
+
+def what_becomes_of_rays() -> tuple[Figure, str]:
+    """Rays of the plane, and what RMSNorm, DyT and a frozen norm with the same gain make of them.
+
+    Returns:
+        the figure and its alt text.
+    """
+    gain, lengths = torch.tensor([1.0, 0.6]), torch.linspace(0.05, 3, 60)
+    angles = torch.arange(12) * (2 * math.pi / 12) + math.pi / 12
+    rays = lengths[:, None, None] * torch.stack([angles.cos(), angles.sin()], -1)  # (lengths, rays, 2)
+    panels = {
+        "vectors on rays": rays,
+        "RMSNorm: a point a ray": rms_norm(rays, gain, eps=0.0),
+        "DyT: a curve a ray": dyt(rays, 1.0, gain),
+        "frozen norm: still a ray": rays * gain / lengths.mean(),
+    }
+    with style():
+        figure, axes = plt.subplots(2, 2, figsize=(WIDTH, WIDTH))
+        for axis, (title, points) in zip(axes.flat, panels.items(), strict=True):
+            for k, ray in enumerate(points.unbind(1)):
+                axis.plot(*ray.T, f"C{k % 6}", marker="o", ms=4, markevery=[-1])
+            reach = 3.2 if points is rays else 2.2 if "frozen" in title else 1.6
+            axis.set(title=title, xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
+        turn = torch.linspace(0, 2 * math.pi, 200)
+        ellipse = math.sqrt(2) * torch.stack([turn.cos(), turn.sin()]) * gain[:, None]
+        axes[0, 1].plot(*ellipse, color=COLORS["null"], lw=0.8)
+        box = torch.tensor([[-1, 1, 1, -1, -1], [-1, -1, 1, 1, -1]]) * gain[:, None]
+        axes[1, 0].plot(*box, color=COLORS["null"], lw=0.8)
+    return figure, (
+        "Four panels. Twelve rays of vectors from the origin, each in its colour. After RMSNorm each ray is a point of "
+        "an ellipse. After DyT each is a curve from the middle of a box towards its edge, to which it bends. After a "
+        "norm with a frozen scale they are rays still, the plane pressed together in one direction."
+    )
+
+
+def step_on_the_sphere(*steps: float) -> tuple[Figure, str]:
+    """By what angle nGPT's step turns the stream, against its angle to what the branch proposes.
+
+    Args:
+        steps: step sizes a, each between 0 and ½.
+
+    Returns:
+        the figure and its alt text, with the largest angles.
+    """
+    theta, words = np.linspace(0, np.pi, 721), []
+    with style():
+        figure, axis = plt.subplots()
+        for k, a in enumerate(steps):
+            phi = np.degrees(np.arctan2(a * np.sin(theta), 1 - a + a * np.cos(theta)))
+            (line,) = axis.plot(np.degrees(theta), phi, label=f"a = {a:g}")
+            axis.plot(np.degrees(theta), a * np.degrees(theta), color=line.get_color(), lw=1, ls="--")
+            top = int(phi.argmax())
+            axis.plot(np.degrees(theta[top]), phi[top], _MARKS[k], color=line.get_color(), ms=6)
+            words.append(f"for a = {a:g} up to {phi[top]:.1f} degrees at {np.degrees(theta[top]):.0f}")
+        axis.set(xlabel="angle θ to what the branch proposes / degrees", ylabel="angle φ of the step / degrees")
+        axis.set(xticks=range(0, 181, 45), ylim=(0, 45))
+        figure.legend(loc="outside upper center", ncols=len(steps))
+    return figure, (
+        "Curves that rise from 0, turn round behind a right angle and are back at 0 for an opposite proposal: "
+        f"{'; '.join(words)}. Dashed, the lines aθ, which each follows at small angles."
+    )
+
+
+def removed_one_by_one(runs: pd.DataFrame) -> tuple[Figure, str]:
+    """The loss while norms are frozen one at a time and trained on, over updates, beside training with all norms.
+
+    Args:
+        runs: ``updates``, ``site``, ``frozen``, ``loss``, ``arm`` (``"removed"`` or ``"kept"``) and ``seed``.
+
+    Returns:
+        the figure and its alt text, with mean losses.
+    """
+    removed, kept = (runs[runs.arm == arm] for arm in ("removed", "kept"))
+    course = removed.groupby(["updates", "frozen"]).loss.agg(["mean", "min", "max"]).reset_index()
+    other = kept.groupby("updates").loss.agg(["mean", "min", "max"]).reset_index()
+    with style():
+        figure, axis = plt.subplots()
+        for rows, look in (
+            (course, dict(color="#D55E00", marker="o")),
+            (other, dict(color="#0072B2", marker="s", ls="--")),
+        ):
+            bars = np.abs(rows[["min", "max"]].to_numpy().T - rows["mean"].to_numpy())
+            name = "norms frozen one by one" if rows is course else "all norms kept"
+            axis.errorbar(rows.updates, rows["mean"], yerr=bars, lw=1.6, ms=4.5, label=name, **look)
+        axis.set(xlabel="updates", ylabel="loss / nats a byte")
+        figure.legend(loc="outside upper center", ncols=2)
+    first, worst, last = course["mean"].iloc[0], course["mean"].max(), course["mean"].iloc[-1]
+    return figure, (
+        f"Loss over updates. From {first:.3f} nats it rises, with a jump and a descent at most norms, to at most "
+        f"{worst:.3f}, and ends at {last:.3f} with no norm dividing; with all norms and as much training it ends at "
+        f"{other['mean'].iloc[-1]:.3f}. Bars, the range of {runs.seed.nunique()} seeds."
+    )
