@@ -1,20 +1,17 @@
 """What has taken LayerNorm's place, trained alike: design × depth × learning rate × warm-up × seed."""
 
 import math
-from itertools import islice
 from pathlib import Path
 
 import click
 import pandas as pd
 import torch
-from normgeom.models.placement import LanguageModel, Stack
-from normgeom.models.sphere import normalise_weights
 from normgeom.records import FOLDER, record
 from normgeom.text.tokens import random_windows
-from normgeom.training.byte_models import largest_score, last_update
-from normgeom.training.fitting import fit, next_token_loss
+from normgeom.training.byte_models import HEADS, LENGTH, WIDTH, largest_score, last_update, train_bytes
+from normgeom.training.fitting import next_token_loss
 
-from records.placement import BATCH, HEADS, LAST, LENGTH, WIDTH, curves, text
+from records.placement import BATCH, LAST, curves, text
 
 # Name → placement and norm.
 DESIGNS = {
@@ -48,11 +45,8 @@ CELL, SETTING = ["design", "layers"], ["warmup", "rate"]
 def run(design: str, layers: int, rate: float, warmup: int, seed: int, steps: int) -> list[float]:
     """Of one training run what :data:`MEASURED` names; its text and batches depend on the seed alone."""
     torch.set_num_threads(1)
-    torch.manual_seed(seed)
     placement, norm = DESIGNS[design]
-    model = LanguageModel(256, LENGTH, Stack(WIDTH, HEADS, layers, placement, norm), scale=1 / math.sqrt(WIDTH))
-    settle = normalise_weights if model.stack.on_sphere else lambda model: model
-    losses = fit(settle(model), islice(random_windows(text(), LENGTH, BATCH, seed), steps), rate, warmup, settle)
+    model, losses = train_bytes(text(), placement, layers, rate, steps, seed, warmup, BATCH, norm)
     probe = next(random_windows(text(), LENGTH, PROBED, seed + 1000))
     with torch.no_grad():
         held_out = float(next_token_loss(model, probe))

@@ -8,12 +8,14 @@ import torch
 import torch.nn.functional as F
 from norm_checks import close, rounding
 from normgeom.models.placement import LanguageModel, Stack
+from normgeom.models.sphere import normalise_weights
 from normgeom.norms.functions import RMSNorm
 from normgeom.text.tokens import random_windows
 from normgeom.training.byte_models import (
     block_table,
     first_over_last,
     loss_without_norms,
+    squashing,
     train_bytes,
     varying_share,
 )
@@ -57,6 +59,40 @@ def test_norm_and_scale_are_those_of_the_stack():
     assert torch.equal(model.head.weight, plain.head.weight), "the head is no branch"
     rms, _ = train_bytes(TEXT, "pre", 1, 1e-3, 0, seed=5, norm="rms")
     assert isinstance(rms.stack.blocks[0].mlp.before, RMSNorm)
+
+
+def test_on_the_sphere_weights_stay_there():
+    model, losses = train_bytes(TEXT, "sphere", 1, 1e-2, 3, seed=5)
+    before = copy.deepcopy(model.state_dict())
+    for name, value in normalise_weights(model).state_dict().items():
+        assert torch.allclose(before[name], value, atol=1e-6), f"{name} was left where the update took it"
+    torch.manual_seed(5)
+    other = LanguageModel(256, 65, Stack(64, 4, 1, "sphere", "layer"), scale=1 / 8)
+    batches = random_windows(TEXT, 65, 4, 5)
+    own = fit(normalise_weights(other), [next(batches) for _ in range(3)], 1e-2, 0, normalise_weights)
+    assert losses == pytest.approx(own, rel=1e-4)
+
+
+def test_regimes_of_functions():
+    torch.manual_seed(0)
+    model = LanguageModel(11, 9, Stack(8, 2, 2, "pre", "dyt"), scale=0.5).double()
+    model.stack.blocks[1].mlp.before.alpha.data.fill_(3.0)
+    ids = windows()
+    found = squashing(model, ids)
+    assert list(found.index) == ["a1", "m1", "a2", "m2", "final"]
+    with torch.no_grad():
+        streams = model.stack.streams(model.embed(ids))
+    for name, x, alpha in (("a1", streams[0], 0.5), ("m2", streams[3], 3.0)):
+        u, own = (alpha * x).abs(), x.square().mean(-1).sqrt()
+        row = [
+            alpha,
+            (u < 0.5).double().mean(),
+            (u > 2).double().mean(),
+            x.square().mean().sqrt(),
+            own.std() / own.mean(),
+        ]
+        assert found.loc[name].tolist() == pytest.approx([float(v) for v in row], rel=1e-5), name
+    assert squashing(small("pre"), ids).empty, "a LayerNorm was taken for a function"
 
 
 def test_no_updates_is_the_model_as_it_starts():
