@@ -27,7 +27,8 @@ MATHJAX_FOLDERS = ("input/tex/extensions", "output/chtml/fonts/woff-v2")
 # MathJax in one script, without the menu of its combined one, a third of that; joined as MathJax joins its own.
 MATHJAX_PARTS = ("core", "input/tex", "output/chtml", "output/chtml/fonts/tex", "a11y/assistive-mml")
 MATHJAX_HEAD = "window.MathJax = Object.assign({}, window.MathJax, {loader: {load: []}});"
-# On a long page MathJax takes a second in which nothing moves: it comes after the first picture of the page.
+# On a long page MathJax takes a second in which nothing moves: it comes after the page's first picture, and after what
+# is alive in it.
 FORMULAS = """{
   const folder = document.currentScript.src.replace(/[^/]*$/, "");
   const begin = (done) => {
@@ -36,7 +37,8 @@ FORMULAS = """{
     script.onload = () => done(MathJax.startup.promise);
     document.head.append(script);
   };
-  const drawn = (then) => requestAnimationFrame(() => setTimeout(then));
+  const alive = () => globalThis.livePage?.ready() ?? Promise.resolve();
+  const drawn = (then) => requestAnimationFrame(() => setTimeout(() => alive().finally(then)));
   const promise = new Promise((done) => addEventListener("DOMContentLoaded", () => drawn(() => begin(done))));
   window.MathJax = Object.assign(window.MathJax ?? {}, { startup: { promise } });
 }
