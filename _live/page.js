@@ -32,7 +32,6 @@ globalThis.livePage = (() => {
 
   // Nothing is computed before it is nearly in view.  What is so already need not wait for a frame.
   const NEARLY = 200; // pixels
-  let ready = Promise.resolve(); // of what was in view at once: formulas wait for it
   const whenSeen = (selector, setUp) => {
     const seen = new IntersectionObserver(
       (entries) => {
@@ -45,7 +44,7 @@ globalThis.livePage = (() => {
     );
     for (const host of document.querySelectorAll(selector)) {
       const { top, bottom } = host.getBoundingClientRect();
-      if (top < innerHeight + NEARLY && bottom > -NEARLY) ready = Promise.all([ready, setUp(host)]);
+      if (top < innerHeight + NEARLY && bottom > -NEARLY) setUp(host);
       else seen.observe(host);
     }
   };
@@ -76,5 +75,5 @@ globalThis.livePage = (() => {
     });
 
   const minus = (text) => String(text).replace(/-/g, "−");
-  return { make, speaker, onceAFrame, whenSeen, flat, lifted, around, minus, ACROSS, ready: () => ready };
+  return { make, speaker, onceAFrame, whenSeen, flat, lifted, around, minus, ACROSS };
 })();

@@ -95,9 +95,8 @@ def _page(values: dict[str, Sequence], images: list[str]) -> str:
         for name, positions in values.items()
     ]
     identity = hashlib.sha256("".join(images).encode()).hexdigest()[:12]
-    shown = 0
-    for positions in values.values():
-        shown = shown * len(positions) + _start(positions)
+    places = itertools.product(*(range(len(positions)) for positions in values.values()))
+    shown = list(places).index(tuple(map(_start, values.values())))
     return _PAGE.format(
         id=f"explore-{identity}",
         sliders="\n".join(sliders),
