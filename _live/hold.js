@@ -157,7 +157,13 @@
     }
     const powers = { type: "range", min: -6, max: 0.5, step: 0.25 };
     const small = field(rows[1], "ε", powers, () => Math.log10(state.eps), (v) => (state.eps = 10 ** v), () => number(state.eps));
-    const divide = Object.entries(SWITCHES).map(([key, label]) => field(rows[2], label, { type: "checkbox" }, () => state.on[key], (v) => (state.on[key] = v)))[1];
+    const switches = {};
+    for (const [key, label] of Object.entries(SWITCHES))
+      switches[key] = field(rows[2], label, { type: "checkbox" }, () => state.on[key], (v) => (state.on[key] = v));
+    // Words that follow the switches are written when they change: while x is dragged they do not.
+    const write = (node, words) => {
+      if (node.textContent !== words) node.textContent = words;
+    };
 
     make(host, "p", { class: "live-try" }, "To try:");
     const list = make(host, "ol", { class: "live-questions" });
@@ -181,18 +187,19 @@
       const to = flat(SCALE, turn);
       const rim = around([0, 0, 0], DISC).reduce((a, b) => (to(b)[0] > to(a)[0] ? b : a));
       for (const [name, at] of Object.entries({ n: found.n, y: found.y, x: state.x, one: [1.3, 1.3, 1.3], plane: rim, first: [AXIS, 0, 0], second: [0, AXIS, 0], third: [0, 0, AXIS] })) {
-        const [left, top] = inside(to(at));
+        const place = to(at);
+        const [left, top] = inside(place);
         for (const dot of [dots[name], name === "x" && handle].filter(Boolean)) {
           dot.setAttribute("cx", left);
           dot.setAttribute("cy", top);
         }
-        const within = to(at).every((v, i) => v === inside(to(at))[i]);
-        if (name in dots) names[name].textContent = within ? name : `${name}, outside`;
+        const within = left === place[0] && top === place[1];
+        if (name in dots) write(names[name], within ? name : `${name}, outside`);
         names[name].setAttribute("text-anchor", within || left < 0 ? "start" : "end");
         names[name].setAttribute("x", left + (within || left < 0 ? 10 : -12));
         names[name].setAttribute("y", within || top > 0 ? top - 8 : top + 26);
       }
-      explained.textContent = `${legend(jacobian, state.on)} ${HINT}`;
+      write(explained, `${legend(jacobian, state.on)} ${HINT}`);
       tell(found);
       for (const { input, said, read, say } of inputs) {
         if (input.type === "checkbox") input.checked = read();
@@ -202,7 +209,7 @@
       }
       for (const { input } of gains) input.disabled = !state.on.gain;
       small.input.disabled = !state.on.divide;
-      divide.input.parentElement.firstChild.data = `${state.on.centre ? SWITCHES.divide : RMS} `;
+      write(switches.divide.input.parentElement.firstChild, `${state.on.centre ? SWITCHES.divide : RMS} `);
     };
     const draw = onceAFrame(paint);
 

@@ -1,11 +1,15 @@
 """The pages in a browser, opened from disk: mathematics is set, figures stand, sliders move, nothing is asked of the
 network."""
 
+import html as markup
 import io
+import re
 
 import numpy as np
 import pytest
+from fontTools.ttLib import TTFont
 from PIL import Image
+from press.site.scripts import FACES, package
 from walk import walk
 
 
@@ -102,6 +106,20 @@ def test_sliders_of_turning_figures_choose_what_is_seen(walks):
     chosen = [states[3:] for page in walks.values() for states in page.turned if len(states) > 3]
     assert chosen, "no turning figure has a slider"
     assert all(first != last for ends in chosen for first, last in zip(ends[::2], ends[1::2], strict=True))
+
+
+def test_no_letter_of_the_pages_is_left_out_of_the_type(book, html):
+    """The faces are cut to some letters (press.site.scripts); one that is missing comes from another face."""
+    texts = [(html / f"chapters/{name}.html").read_text("utf-8") for name in book.names]
+    words = [re.sub(r"<(script|style)\b.*?</\1>|<[^>]*>", "", text, flags=re.S) for text in texts]
+    letters = {ord(letter) for text in words for letter in markup.unescape(text)}
+    for face in FACES:
+        whole, served = (
+            TTFont(file).getBestCmap()
+            for file in (package("font_source_serif_pro") / "files" / face, html / "_static/vendor" / face)
+        )
+        lost = {chr(letter) for letter in letters & set(whole) - set(served)}
+        assert not lost, f"{face}: {sorted(lost)}"
 
 
 def test_no_icon_is_missing(browser, html):

@@ -170,7 +170,7 @@ def test_turning_figures_bring_their_script(chapter):
 def test_sliders_recompute_with_colabs_ipywidgets(chapter):
     (shown,) = [out.data for cell in chapter if "explore(" in cell.source for out in cell.outputs]
     assert shown[WIDGET]["model_id"], "no live view"
-    frames = re.findall(r'<img src="data:image/svg[^>]+>', shown["text/html"])
+    frames = re.findall(r'<img src="data:image/svg[^>]+>', shown["text/html"].replace(' hidden loading="lazy"', ""))
     moved = json.loads(chapter[-1].outputs[0].text)
     rows, columns = moved["sizes"]
     assert len(frames) == rows * columns

@@ -24,6 +24,9 @@ SEEN = """async () => {
     await MathJax.startup.promise;
     document.querySelectorAll('details').forEach(fold => { fold.open = true; });
     const all = selector => [...document.querySelectorAll(selector)];
+    const images = all('img');
+    images.forEach(image => { image.loading = 'eager'; });
+    await Promise.allSettled(images.map(image => image.decode()));
     const text = document.body.cloneNode(true);
     text.querySelectorAll('script, style, pre, code').forEach(e => e.remove());
     return {
@@ -31,7 +34,7 @@ SEEN = """async () => {
         set: all('mjx-container').filter(formula => formula.querySelector('svg')).length,
         wrong: all('[data-mml-node=merror], mjx-container [fill=red]').map(e => e.outerHTML),
         stops: all('mjx-container[tabindex]').length,
-        broken: all('img').filter(image => !image.naturalWidth).length,
+        broken: images.filter(image => !image.naturalWidth).length,
         overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
         raw: text.textContent.match(/\\$|\\\\[a-z]+/g) || [],
     };

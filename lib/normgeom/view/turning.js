@@ -5,6 +5,7 @@
   const { frame, scale, turn, tilt } = JSON.parse(root.dataset.view);
   const round = root.querySelector(".turn input");
   const sliders = [...root.querySelectorAll("input")].filter((input) => input !== round);
+  const labels = sliders.map((input) => JSON.parse(input.dataset.labels));
   const parts = [...svg.querySelectorAll("[data-x]")].map((element) => ({
     element,
     at: JSON.parse(element.dataset.at),
@@ -36,11 +37,12 @@
         sides.forEach((side, i) => element.children[i].setAttribute("d", side.map((x) => `M${place(x)}h0`).join("")));
       } else element.setAttribute("d", points.map((line) => `M${line.map(place).join("L")}`).join(""));
     }
-    for (const input of [round, ...sliders]) {
-      const words = input === round ? `${Math.round(input.value)}°` : JSON.parse(input.dataset.labels)[input.value];
+    const say = (input, words) => {
       input.nextElementSibling.textContent = words;
       input.setAttribute("aria-valuetext", words);
-    }
+    };
+    say(round, `${Math.round(round.value)}°`);
+    sliders.forEach((input, i) => say(input, labels[i][input.value]));
   };
 
   let asked = false;

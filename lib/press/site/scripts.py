@@ -21,8 +21,8 @@ LIVE = {
     'id="moving-steps"': ("page", "three-steps"),
 }
 FACES = tuple(f"SourceSerifPro-{face}.ttf" for face in ("Regular", "It", "Semibold"))
-# Of the type: Latin, Greek, and what stands in formulas without mathematics: arrows, operators, shapes.
-LETTERS = (range(0x20, 0x180), range(0x370, 0x400), range(0x1E00, 0x2400), range(0x25A0, 0x2600))
+# Of the type: Latin, accents, Greek, and signs: arrows, operators, shapes, the tick of a check.
+LETTERS = (range(0x20, 0x180), range(0x300, 0x400), range(0x1E00, 0x2440), range(0x25A0, 0x27C0))
 MATHJAX_FOLDERS = ("input/tex/extensions", "output/chtml/fonts/woff-v2")
 # MathJax in one script, without the menu of its combined one, a third of that; joined as MathJax joins its own.
 MATHJAX_PARTS = ("core", "input/tex", "output/chtml", "output/chtml/fonts/tex", "a11y/assistive-mml")
@@ -46,13 +46,13 @@ FORMULAS = """{
 def copy_scripts(app: Sphinx) -> None:
     """Copy what pages load before they are written, so that links carry checksums."""
     static = Path(app.outdir, "_static")
-    mathjax = _package("sphinx-mathjax-offline") / "static/mathjax"
+    mathjax = package("sphinx-mathjax-offline") / "static/mathjax"
     for part in MATHJAX_FOLDERS:
         _copy(mathjax / part, static / MATHJAX / part)
     (static / MATHJAX / "tex-chtml.js").write_text(_mathjax(mathjax), "utf-8")
     (static / LOADER).write_text(FORMULAS, "utf-8")
     for face in FACES:
-        _write_letters(_package("font_source_serif_pro") / "files" / face, static / "vendor" / face)
+        _write_letters(package("font_source_serif_pro") / "files" / face, static / "vendor" / face)
     if (made := Path(app.srcdir, FOLDER)).is_dir():
         _copy(made, static / "live")
 
@@ -72,15 +72,15 @@ def _mathjax(folder: Path) -> str:
 
 
 def _write_letters(source: Path, target: Path) -> None:
-    font = subset.load_font(str(source), subset.Options())
-    chosen = subset.Subsetter(subset.Options(hinting=False))
+    options = subset.Options(hinting=False)
+    font, chosen = subset.load_font(str(source), options), subset.Subsetter(options)
     chosen.populate(unicodes=[letter for letters in LETTERS for letter in letters])
     chosen.subset(font)
     target.parent.mkdir(parents=True, exist_ok=True)
     font.save(target)
 
 
-def _package(name: str) -> Path:
+def package(name: str) -> Path:
     return Path(find_spec(name).submodule_search_locations[0])
 
 

@@ -10,6 +10,7 @@ import pytest
 
 module = importlib.import_module("normgeom.view.explore")
 IMAGE = re.compile(r'<img src="data:image/svg\+xml,[^"]+" alt="([^"]*)">')
+LATER = ' hidden loading="lazy"'
 
 
 def bar(height, color="red"):
@@ -29,7 +30,7 @@ def shown(monkeypatch):
 
 def test_every_frame_is_there_with_its_words(shown):
     ng.explore(bar, height=[1.0, 2.0, 3.0], color=["red", "blue"])
-    alts = [match[1] for match in IMAGE.finditer(shown[0]["text/html"])]
+    alts = [match[1] for match in IMAGE.finditer(shown[0]["text/html"].replace(LATER, ""))]
     assert alts == [f"a {c} bar &lt;of&gt; height {h}" for h in (1, 2, 3) for c in ("red", "blue")]
     assert shown[0]["text/html"].count('type="range"') == 2
     assert not plt.get_fignums(), "figures must be closed"
@@ -38,7 +39,7 @@ def test_every_frame_is_there_with_its_words(shown):
 def test_the_live_view_shows_the_frame_of_the_page(shown):
     heights, colors = [1.0, 2.0, 3.0], ["red", "blue"]
     ng.explore(bar, height=heights, color=colors)
-    frames = [match[0] for match in IMAGE.finditer(shown[0]["text/html"])]
+    frames = [match[0] for match in IMAGE.finditer(shown[0]["text/html"].replace(LATER, ""))]
     view = module._live(bar, dict(height=heights, color=colors))
     *sliders, picture = view.children
     assert picture.value == frames[1 * 2 + 1], "both start in the middle"
@@ -46,6 +47,14 @@ def test_the_live_view_shows_the_frame_of_the_page(shown):
         for j in range(2):
             sliders[0].value, sliders[1].value = i, j
             assert picture.value == frames[2 * i + j]
+
+
+def test_the_frame_in_the_middle_alone_is_drawn_at_first(shown):
+    """Also where no script runs; the others are drawn when they are asked for."""
+    ng.explore(bar, height=[1.0, 2.0, 3.0], color=["red", "blue"])
+    page = shown[0]["text/html"]
+    assert [match[1] for match in IMAGE.finditer(page)] == ["a blue bar &lt;of&gt; height 2"]
+    assert page.count(LATER) == 5
 
 
 TURNED = """positions => {

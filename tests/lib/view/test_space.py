@@ -69,3 +69,25 @@ def test_the_page_has_what_its_script_needs():
 def test_a_figure_without_words_is_refused():
     with pytest.raises(ValueError, match="alt: expected words"):
         show(picture(), " ")
+
+
+DRAWN = """() => [...document.querySelectorAll("svg [d], svg [x]")].map(e => [
+    e.closest("[data-x]").style.display === "none",
+    e.getAttribute("d") ?? `${e.getAttribute("x")},${e.getAttribute("y")}`,
+])"""
+
+
+def test_the_script_begins_with_the_same_drawing(browser):
+    """What Python has drawn for pages without scripts is what the script draws before anything is turned."""
+    seen = {}
+    text = picture().page("words")
+    for scripts, content in ((False, text[: text.index("<script>")]), (True, text)):
+        page = browser.new_page()
+        page.set_content(content)
+        seen[scripts] = page.evaluate(DRAWN)
+        page.close()
+    assert len(seen[True]) == len(seen[False]) == 5 and [hidden for hidden, _ in seen[True]].count(True) == 1
+    for (hidden, by_script), (also, by_python) in zip(seen[True], seen[False], strict=True):
+        assert hidden == also, "another part is shown"
+        numbers = [np.array(re.findall(r"-?[\d.]+", text), float) for text in (by_script, by_python)]
+        assert len(numbers[0]) == len(numbers[1]) and np.all(np.abs(numbers[0] - numbers[1]) < 0.11), by_script
