@@ -63,10 +63,9 @@ def growth_of_designs(grown: Mapping[str, Growth]) -> tuple[Figure, str]:
             size.plot(np.arange(len(square)), square, **look)
             late.plot(np.arange(1, len(square)), update, **look)
             words.append(f"{TITLES[name]} {square[-1]:.2g} and {update[-1]:.2g}")
-        for axis, title in ((size, "mean square of the stream"), (late, "update over stream")):
-            axis.set(yscale="log", ylabel=title)
-            ticks_of_powers(axis.yaxis)
-        late.set_xlabel("sublayer")
+        size.set(ylabel="mean square of the stream", ylim=(0, None))
+        late.set(yscale="log", ylim=(0.01, 1.5), xlabel="sublayer", ylabel="update over stream")
+        ticks_of_powers(late.yaxis)
         figure.legend(*size.get_legend_handles_labels(), loc="outside upper center", ncols=2)
     return figure, (
         "Two panels of lines over the sublayers. Mean square of the stream behind the last one, and how much that one "
@@ -122,7 +121,7 @@ def what_becomes_of_rays() -> tuple[Figure, str]:
         for axis, (title, points) in zip(axes.flat, panels.items(), strict=True):
             for k, ray in enumerate(points.unbind(1)):
                 axis.plot(*ray.T, f"C{k % 6}", marker="o", ms=4, markevery=[-1])
-            reach = 3.2 if points is rays else 2.2 if "frozen" in title else 1.6
+            reach = 3.2 if points is rays else 2.1
             axis.set(title=title, xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
         turn = torch.linspace(0, 2 * math.pi, 200)
         ellipse = math.sqrt(2) * torch.stack([turn.cos(), turn.sin()]) * gain[:, None]
