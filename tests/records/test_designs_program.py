@@ -21,6 +21,7 @@ def small(monkeypatch, tmp_path):
 
     grid = dict(design=("scaled", "sphere"), layers=(1,), rate=(1e-4, 1e-2), warmup=(5,), seed=(0,))
     monkeypatch.setattr(designs, "GRIDS", (grid,))
+    monkeypatch.setattr(designs, "LAYERS", (1,))
     monkeypatch.setattr(designs, "SEEDS", (0, 1))
     monkeypatch.setattr("normgeom.records.FOLDER", tmp_path)
     return designs, tmp_path
