@@ -59,7 +59,7 @@ def main(gap: int, settle: int, folder: Path) -> None:
         for arm, sites, rest in (("removed", order, settle), ("kept", [], settle + gap * len(order))):
             other = copy.deepcopy(model)
             batches = random_windows(training, LENGTH, BATCH, seed + 1)
-            table = remove_norms(other, batches, held_out, RATE, gap, rest, sites)
+            table = remove_norms(other, batches, held_out, freeze_norms, RATE, gap, rest, sites)
             runs.append(table.assign(arm=arm, seed=seed))
     record(
         "removal-training",

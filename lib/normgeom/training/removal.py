@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from normgeom.models.sites import find_norms
-from normgeom.surgery.freezing import freeze_norms
 from normgeom.training.stages import held_out_loss
 from normgeom.training.twins import adamw
 
@@ -40,12 +39,13 @@ def remove_norms(
     model: nn.Module,
     batches: Iterator[Ids],
     held_out: Sequence[Ids],
+    freeze: Callable[[nn.Module, list[Ids], list[str]], object],
     rate: float,
     gap: int,
     settle: int,
     order: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """Freeze norms one by one (:func:`normgeom.freeze_norms`, on the next batch), and train a little after each.
+    """Freeze norms one by one, each on the next batch, and train a little after each.
 
     AdamW at one rate, gradients clipped to length 1, no decay.
 
@@ -53,6 +53,7 @@ def remove_norms(
         model: a causal language model of transformers; trained in place, left in evaluation mode.
         batches: token ids to train on, as many as are asked for.
         held_out: batches of which the loss is measured.
+        freeze: :func:`normgeom.freeze_norms`, or what else takes the norms of a model that are named out of it.
         rate: the learning rate.
         gap: updates after each norm.
         settle: updates after the last one, and with an empty ``order`` all that there are.
@@ -64,7 +65,7 @@ def remove_norms(
         at the end, whose ``site`` is empty as the first one's.
 
     Raises:
-        ValueError: a size below 1, or errors of :func:`normgeom.freeze_norms`.
+        ValueError: a size below 1, or errors of ``freeze``.
     """
     for name, value in (("gap", gap), ("settle", settle)):
         if value < 1:
@@ -73,7 +74,7 @@ def remove_norms(
     rows = [dict(updates=0, site="", frozen=0, loss=held_out_loss(model, held_out))]
     done = 0
     for number, site in enumerate(order, 1):
-        freeze_norms(model, [next(batches)], [site])
+        freeze(model, [next(batches)], [site])
         rows.append(dict(updates=done, site=site, frozen=number, loss=held_out_loss(model, held_out)))
         done += _tune(model, optimizer, batches, gap)
     done += _tune(model, optimizer, batches, settle)

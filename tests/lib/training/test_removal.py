@@ -37,7 +37,7 @@ def test_the_order_is_mlps_attention_and_the_last(model):
 
 def test_norms_go_one_by_one_and_the_losses_are_those_of_the_moment(model, held_out):
     before, order = copy.deepcopy(model), removal_order(model, next(batches()))
-    table = remove_norms(model, batches(), held_out, 1e-3, gap=2, settle=3, order=order)
+    table = remove_norms(model, batches(), held_out, ng.freeze_norms, 1e-3, gap=2, settle=3, order=order)
     assert table.site.tolist() == ["", *order, ""] and table.frozen.tolist() == [0, 1, 2, 3, 4, 5, 5]
     assert table.updates.tolist() == [0, 0, 2, 4, 6, 8, 13], "another number of updates"
     assert table.loss[0] == held_out_loss(before, held_out)
@@ -50,7 +50,7 @@ def test_norms_go_one_by_one_and_the_losses_are_those_of_the_moment(model, held_
 
 def test_without_an_order_it_is_plain_training(model, held_out):
     other = copy.deepcopy(model)
-    table = remove_norms(model, batches(), held_out, 1e-3, gap=1, settle=4)
+    table = remove_norms(model, batches(), held_out, ng.freeze_norms, 1e-3, gap=1, settle=4)
     assert table.updates.tolist() == [0, 4] and table.frozen.tolist() == [0, 0]
     optimizer = torch.optim.AdamW(other.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.0)
     other.train()
@@ -64,7 +64,7 @@ def test_without_an_order_it_is_plain_training(model, held_out):
 
 def test_gains_of_what_is_frozen_go_on_learning(model, held_out):
     (name,) = ["transformer.ln_f"]
-    remove_norms(model, batches(), held_out, 1e-2, gap=3, settle=1, order=[name])
+    remove_norms(model, batches(), held_out, ng.freeze_norms, 1e-2, gap=3, settle=1, order=[name])
     frozen = model.get_submodule(name)
     assert not torch.equal(frozen.weight, torch.ones(16)), "the optimizer has lost the parameter"
 
@@ -72,4 +72,4 @@ def test_gains_of_what_is_frozen_go_on_learning(model, held_out):
 @pytest.mark.parametrize("argument", ["gap", "settle"])
 def test_no_updates_are_refused(model, held_out, argument):
     with pytest.raises(ValueError, match=f"{argument}: expected at least 1, got 0"):
-        remove_norms(model, batches(), held_out, 1e-3, **{"gap": 1, "settle": 1, argument: 0})
+        remove_norms(model, batches(), held_out, ng.freeze_norms, 1e-3, **{"gap": 1, "settle": 1, argument: 0})
