@@ -73,11 +73,12 @@ def growth_of_designs(grown: Mapping[str, Growth]) -> tuple[Figure, str]:
     )
 
 
-def losses_of_designs(best: pd.DataFrame) -> tuple[Figure, str]:
+def losses_of_designs(best: pd.DataFrame, beyond: float) -> tuple[Figure, str]:
     """Losses of designs, each at its best rate, by depth: a mark a depth, a bar over the seeds.
 
     Args:
         best: one row a (design, layers): ``design``, a key of :data:`TITLES`, ``layers``, ``mean``, ``low``, ``high``.
+        beyond: means that are larger are not drawn.
 
     Returns:
         the figure and its alt text.
@@ -87,17 +88,18 @@ def losses_of_designs(best: pd.DataFrame) -> tuple[Figure, str]:
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 0.5 + 0.34 * len(order)))
         for k, depth in enumerate(depths):
-            rows = best[best.layers == depth].set_index("design").reindex(order)
+            drawn = best[(best.layers == depth) & (best["mean"] <= beyond)]
+            rows = drawn.set_index("design").reindex(order)
             at = np.arange(len(order)) + 0.22 * (k - (len(depths) - 1) / 2)
             bars = np.abs(rows[["low", "high"]].to_numpy().T - rows["mean"].to_numpy())
             axis.errorbar(rows["mean"], at, xerr=bars, fmt=_MARKS[k], ms=5, lw=1.2, label=f"{depth} blocks")
         axis.set(yticks=range(len(order)), yticklabels=[TITLES[name] for name in order], xlabel="loss / nats a byte")
         axis.invert_yaxis()
         figure.legend(loc="outside upper center", ncols=len(depths))
-    words = "; ".join(
-        f"{TITLES[name]} {', '.join(f'{v:.2f}' for v in best[best.design == name].sort_values('layers')['mean'])}"
-        for name in order
+    means = best.sort_values("layers").assign(
+        said=best["mean"].map(lambda mean: f"{mean:.2f}" if mean <= beyond else f"beyond {beyond:g}")
     )
+    words = "; ".join(f"{TITLES[name]} {', '.join(means[means.design == name].said)}" for name in order)
     return figure, f"Losses in nats a byte at {', '.join(map(str, depths))} blocks, the lowest above: {words}."
 
 

@@ -1,5 +1,7 @@
 """Pictures of designs show the numbers that they were given, and their words say the same."""
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -61,14 +63,21 @@ def test_growth_is_drawn_as_given():
 
 
 def test_losses_are_in_order_with_the_best_above():
-    means = (("pre", 6, 3.0), ("pre", 18, 2.8), ("dyt", 6, 2.5), ("dyt", 18, 2.6))
+    means = (("pre", 6, 3.0), ("pre", 18, 2.8), ("dyt", 6, 2.5), ("dyt", 18, 2.6), ("none", 6, 2.1), ("none", 18, 99.0))
     columns = ["design", "layers", "mean", "low", "high"]
     table = pd.DataFrame([(*row, row[-1] - 0.1, row[-1] + 0.2) for row in means], columns=columns)
-    figure, alt = losses_of_designs(table)
+    figure, alt = losses_of_designs(table, beyond=10)
     (axis,) = figure.axes
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["DyT", "pre-norm"] and axis.yaxis_inverted()
-    assert "DyT 2.50, 2.60; pre-norm 3.00, 2.80" in alt
-    assert [line[:, 0].tolist() for line in lines(axis) if len(line) == 2] == [[2.5, 3.0], [2.6, 2.8]]
+    assert [label.get_text() for label in axis.get_yticklabels()] == [
+        "DyT",
+        "pre-norm",
+        "no norms",
+    ] and axis.yaxis_inverted()
+    assert "DyT 2.50, 2.60; pre-norm 3.00, 2.80; no norms 2.10, beyond 10" in alt
+    assert [line[:, 0].tolist() for line in lines(axis) if len(line) == 3] == [
+        [2.5, 3.0, 2.1],
+        [2.6, 2.8, pytest.approx(math.nan, nan_ok=True)],
+    ]
     (bars, _) = [c.get_segments() for c in axis.collections]
     assert np.allclose(bars[0][:, 0], [2.4, 2.7])
 
