@@ -64,7 +64,7 @@ def runs(grids: tuple[dict, ...], steps: int, kept: Path, processes: int) -> pd.
         cell = dict(design=(design,), layers=(layers,), rate=(rate,), warmup=(warmup,), seed=SEEDS)
         tables.append(curves(cell, steps, kept, processes, run))
     every = pd.concat(tables, ignore_index=True).drop_duplicates([*CELL, *SETTING, "seed"], ignore_index=True)
-    measured = pd.DataFrame(every.losses.tolist(), columns=MEASURED)
+    measured = pd.DataFrame(every.losses.tolist(), columns=MEASURED).fillna(math.inf)
     return pd.concat([every.drop(columns="losses"), measured], axis=1)
 
 
@@ -78,7 +78,7 @@ WHAT = (
     "Of each design, number of blocks, learning rate, length of warm-up and seed, after {} updates: loss in nats a "
     f"byte, mean of the last {LAST} updates, and on {PROBED} windows that it was not trained on; there too the largest "
     "absolute score before the softmax of attention, and the mean length of what the last block changes over that of "
-    "the stream before it. Empty where it was not a number."
+    "the stream before it. Infinite where it was not a number."
 )
 
 

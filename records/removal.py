@@ -35,20 +35,18 @@ def main(gap: int, settle: int, folder: Path) -> None:
         "which its training has not seen",
     )
 
-    alone = []
     measure = next(random_windows(training, LENGTH, BATCH, 0))
-    for chosen in (*([name] for name in order), order):
-        frozen = freeze_norms(copy.deepcopy(model), [measure], chosen)
-        scale = float(frozen.get_submodule(chosen[0]).scale) if len(chosen) == 1 else float("nan")
-        alone.append(
-            dict(site=chosen[0] if len(chosen) == 1 else "all", scale=scale, loss=held_out_loss(frozen, held_out))
-        )
-    alone.append(dict(site="none", scale=float("nan"), loss=held_out_loss(model, held_out)))
+    frozen = {name: freeze_norms(copy.deepcopy(model), [measure], [name]) for name in order}
+    together = freeze_norms(copy.deepcopy(model), [measure], order)
+    alone = pd.DataFrame(
+        dict(site=name, scale=float(other.get_submodule(name).scale), loss=held_out_loss(other, held_out))
+        for name, other in frozen.items()
+    )
     record(
         "removal-alone",
-        pd.DataFrame(alone),
-        "Loss in nats a byte of the network with one norm frozen to its mean scale, with all, and with none; and that "
-        "scale.",
+        alone.assign(all=held_out_loss(together, held_out), none=held_out_loss(model, held_out)),
+        "Loss in nats a byte of the network with one norm frozen to its mean scale, and that scale; and with all of "
+        "them, or none, frozen.",
         folder,
         **about,
         seeds="0: of the text that scales are measured on",
@@ -60,7 +58,7 @@ def main(gap: int, settle: int, folder: Path) -> None:
             other = copy.deepcopy(model)
             batches = random_windows(training, LENGTH, BATCH, seed + 1)
             table = remove_norms(other, batches, held_out, freeze_norms, RATE, gap, rest, sites)
-            runs.append(table.assign(arm=arm, seed=seed))
+            runs.append(table.assign(arm=arm, seed=seed, site=table.site.replace("", "none")))
     record(
         "removal-training",
         pd.concat(runs, ignore_index=True),
