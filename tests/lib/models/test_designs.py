@@ -180,7 +180,7 @@ def test_functions_in_a_norms_place(norm):
 
 
 def test_rules_by_block():
-    assert [attention.sum for attention, _ in rules_of("mix", 8)] == [True] * 2 + [False] * 6
+    assert [attention.sum for attention, _ in rules_of("mix", 12)] == [True] * 3 + [False] * 9
     assert [round(mlp.scale**-2) for _, mlp in rules_of("scaled", 5)] == [1, 2, 3, 4, 5]
     assert {pair[0].alpha for pair in rules_of("keel", 6)[1:]} == {12.0}, "α counts sublayers"
     assert all(pair == (PLACEMENTS["pre"],) * 2 for pair in rules_of("pre", 3))
