@@ -147,6 +147,45 @@ def low_precision(norm: Norm, truth: Norm) -> None:
         assert off <= 1, f"{dtype}: off by {off} ulp, one allowed. Statistics in the input's dtype? Rounded twice?"
 
 
+# Of input, gain and bias; None where there is none.
+MIXED = [
+    (torch.bfloat16, torch.float32, torch.float32),
+    (torch.bfloat16, torch.float32, torch.bfloat16),
+    (torch.bfloat16, torch.bfloat16, torch.float32),
+    (torch.bfloat16, None, torch.float32),
+    (torch.float16, torch.float32, None),
+    (torch.float16, torch.bfloat16, torch.float64),
+    (torch.float32, torch.bfloat16, torch.float16),
+    (torch.float32, torch.float64, None),
+    (torch.float64, torch.float32, torch.bfloat16),
+]
+
+
+def mixed(dtypes: tuple) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Input, gain and bias of these dtypes."""
+    gain, bias = (None if t is None else draw(256, seed=i, dtype=t) for i, t in enumerate(dtypes[1:], 1))
+    return draw(16, 256, mean=0.5, dtype=dtypes[0]), gain, bias
+
+
+def misrounded(got: Tensor, exact: Tensor) -> float:
+    """The share of entries that are not the exact ones, rounded once.
+
+    Float32's error moves an entry of sixteen bits over the middle between two numbers once in some thousand times.
+    """
+    return float((got != exact.to(got.dtype)).double().mean())
+
+
+def mixed_dtypes(norm: Norm, truth: Norm) -> None:
+    for dtypes in MIXED:
+        x, gain, bias = mixed(dtypes)
+        got = norm(x, gain, bias, 1e-5)
+        assert got.dtype == x.dtype, f"{dtypes}: {got.dtype} out. Promoted to the gain's dtype?"
+        exact = truth(*(None if t is None else t.double() for t in (x, gain, bias)), 1e-5)
+        close(got, exact, rounding(exact, x.dtype), f"{dtypes}", "A gain or bias left out?")
+        off = misrounded(got, exact) if x.dtype.itemsize == 2 else 0.0
+        assert off < 0.01, f"{dtypes}: {off:.0%} of the entries are off. Rounded before the gain or the bias?"
+
+
 def first_derivatives(norm: Norm, truth: Norm) -> None:
     cotangent = draw(3, 8, seed=3)
     results = []
@@ -169,6 +208,28 @@ def second_derivatives(norm: Norm, truth: Norm) -> None:
         close(got, expected, 1e-11, f"second derivative by x and {name}", "No double backward?")
 
 
+def higher_derivatives(norm: Norm, truth: Norm) -> None:
+    """Not among :data:`CHECKS`: torch's LayerNorm, the truth of the others, fails it (claim-third-derivative)."""
+    gain, bias = draw(6, seed=1, dtype=torch.float32), draw(6, seed=2, dtype=torch.float32)
+
+    def unrolled(x):
+        c = x if truth is true_rms_norm else x - x.mean(-1, keepdim=True)
+        return c / (c.square().mean(-1, keepdim=True) + 1e-5).sqrt() * gain.double() + bias.double()
+
+    def slopes(function):
+        x = draw(3, 6).requires_grad_()
+        value = function(x).pow(3).sum()
+        for _ in range(4):
+            (found,) = torch.autograd.grad(value, x, create_graph=True)
+            value = found.square().mean()
+            yield found.detach()
+
+    both = zip(slopes(lambda x: norm(x, gain, bias, 1e-5)), slopes(unrolled), strict=True)
+    for order, (got, right) in enumerate(both, 1):
+        scale = right.abs().max()
+        close(got / scale, right / scale, 1e-11, f"derivative {order}", "A statistic held fixed?")
+
+
 def vectorised_map(norm: Norm, truth: Norm) -> None:
     x, weight = draw(5, 3, 8), draw(5, 8, seed=1)
     got = torch.func.vmap(lambda row, gain: norm(row, gain, None, 1e-5))(x, weight)
@@ -185,6 +246,7 @@ CHECKS = (
     constant_rows,
     huge_mean,
     low_precision,
+    mixed_dtypes,
     first_derivatives,
     second_derivatives,
     vectorised_map,

@@ -4,7 +4,8 @@ Every function takes ``(..., d)`` and normalises the last axis.  Statistics and 
 in at least float32 (float64 stays float64) and the result is rounded once, to the input's dtype; gradients by gain
 and bias are summed in at least float32 too.  In plain eager mode :mod:`normgeom.norms.kernels` does the work; while
 compiling, inside ``torch.func`` and in forward mode the formula itself runs, in plain torch operations, so that
-``vmap``, ``jvp`` in ``jvp``, double backward and ``torch.compile(fullgraph=True)`` work.
+``vmap``, ``jvp`` in ``jvp``, double backward and ``torch.compile(fullgraph=True)`` work.  On a GPU the host waits for
+nothing that a norm computes, forward or back.
 """
 
 from __future__ import annotations

@@ -63,14 +63,28 @@ def _fits(vector: Tensor | None, size: torch.Size) -> bool:
 
 
 def on_cuda(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centered: bool) -> Tensor | None:
-    """What torch's kernels make of ordinary tensors of one dtype, and no bias in RMSNorm, on a GPU; else None."""
+    """What :func:`fused` makes of ordinary tensors on a GPU, in plain eager mode; else None."""
     given = [t for t in (x, gain, bias) if t is not None]
-    if _transformed() or not all(type(t) in _ORDINARY and t.is_cuda and t.dtype == x.dtype for t in given):
+    if _transformed() or not all(type(t) in _ORDINARY and t.is_cuda for t in given):
         return None
+    return fused(x, gain, bias, eps, centered)
+
+
+def fused(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centered: bool) -> Tensor:
+    """A norm by torch's fused kernel, rounded once; the host waits for no result.
+
+    The kernel takes one dtype and adds no bias to RMSNorm.  Whatever else is asked for, it gets wide arguments, and
+    its result is rounded behind it: three kernels for an input in sixteen bits, four with that bias, where the formula
+    takes seven and more.  The compiler would make one of them, but needs triton, and seconds for each new shape.
+    """
+    alike = x.dtype in _WIDE and all(t is None or t.dtype == x.dtype for t in (gain, bias))
+    start = x if alike and (centered or bias is None) else formula.widen(x)
+    gain, bias = (None if t is None else t.to(start.dtype) for t in (gain, bias))
     if centered:
-        y = F.layer_norm(x, x.shape[-1:], gain, bias, eps)
-        return _differentiable(y, eps) if y.requires_grad else y
-    return F.rms_norm(x, x.shape[-1:], gain, eps) if bias is None else None
+        y = F.layer_norm(start, x.shape[-1:], gain, bias, eps)
+        return (_differentiable(y, eps) if y.requires_grad else y).to(x.dtype)
+    y = F.rms_norm(start, x.shape[-1:], gain, eps)
+    return (y if bias is None else y + bias).to(x.dtype)
 
 
 def _transformed() -> bool:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from normgeom.models.sites import NormSite
+from normgeom.survey.devices import fetched, of_sums, sent
 from normgeom.survey.directions import Directions, seeded, signs
-from normgeom.survey.passes import Passes, of_sums
+from normgeom.survey.passes import Passes
 from normgeom.survey.tally import SIDES, Tally, apart
 from normgeom.survey.vectors import drop_error, project
 
@@ -106,7 +107,7 @@ class Meter:
         key = ("units", d, device, (i, side) if own else None)
         if key not in self._cached:
             units = [own[name] if name in own else self.directions.unit(name, d) for name in self.directions.named(d)]
-            self._cached[key] = torch.stack(units).to(device)
+            self._cached[key] = sent(torch.stack(units), device)
         return self._cached[key]
 
     def _gain(self, i: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -122,7 +123,7 @@ class Meter:
             both = both.double()
             (gain_square, gain_bias), (_, bias_square) = (both @ both.T).tolist()
             numbers = (site.dim, site.eps, gain_square, gain_bias, bias_square)
-            self._cached[key] = both.to(device), torch.tensor(numbers, dtype=torch.float64, device=device)
+            self._cached[key] = sent(both, device), sent(torch.tensor(numbers, dtype=torch.float64), device)
         return self._cached[key]
 
     def _match(self, pilot: Tensor | Mapping) -> dict[tuple[int, str], dict[str, Tensor]]:
@@ -136,14 +137,17 @@ class Meter:
         sums = {place: torch.zeros(len(names), d, dtype=torch.float64) for place, d in places.items()}
 
         def add(site: NormSite, parts: tuple[Tensor, Tensor], *both: Tensor) -> None:
+            chosen = torch.cat(parts)
+            device = chosen.device
             for side, x in zip(SIDES, both, strict=True):
                 place = self._index[site.name], side
-                vectors = x.reshape(-1, site.dim).to(parts[0].device)[torch.cat(parts)].cpu().double()
-                vectors = vectors[torch.isfinite(vectors).all(-1)]
-                random = torch.stack([signs(len(vectors), generator) for generator in drawn[place]])
-                sums[place] += random @ nn.functional.normalize(vectors, dim=-1)
+                vectors = x.reshape(-1, site.dim).to(device)[chosen].double()
+                vectors = vectors.where(torch.isfinite(vectors).all(-1, keepdim=True), 0)
+                random = sent(torch.stack([signs(len(vectors), generator) for generator in drawn[place]]), device)
+                sums[place] = sent(sums[place], device) + random @ nn.functional.normalize(vectors, dim=-1)
 
         self._passes.run("pilot", pilot, add)
+        sums = dict(zip(sums, fetched([*sums.values()]), strict=True))
         if not any(total.any() for total in sums.values()):
             raise ValueError("pilot: expected tokens that a norm sees, got none")
         lengths = {place: torch.linalg.vector_norm(total, dim=-1, keepdim=True) for place, total in sums.items()}

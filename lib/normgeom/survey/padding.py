@@ -55,13 +55,23 @@ def told_of_padding(model: nn.Module) -> dict[str, nn.Module]:
 @contextmanager
 def listening(modules: Mapping[str, nn.Module], tell: Callable[[str, Tensor], None]) -> Iterator[None]:
     """While the block runs, call ``tell(name, mask)``, as of :func:`mask_of`, when a module is given a mask."""
+    read: dict[tuple, tuple[Tensor, Tensor]] = {}
+
+    def real(argument: str, mask: Tensor) -> Tensor:
+        """A mask that many layers are given is read once: on a GPU the host waits for it."""
+        if mask.is_inference():  # torch does not count what is written into it
+            return _real(argument, mask)
+        key = argument, id(mask), mask._version
+        if key not in read:
+            read[key] = mask, _real(argument, mask)  # a mask that is kept shares its id with no other
+        return read[key][1]
 
     def hook(name: str):
         def call(module, args, kwargs):
             given = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
             for argument in _takes(module):
                 if isinstance(mask := given.get(argument), Tensor) and mask.dim() == 2:
-                    tell(name, _real(argument, mask))
+                    tell(name, real(argument, mask))
 
         return call
 

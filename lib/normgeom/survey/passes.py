@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import torch
 from torch import Tensor, nn
 
 from normgeom.models.calls import entries, forward
 from normgeom.models.sites import NormSite
 from normgeom.models.watch import watch
+from normgeom.survey.devices import of_sums, sent
 from normgeom.survey.padding import STREAMS, given_masks, listening, mask_of, token_ids, told_of_padding
 from normgeom.survey.tally import rows
 
@@ -47,7 +47,7 @@ class Passes:
             key = (x_in.shape[:-1], site.token_axis, source(site), of_sums(x_in.device))
             if key not in known:
                 try:
-                    known[key] = tuple(part.to(key[-1]) for part in rows(*key[:2], masks[key[2]]))
+                    known[key] = tuple(sent(part, key[-1]) for part in rows(*key[:2], masks[key[2]]))
                 except ValueError as error:
                     raise ValueError(f"{argument}: {site.name}: {error}") from None
             look(site, known[key], x_in, x_out)
@@ -83,8 +83,3 @@ class Passes:
                     f"{argument}: expected token ids from 0 to {vocabulary - 1}, got {low} to {high}: the model's "
                     f"vocabulary is of {vocabulary}; is the tokenizer another model's?"
                 )
-
-
-def of_sums(device: torch.device) -> torch.device:
-    """Where the sums are taken: there is no float64 on Apple's GPUs."""
-    return torch.device("cpu") if device.type == "mps" else device

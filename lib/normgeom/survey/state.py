@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from normgeom.survey.tally import Tally
+from normgeom.survey.tally import Tally, on_cpu
 
 SPARING = 100  # times as long as it took to save passes before the next time
 _FORMAT = 2
@@ -28,9 +28,10 @@ def write(path: str | os.PathLike, about: dict, tallies: list[Tally]) -> None:
     """
     path = Path(path)
     part = path.with_name(path.name + ".part")
+    tallies = on_cpu(tallies)
     shapes = [[list(getattr(tally, name).shape) for name in _FIELDS] for tally in tallies]
     header = json.dumps(dict(about, format=_FORMAT, shapes=shapes))
-    arrays = {name: torch.cat([getattr(tally, name).flatten().cpu() for tally in tallies]) for name in _FIELDS}
+    arrays = {name: torch.cat([getattr(tally, name).flatten() for tally in tallies]) for name in _FIELDS}
     try:
         with open(part, "wb") as file:
             np.savez_compressed(file, about=np.array(header), **{name: a.numpy() for name, a in arrays.items()})

@@ -18,9 +18,10 @@ from tqdm.auto import tqdm
 from normgeom.models.calls import evaluating
 from normgeom.models.sites import in_words, seen_norms
 from normgeom.survey import state
+from normgeom.survey.devices import fetched
 from normgeom.survey.directions import Directions
 from normgeom.survey.meter import Meter
-from normgeom.survey.tally import OF_ANGLE, SIDES, Tally, merged_each
+from normgeom.survey.tally import OF_ANGLE, SIDES, Tally, merged_each, on_cpu
 
 # What two surveys must share to be merged, and what a message calls it.
 _SHARED = {
@@ -132,7 +133,7 @@ class Survey:
                     self._take(held)
         if held is not None and number < held.batches:
             raise ValueError(f"checkpoint: {os.fspath(checkpoint)} holds {held.batches} batches, got {number}")
-        nonfinite = torch.stack([tally.excluded[:, 0].sum().cpu() for tally in self._tallies]).tolist()
+        nonfinite = [int(excluded[:, 0].sum()) for excluded in self._excluded()]
         if any(nonfinite):
             where = ", ".join(site["site"] for site, n in zip(self.sites, nonfinite, strict=True) if n)
             lost = f"{sum(nonfinite)} vectors with NaN or Inf entries were left out"
@@ -178,8 +179,8 @@ class Survey:
         few: among 24, neighbours may be degrees apart.
         """
         rows = []
-        for site, tally in zip(self.sites, self._tallies, strict=True):
-            for positions, part in tally.map(Tensor.cpu).by_position().items():
+        for site, tally in zip(self.sites, on_cpu(self._tallies), strict=True):
+            for positions, part in tally.by_position().items():
                 rows += _rows(site, positions, part)
         return pd.DataFrame(rows)
 
@@ -187,9 +188,13 @@ class Survey:
         """Vectors that have no angle: one row a (site, side), columns ``nonfinite`` and ``zero``."""
         return pd.DataFrame(
             dict(site=site["site"], side=side, nonfinite=int(n), zero=int(z))
-            for site, tally in zip(self.sites, self._tallies, strict=True)
-            for side, (n, z) in zip(SIDES, tally.excluded.tolist(), strict=True)
+            for site, excluded in zip(self.sites, self._excluded(), strict=True)
+            for side, (n, z) in zip(SIDES, excluded.tolist(), strict=True)
         )
+
+    def _excluded(self) -> list[Tensor]:
+        """Those of every norm, on the CPU."""
+        return fetched([tally.excluded for tally in self._tallies])
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the state to ``path``, all of it or, on an error, nothing."""
@@ -217,7 +222,8 @@ class Survey:
             ValueError: the other is of another model, other directions or another seed.
         """
         self._check_same(other, "other")
-        self._tallies = [a.merged(b.map(Tensor.cpu)) for a, b in zip(self._tallies, other._tallies, strict=True)]
+        mine, theirs = on_cpu(self._tallies), on_cpu(other._tallies)
+        self._tallies = [a.merged(b) for a, b in zip(mine, theirs, strict=True)]
         self.tokens, self.batches = self.tokens + other.tokens, self.batches + other.batches
         self.digest = hashlib.sha256("".join(sorted([self.digest, other.digest])).encode()).hexdigest()
         return self

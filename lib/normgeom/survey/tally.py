@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from normgeom.survey.devices import fetched, sent
 from normgeom.survey.moments import Moments, histogram, quantiles
 
 SIDES = ("in", "out")
@@ -74,7 +75,7 @@ class Tally:
 
     def merged(self, other: Tally) -> Tally:
         """Both together, on the device of ``other``."""
-        mine = self.map(lambda field: field.to(other.counts.device))
+        mine = self.map(lambda field: sent(field, other.counts.device))
         moments = mine.moments.merged(other.moments)
         return Tally(*vars(moments).values(), mine.counts + other.counts, mine.excluded + other.excluded)
 
@@ -96,6 +97,13 @@ def apart(tally: Tally) -> list[Tally]:
 def together(tallies: Sequence[Tally]) -> Tally:
     """Those of several norms with the same number of directions, along a leading axis."""
     return Tally(*(torch.stack([getattr(tally, field.name) for tally in tallies]) for field in fields(Tally)))
+
+
+def on_cpu(tallies: Sequence[Tally]) -> list[Tally]:
+    """The same, fetched together."""
+    of_each = len(fields(Tally))
+    found = fetched([getattr(tally, field.name) for tally in tallies for field in fields(Tally)])
+    return [Tally(*found[i : i + of_each]) for i in range(0, len(found), of_each)]
 
 
 def merged_each(pairs: Mapping[int, tuple[Tally, Tally]]) -> dict[int, Tally]:
