@@ -22,25 +22,32 @@ def main(model: str, name: str, text: Path, corpus: str, windows: int, length: i
     batches = ids.split(32)
     named = ["uniform", "random_a", "random_b", *nulls(drawn)]
     survey = ng.Survey(network, named, seed, pilot=batches[0]).run(batches)
-    table = survey.table()
-    provenance = dict(model=name, corpus=corpus, windows=words, seed=seed)
+    click.echo(write_angles(name, survey, model=name, corpus=corpus, windows=words, seed=seed))
+
+
+def write_angles(name: str, survey: ng.Survey, **options: object) -> Path:
+    """Write angles-NAME and nulls-NAME of a survey with directions of each null; options as for ``record``."""
+    table, named = survey.table(), ("uniform", "random_a", "random_b")
+    shown = table[table.direction.isin(named) & (table.tokens > 0)]
+    if shown.drop_error.isna().any():  # an RMSNorm has no mean to drop, and records have no empty cells
+        shown = shown.drop(columns="drop_error")
+    drawn = sum(direction.startswith("signs_") for direction in survey.directions)
     record(
         f"angles-{name}",
-        table[table.direction.isin(named[:3])],
+        shown,
         "Survey.table(): angles in degrees between hidden vectors and the uniform vector, and two random directions, "
         "before and after every norm.",
-        **provenance,
+        **options,
     )
     bands = {
         (side, null): null_band(table, side, "rest", null).reset_index() for side in ("in", "out") for null in NULLS
     }
-    path = record(
+    return record(
         f"nulls-{name}",
         pd.concat([band.assign(side=side, null=null) for (side, null), band in bands.items()]),
         f"Occupancy of {drawn} directions of each null, 5 %, 50 % and 95 % quantiles over the directions, position 0 "
         "left out.  random: Gaussian; signs: entries of one size with random signs; matched: sums with random signs "
         "of the unit vectors of the first batch at that side of that norm.",
-        **provenance,
+        **options,
         excluded=int(survey.excluded()[["nonfinite", "zero"]].sum().sum()),
     )
-    click.echo(path)

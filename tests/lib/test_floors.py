@@ -9,7 +9,7 @@ import pytest
 FLOORS = (
     {"norms", "text", "jobs", "bench", "records", "checks"},
     {"geometry", "models"},
-    {"survey", "view", "exercises"},
+    {"survey", "view", "exercises", "claims"},
     {"training", "surgery"},
     {"commands"},
     {"cli"},

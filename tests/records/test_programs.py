@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from normgeom.claims import check_record, models
 from pandas.testing import assert_frame_equal
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, LlamaConfig, LlamaModel
 
 
 def run(*arguments):
@@ -128,6 +129,22 @@ def test_angles_and_what_chance_shows(encoder, text, folder):
     rows = matched.query("side == 'out' and positions == 'rest'").groupby("site", sort=False).occupancy
     here = nulls.query("side == 'out' and null == 'matched_'")
     np.testing.assert_allclose(here["median"], rows.median(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+def test_angles_are_evidence_whichever_the_norm(kind, encoder, text, folder):
+    model = encoder
+    if kind == "rms":
+        model = folder / "decoder"
+        config = LlamaConfig(
+            vocab_size=9, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+        )
+        LlamaModel(config).save_pretrained(model)
+        AutoTokenizer.from_pretrained(encoder).save_pretrained(model)
+    run("angles", model, "tiny", text, "--corpus", "words", "--windows", 6, "--length", 8, "--drawn", 20)
+    table = check_record(folder / "angles-tiny.csv").table
+    assert set(table.kind) == {kind} and ("drop_error" in table) == (kind == "layer")
+    assert set(models(folder)["tiny"].drawn) == {20}
 
 
 def survey_of(model, ids, directions):
