@@ -7,8 +7,11 @@ SHELL       := bash
 
 # Two kernels at a time, one thread each: on two cores more threads are many times slower.
 MAKEFLAGS += -j2
+# What `make gpu` says it says before each step, not at the end.
 ifneq ($(filter output-sync,$(.FEATURES)),)
+ifneq ($(MAKECMDGOALS),gpu)
 MAKEFLAGS += --output-sync=target
+endif
 endif
 export OMP_NUM_THREADS := 1
 # Kernels come from .venv alone, start alike on every machine, and print no progress bars.
@@ -44,8 +47,8 @@ PLAIN    := suite/rounding
 timed = mkdir -p $(dir _build/times/$(1)) && TIMEFORMAT='%U %S %R' && exec 3>&2 && \
   { time $(2) 2>&3; } 2> _build/times/$(1)
 
-.PHONY: book run notebooks colab figures bench record claims test test-all slow lint unit floors peers search margins serve clean \
-  help $(NBVAL) $(SUITES) $(PLAIN)
+.PHONY: book run notebooks colab figures bench record scale gpu claims test test-all slow lint unit floors peers search \
+  margins serve clean help $(NBVAL) $(SUITES) $(PLAIN)
 
 book: $(BOOK)  ## run the chapters and build the pages: _build/html/index.html
 	@echo "The book is at $(BOOK)"
@@ -80,6 +83,17 @@ record: | $(VENV)  ## train placements and twins, measure a model again: MODEL=â
 	python -m records zeroed "$(MODEL)" "$(NAME)" "$(TEXT)" --corpus "$(CORPUS)"
 	python -m records massive "$(MODEL)" "$(NAME)" "$(TEXT)" --corpus "$(CORPUS)"
 	python -m records angles "$(MODEL)" "$(NAME)" "$(TEXT)" --corpus "$(CORPUS)" --windows 1024 --length 128
+
+# Chapters on larger models and trainings; only names of files in reruns/: make scale ONLY=gpt2-xl.
+scale: | $(VENV) $(PROFILE)  ## run what reruns/ asks for, cheapest first: ONLY=names, MODELS=folder, CORPUS=text, TOKENS=number
+	env -u OMP_NUM_THREADS -u TQDM_DISABLE python -m records scale $(ONLY:%=--only %) $(MODELS:%=--models %) $(CORPUS:%=--corpus %) \
+	  $(TOKENS:%=--tokens %)
+
+# That of the most worth first; what does not fit into the minutes, the same command does next time.
+MINUTES ?= 40
+DEVICE  ?= cuda
+gpu: | $(VENV)  ## what a GPU is for, in MINUTES=40: its tests, norms, survey, conversion, twins; DEVICE=cpu tries it
+	@env -u TQDM_DISABLE python -m records gpu --minutes $(MINUTES) --device $(DEVICE) --corpus "$(or $(CORPUS),stdlib)"
 
 claims: | $(VENV) $(PROFILE)  ## try each measured claim at 20 seeds, where its record is missing or of another version
 	$(KEEP) python -m records claims

@@ -9,17 +9,14 @@ from pathlib import Path
 
 import click
 import jupytext
-import nbformat
 import pandas as pd
-import papermill
 from normgeom.records import FOLDER, record
 from papermill.exceptions import PapermillExecutionError
 from press import seeds as claims
 from press.book import CHAPTERS, Book
 from tqdm.auto import tqdm
 
-# What the last cell of a run prints: whatever was judged in it.
-TELL = "import json\nfrom normgeom.checks import verdicts\nprint(json.dumps(verdicts))"
+from records.running import verdicts_of
 
 
 def run(root: Path, page: str, seed: int, kept: Path) -> list[list]:
@@ -32,17 +29,13 @@ def run(root: Path, page: str, seed: int, kept: Path) -> list[list]:
     code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
     path = kept / page / f"{hashlib.sha256(code.encode()).hexdigest()[:12]}-{seed}.json"
     if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        notebook.cells.append(nbformat.v4.new_code_cell(TELL))
         draft = path.with_suffix(".ipynb")
-        nbformat.write(notebook, draft)
-        quiet = dict(progress_bar=False, request_save_on_cell_execute=False)
         try:
-            done = papermill.execute_notebook(draft, draft, dict(seed=seed), kernel_name="python3", **quiet)
+            found = verdicts_of(notebook, draft, dict(seed=seed))
         except PapermillExecutionError as error:
             why = f"{error.ename}: {error.evalue}"
             raise RuntimeError(f"{page} at seed {seed}, cell {error.cell_index}: {why}") from None
-        path.write_text(done.cells[-1].outputs[0].text, "utf-8")
+        path.write_text(json.dumps(found), "utf-8")
         draft.unlink()
     return json.loads(path.read_text("utf-8"))
 

@@ -2,7 +2,7 @@
 
 import copy
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -76,24 +76,28 @@ def race(rounds: int) -> Iterator[dict]:
     for name, (sizes, shapes) in SPEED.items():
         torch.manual_seed(0)
         config = GPT2Config(use_cache=False, bos_token_id=None, eos_token_id=None, **sizes)
-        model = GPT2LMHeadModel(config).eval()
-        versions = dict(original=model, converted=ng.to_rms_norm(copy.deepcopy(model)), bare=without_norms(model))
+        versions = converted(GPT2LMHeadModel(config).eval())
         for shape in shapes:
-            ids = torch.randint(config.vocab_size, shape)
-            calls = {way: lambda network=network, ids=ids: network(ids) for way, network in versions.items()}
-            seconds = in_turns(calls, rounds, FILL)
-            for way in versions:
-                ratios = seconds[way] / seconds.original
-                yield dict(
-                    model=name,
-                    batch=shape[0],
-                    length=shape[1],
-                    way={"bare": "no norms"}.get(way, way),
-                    seconds=statistics.median(seconds[way]),
-                    ratio=statistics.median(ratios),
-                    lowest=ratios.min(),
-                    highest=ratios.max(),
-                )
+            seconds = in_turns(passes(versions, torch.randint(config.vocab_size, shape)), rounds, FILL)
+            yield from over_original(seconds, model=name, batch=shape[0], length=shape[1])
+
+
+def converted(model: nn.Module) -> dict[str, nn.Module]:
+    """A model with LayerNorm, the same converted, and the same with no norms, by what tables call them."""
+    return {"original": model, "converted": ng.to_rms_norm(copy.deepcopy(model)), "no norms": without_norms(model)}
+
+
+def passes(versions: dict[str, nn.Module], ids: Tensor) -> dict[str, Callable[[], object]]:
+    """A forward pass of each."""
+    return {way: lambda network=network: network(ids) for way, network in versions.items()}
+
+
+def over_original(seconds: pd.DataFrame, **cell: object) -> Iterator[dict]:
+    """One row a way: medians of the rounds, and of the ratios within a round to the original."""
+    for way in seconds:
+        ratios = seconds[way] / seconds.original
+        times = dict(seconds=statistics.median(seconds[way]), ratio=statistics.median(ratios))
+        yield dict(**cell, way=way, **times, lowest=ratios.min(), highest=ratios.max())
 
 
 def measure_losses(models: Path, folder: Path) -> None:

@@ -191,7 +191,7 @@ def main(processes: int, folder: Path) -> None:
         "vectors that a way sees of each token; and how much higher than the bare pass's its peak memory rises, in "
         "megabytes, in a process of its own. A goal of 0 is none.",
         folder,
-        models="; ".join(dict.fromkeys(f"{shape.name}: {_words(shape.sizes)}" for shape in SHAPES)),
+        models="; ".join(dict.fromkeys(f"{shape.name}: {words(shape.sizes)}" for shape in SHAPES)),
         batches="random tokens, float32",
         runs=f"{processes}, each of a shape in a process of its own",
         threads=1,
@@ -209,13 +209,14 @@ def main(processes: int, folder: Path) -> None:
         "A survey of every norm, in and out: processor time, the peak memory of the process, in megabytes, program and "
         "model included, and the size of the saved state.",
         folder,
-        model=_words(NARROW),
+        model=words(NARROW),
         batch=f"{NARROW_BATCH[0]} texts of {NARROW_BATCH[1]} random tokens, float32",
         seed=SEED,
     )
 
 
-def _words(sizes: dict[str, int]) -> str:
+def words(sizes: dict[str, int]) -> str:
+    """A GPT-2 of such sizes, for a record."""
     config = GPT2Config(**sizes)
     return (
         f"GPT-2 with random weights: {config.n_layer} layers, {config.n_embd} wide, {config.n_head} heads, "

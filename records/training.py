@@ -14,11 +14,12 @@ from normgeom.records import FOLDER, record
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
 from normgeom.training.centring import centre
-from normgeom.training.courses import beside_signs, shapes
 from normgeom.training.trainer import DIRECTIONS, Run, fit_and_measure
 from normgeom.training.twins import NORMS, SIZES, variants
 from torch import nn
 from tqdm.auto import tqdm
+
+from records.pairs import ANGLES, FORMS, KEY, angles, angles_at_stages, at_stages, course, ends, forms
 
 SIZE, SMALL, SEEDS, HELD_OUT = "1M", "0.2M", (0, 1, 2), 8192
 VARIANTS = ("layer", "rms", "layer-plain", "rms-plain", "none")
@@ -26,8 +27,6 @@ STARTS = (
     "drawn: as GPT-2's; centred: what writes to the stream without its mean; shifted: the token embedding with its "
     "standard deviation added to each entry"
 )
-# What tells two runs of one part from each other.
-KEY = ("norm", "rate", "decay", "start", "seed")
 DRAWN = (0.1,), ("drawn",)
 GRID = {
     "main": list(product(VARIANTS, (1e-3,), *DRAWN, SEEDS)),
@@ -86,52 +85,12 @@ def train_all(parts: list[str], steps: int | None, kept: Path, processes: int) -
     return {part: {key: found[part][key] for key in keys} for part, keys in grid.items()}
 
 
-def table(folders: dict[tuple, Path], name: str) -> pd.DataFrame:
-    """One table of some runs, with their keys."""
-    tables = (
-        pd.read_parquet(folder / f"{name}.parquet").assign(**dict(zip(KEY, key, strict=True)))
-        for key, folder in folders.items()
-    )
-    return pd.concat(tables, ignore_index=True)
-
-
-def course(folders: dict[tuple, Path]) -> pd.DataFrame:
-    """Losses of training, means of ten updates."""
-    curve = table(folders, "curve")
-    curve["step"] = (curve.step - 1) // 10 * 10 + 10
-    return curve.groupby(["norm", "seed", "step"], as_index=False, sort=False).loss.mean()
-
-
-def angles(folders: dict[tuple, Path]) -> pd.DataFrame:
-    """Angles beside random signs, one run after the other."""
-    surveys = table(folders, "survey").groupby(list(KEY), sort=False)
-    return pd.concat(
-        [beside_signs(survey).assign(**dict(zip(KEY, key, strict=True))) for key, survey in surveys], ignore_index=True
-    )
-
-
-def forms(folders: dict[tuple, Path]) -> pd.DataFrame:
-    """Gains, axes and distance to the surface, one run after the other."""
-    near, found = table(folders, "surface"), []
-    for key, gains in table(folders, "gains").groupby(list(KEY), sort=False):
-        of_run = near[(near.norm == key[0]) & (near.seed == key[-1])]
-        of_run = shapes(gains, key[0] == "layer").merge(of_run[["step", "site", "q05", "near"]])
-        found.append(of_run.assign(norm=key[0], seed=key[-1]))
-    return pd.concat(found, ignore_index=True)
-
-
-def at_stages(table: pd.DataFrame, percents: tuple[int, ...]) -> pd.DataFrame:
-    """The rows of the start and of some percents of the updates."""
-    return table[table.step.isin([0, *(percent * table.step.max() // 100 for percent in percents)])]
-
-
 def write_rates(folders: dict[tuple, Path], steps: int | None, folder: Path) -> None:
     """Write training-rates."""
-    ends = table(folders, "loss")
-    ends = ends[ends.step == ends.step.max()]
+    losses = ends(folders)
     what = "Held-out loss in nats a byte after training, of every variant at two rates, from the drawn start."
-    _write(folder, "training-rates", SIZE, steps, ends[["loss", "norm", "rate", "seed"]], what)
-    click.echo(ends.groupby(["norm", "rate"]).loss.agg(["count", "mean", "sem"]).round(4).to_string())
+    _write(folder, "training-rates", SIZE, steps, losses[["loss", "norm", "rate", "seed"]], what)
+    click.echo(losses.groupby(["norm", "rate"]).loss.agg(["count", "mean", "sem"]).round(4).to_string())
 
 
 @click.command()
@@ -156,16 +115,12 @@ def main(part: str | None, steps: int | None, processes: int, folder: Path, kept
 def write_twins(runs: dict[str, dict[tuple, Path]], steps: int | None, folder: Path) -> None:
     """Write what is not of the part rates."""
     twins = {key: path for key, path in runs["main"].items() if key[0] in ("layer", "rms")}
-    ends = pd.concat([table(folders, "loss").assign(part=part) for part, folders in runs.items()])
-    ends = ends[ends.step == ends.groupby("part").step.transform("max")].drop(columns="step")
+    losses = pd.concat([ends(folders).assign(part=part) for part, folders in runs.items()])
     what = f"Held-out loss in nats a byte after training; those of the part ranks are of the smaller size {SMALL}."
-    _write(folder, "training-loss", SIZE, steps, ends, what)
+    _write(folder, "training-loss", SIZE, steps, losses, what)
     what = "Training loss in nats a byte, means of ten updates, at a rate of 0.001 and a decay of 0.1."
     _write(folder, "training-curve", SIZE, steps, course(runs["main"]), what)
-    found = at_stages(angles(twins), (1, 5, 10, 20, 50, 100)).drop(columns=["rate", "decay", "start"])
-    found = found[(found.direction == "uniform") | (found.side == "in")]
-    what = f"Angles, occupancies and mean lengths at each norm, beside {len(DIRECTIONS) - 3} random sign vectors."
-    _write(folder, "training-angles", SIZE, steps, found, what)
+    _write(folder, "training-angles", SIZE, steps, angles_at_stages(twins), ANGLES)
     free = angles(twins | runs["freedom"]).query("direction == 'uniform' and side == 'in'")
     free = at_stages(free, (10, 20, 50, 100)).drop(columns=["rate", "direction", "side", "std_deg"])
     free = free[free.site == free.site.iloc[-1]]
@@ -177,9 +132,8 @@ def write_twins(runs: dict[str, dict[tuple, Path]], steps: int | None, folder: P
     ranks = ranks[["norm", "seed", "step", "site", "occupancy", "median", "rank"]]
     what = f"Rank of the uniform direction's occupancy among itself and {len(DIRECTIONS) - 3} sign vectors, many seeds."
     _write(folder, "training-ranks", SMALL, steps, ranks, what)
-    what = "Gains, their ellipsoids, and the share of outputs within 5 % of the surface."
-    _write(folder, "training-forms", SIZE, steps, forms(twins), what)
-    click.echo(ends.groupby(["part", *KEY[:-1]]).loss.agg(["mean", "min", "max"]).round(3).to_string())
+    _write(folder, "training-forms", SIZE, steps, forms(twins), FORMS)
+    click.echo(losses.groupby(["part", *KEY[:-1]]).loss.agg(["mean", "min", "max"]).round(3).to_string())
 
 
 def _write(folder: Path, name: str, size: str, steps: int | None, table: pd.DataFrame, what: str) -> None:

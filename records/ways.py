@@ -26,15 +26,15 @@ class Angles:
     largest coordinate or of what dropping the mean would do.
     """
 
-    def __init__(self, d: int):
+    def __init__(self, d: int, device: torch.device | str = "cpu"):
         chosen = Directions(DIRECTIONS, SEED)
-        self._units = torch.stack([chosen.unit(name, d) for name in DIRECTIONS]).float()
-        self._offsets = BINS * torch.arange(len(DIRECTIONS))[:, None]
+        self._units = torch.stack([chosen.unit(name, d) for name in DIRECTIONS]).float().to(device)
+        self._offsets = BINS * torch.arange(len(DIRECTIONS), device=device)[:, None]
         self._seen: dict[Place, tuple[int, Tensor, Tensor]] = {}
 
     def add(self, place: Place, x: Tensor) -> None:
-        """Vectors ``(..., d)``, float32."""
-        rows = x.reshape(-1, x.shape[-1])
+        """Vectors ``(..., d)``, on the device of the model; widened to float32."""
+        rows = x.reshape(-1, x.shape[-1]).float()
         norm = torch.linalg.vector_norm(rows, dim=-1)
         cos = nn.functional.linear(rows, self._units).T / norm
         beyond = torch.rad2deg(torch.acos(cos.clamp(-1, 1))) - 90  # small, so that squares lose nothing
@@ -48,8 +48,8 @@ class Angles:
         """One row a (site, side, direction), columns as in :meth:`normgeom.Survey.table`."""
         rows = []
         for (site, side), (n, sums, counts) in self._seen.items():
-            beyond, square, cos2, abs_cos, norm = sums / n
-            cut = quantiles(counts, 0, 180, torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64))
+            beyond, square, cos2, abs_cos, norm = (sums / n).cpu()
+            cut = quantiles(counts.cpu(), 0, 180, torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64))
             for j, direction in enumerate(DIRECTIONS):
                 rows.append(
                     dict(
@@ -70,7 +70,7 @@ class Angles:
 
 def bare(model: GPT2LMHeadModel) -> Prepared:
     """The forward pass alone."""
-    return model, Angles(model.config.n_embd).table
+    return model, Angles(model.config.n_embd, model.device).table
 
 
 def survey(model: GPT2LMHeadModel) -> Prepared:
@@ -81,7 +81,7 @@ def survey(model: GPT2LMHeadModel) -> Prepared:
 
 def watched(model: GPT2LMHeadModel) -> Prepared:
     """The hooks on which a survey rests, with the plain statistics of the other ways."""
-    angles, sites = Angles(model.config.n_embd), ng.find_norms(model)
+    angles, sites = Angles(model.config.n_embd, model.device), ng.find_norms(model)
 
     def look(site: ng.NormSite, x_in: Tensor, x_out: Tensor) -> None:
         angles.add((site.name, "in"), x_in)
@@ -96,7 +96,7 @@ def watched(model: GPT2LMHeadModel) -> Prepared:
 
 def hidden_states(model: GPT2LMHeadModel) -> Prepared:
     """What transformers returns: the input of each block, which is its first norm's, and the last norm's output."""
-    angles = Angles(model.config.n_embd)
+    angles = Angles(model.config.n_embd, model.device)
     places = [(f"transformer.h.{i}.ln_1", "in") for i in range(model.config.n_layer)] + [("transformer.ln_f", "out")]
 
     def run(ids: Tensor) -> None:
@@ -133,7 +133,7 @@ def nnsight_trace(model: GPT2LMHeadModel) -> Prepared:
     """nnsight: the statistics stand in the trace, which runs beside the model and needs to save nothing."""
     import nnsight
 
-    traced, angles = nnsight.NNsight(model), Angles(model.config.n_embd)
+    traced, angles = nnsight.NNsight(model), Angles(model.config.n_embd, model.device)
     norms = [(site.name, traced.get(site.name)) for site in ng.find_norms(model)]
 
     def run(ids: Tensor) -> None:
@@ -156,7 +156,7 @@ def _bridge(model: GPT2LMHeadModel) -> tuple[nn.Module, dict[str, Place], Angles
         for name in sites
     ]
     hooks = {f"{a}.hook_{side}": (b, side) for a, b in zip(theirs, sites, strict=True) for side in ("in", "out")}
-    return bridge, hooks, Angles(model.config.n_embd)
+    return bridge, hooks, Angles(model.config.n_embd, model.device)
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ def survey(out: str, directions: list[str], nulls: int, **options: object) -> No
 
 
 @main.command()
-@click.option("--size", required=True, help="0.2M, 1M, 10M, 70M, 160M, 410M or 1B: the last four are the paper's.")
+@click.option("--size", required=True, help="0.2M, 1M, 5M, 10M, 70M, 160M, 410M or 1B: the last four are the paper's.")
 @_OUT
 @click.option(
     "--norm",
@@ -144,6 +144,7 @@ def survey(out: str, directions: list[str], nulls: int, **options: object) -> No
 @click.option("--batch-size", type=click.IntRange(min=1), help="Windows of an update.  [default: the size's]")
 @click.option("--length", type=click.IntRange(min=2), help="Tokens of a window.  [default: the size's]")
 @click.option("--rate", type=float, help="Peak of the learning rate.  [default: the size's]")
+@click.option("--spacing", type=click.IntRange(min=1), help="Updates between checkpoints.  [default: the size's]")
 @click.option("--decay", default=0.1, show_default=True, help="Weight decay of matrices and embeddings.")
 @click.option("--precision", default="no", show_default=True, help="no (float32), bf16 or fp16: mixed precision.")
 @click.option("--at-once", type=click.IntRange(min=1), help="Windows that pass through a device together.")

@@ -395,7 +395,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_work(no_run, tmp_
 
 @pytest.mark.parametrize("parameters", [{"token": 5}, {"model": "y"}])
 def test_unknown_parameters_are_refused_before_any_work(no_run, tmp_path, parameters):
-    names = r"\['corpus', 'directions', 'seed', 'seeds', 'steps', 'tokens'\]"
+    names = r"\['corpus', 'directions', 'out', 'seed', 'seeds', 'steps', 'tokens'\]"
     with pytest.raises(
         ValueError, match=rf"^parameters: expected names out of {names}, got \['{next(iter(parameters))}'\]$"
     ):

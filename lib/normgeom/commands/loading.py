@@ -19,6 +19,7 @@ from normgeom.surgery import converted
 from normgeom.text.corpora import Corpus
 from normgeom.text.tokens import TokenBatches, load_encoder
 from normgeom.training import twins
+from normgeom.training.pairs import NAMES
 
 # Folders that this package writes and transformers refuses: what loads them, and where they hold the configuration.
 _OWN: dict[str, tuple[Callable[[str], nn.Module], str]] = {
@@ -28,15 +29,16 @@ _OWN: dict[str, tuple[Callable[[str], nn.Module], str]] = {
 _LENGTH = 128  # of windows
 
 
-def load_to_survey(name_or_path: str, corpus: Corpus, tokens: int) -> tuple[str, nn.Module, list[Tensor]]:
-    """A model and the windows of a corpus that it is to be measured on, read by its own tokenizer.
+def load_to_survey(name_or_path: str, corpus: Corpus, tokens: int) -> tuple[dict[str, nn.Module], list[Tensor]]:
+    """A model, or the twins in a folder of ``normgeom train``, and the windows of a corpus that it is measured on.
 
     Args:
         tokens: the windows hold so many, what is left after the last window left out.
 
     Returns:
-        its name, of a folder the last part; the model as :func:`load_model` loads it; and batches ``(≤ 32, length)``
-        of token ids, as :class:`normgeom.text.tokens.TokenBatches` makes them: windows of 128 tokens, shorter where the
+        the model by its name, of a folder the last part, as :func:`load_model` loads it, or both twins by
+        :data:`normgeom.training.pairs.NAMES`; and batches ``(≤ 32, length)`` of token ids, read by the model's own
+        tokenizer, as :class:`normgeom.text.tokens.TokenBatches` makes them: windows of 128 tokens, shorter where the
         model takes no more.
 
     Raises:
@@ -44,15 +46,21 @@ def load_to_survey(name_or_path: str, corpus: Corpus, tokens: int) -> tuple[str,
         ValueError: weights are missing; the model has no tokenizer and other ids than bytes; or the corpus gives fewer
             tokens.
     """
-    network = load_model(name_or_path)
-    length = longest_window(network.config, _LENGTH)
-    encoder = load_encoder(name_or_path, network.config.vocab_size)
+    folder = Path(name_or_path)
+    of_twins = {name: folder / norm / "model" for name, norm in zip(NAMES, ("layer", "rms"), strict=True)}
+    if all(path.is_dir() for path in of_twins.values()):
+        places = {name: str(path) for name, path in of_twins.items()}
+    else:
+        places = {folder.name if folder.is_dir() else name_or_path: name_or_path}
+    networks = {name: load_model(place) for name, place in places.items()}
+    first, place = next(iter(networks.values())), next(iter(places.values()))
+    length = longest_window(first.config, _LENGTH)
+    encoder = load_encoder(place, first.config.vocab_size)
     batches = list(TokenBatches(corpus, encoder, tokens, length, 32))
     had = sum(batch.numel() for batch in batches)
     if had < tokens // length * length:
         raise ValueError(f"tokens: {tokens} asked, the corpus gives {had}; name a larger one")
-    name = Path(name_or_path).name if Path(name_or_path).is_dir() else name_or_path
-    return name, network, batches
+    return networks, batches
 
 
 def load_config(name_or_path: str, **options) -> PreTrainedConfig:

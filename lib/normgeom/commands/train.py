@@ -38,6 +38,7 @@ def train_twins(
     batch_size: int | None = None,
     length: int | None = None,
     rate: float | None = None,
+    spacing: int | None = None,
     decay: float = 0.1,
     precision: str = "no",
     at_once: int | None = None,
@@ -54,12 +55,15 @@ def train_twins(
     stopped.  Under ``torchrun`` or ``accelerate launch`` the processes share each batch.
 
     Args:
-        size: one of :data:`normgeom.training.twins.SIZES`, whose steps, batch, length and rate the next four replace.
+        size: one of :data:`normgeom.training.twins.SIZES`, whose steps, batch, length, rate and spacing
+            other arguments replace.
         norm: ``"both"`` is LayerNorm and RMSNorm; ``"all"`` or one of :data:`normgeom.training.twins.NORMS`.
         corpus: as in :func:`normgeom.text.corpora.load_corpus`; so many of its tokens are read as there are to
             train on, and fewer where it ends: windows are then read more than once, each as often as the others.
         tokenizer: ``"bytes"``, or as in ``AutoTokenizer.from_pretrained``.
         seed: of the initial weights, of the order of windows, and of the directions.
+        spacing: updates between two checkpoints; after 1 to 10 times as many, and then after each ten times as many,
+            the model is measured.
         at_once: windows that pass through a device together; a divisor of the batch.
         held_out: tokens that losses and surveys are measured on: the last that are read of the corpus.
         survey_corpus: another corpus to measure on.
@@ -78,7 +82,8 @@ def train_twins(
     check_choice("precision", precision, PRECISIONS)
     if device is not None and ":" in device:
         raise ValueError(f"device: expected no number (CUDA_VISIBLE_DEVICES chooses), got {device!r}")
-    size = _choose(size, at_once, held_out, seed, decay, steps=steps, batch=batch_size, length=length, rate=rate)
+    given = dict(steps=steps, batch=batch_size, length=length, rate=rate, spacing=spacing)
+    size = _choose(size, at_once, held_out, seed, decay, **given)
     norms = dict(both=("layer", "rms"), all=tuple(NORMS)).get(norm, (norm,))
     run = Run(size, seed, decay, precision, at_once)
     with launched(device) as (processes, device):

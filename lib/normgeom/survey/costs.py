@@ -38,12 +38,8 @@ def survey_cost(config: PreTrainedConfig) -> dict[str, float]:
         ``"time / minutes"`` of a device that sustains 50 · 10¹² operations a second; and ``"stored / TB"``, what the
         inputs and outputs of all norms would take in two bytes a number.
     """
-    with torch.device("meta"):  # sizes without weights
-        shell = AutoModel.from_config(config)
-    weights = sum(p.numel() for p in shell.parameters())
-    embeddings = sum(m.weight.numel() for m in shell.modules() if isinstance(m, nn.Embedding))
-    norms = sum("norm" in type(m).__name__.lower() for m in shell.modules())
-    work = 2 * (weights - embeddings) * TOKENS
+    weights, working, norms = counted(config)
+    work = 2 * working * TOKENS
     return {
         "d": config.hidden_size,
         "norms": norms,
@@ -52,3 +48,12 @@ def survey_cost(config: PreTrainedConfig) -> dict[str, float]:
         "time / minutes": work / RATE / 60,
         "stored / TB": norms * 2 * config.hidden_size * BYTES * TOKENS / 1e12,
     }
+
+
+def counted(config: PreTrainedConfig) -> tuple[int, int, int]:
+    """How many weights a model has without its head, how many of them are no embeddings, and how many norms."""
+    with torch.device("meta"):  # sizes without weights
+        shell = AutoModel.from_config(config)
+    weights = sum(p.numel() for p in shell.parameters())
+    embeddings = sum(m.weight.numel() for m in shell.modules() if isinstance(m, nn.Embedding))
+    return weights, weights - embeddings, sum("norm" in type(m).__name__.lower() for m in shell.modules())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pandas as pd
 from torch import Tensor, nn
@@ -16,6 +18,7 @@ def survey_runs(
     directions: Sequence[str],
     seed: int,
     progress: bool = False,
+    out: str | os.PathLike = "",
 ) -> pd.DataFrame:
     """The survey of each network on the same text, as one table.
 
@@ -23,24 +26,36 @@ def survey_runs(
         networks: by the name of the model and the number of the run, such as the seed of its training.
         batches: token ids ``(batch, length)``; matched directions are drawn from the first.
         directions: as in :class:`normgeom.Survey`, as is ``seed``.
+        out: a folder that keeps the state of each survey as ``<model>-<run>.npz``, slashes in the name as ``--``; the
+            same call goes on where it was stopped.  By default nothing is kept.
 
     Returns:
         the rows of :meth:`normgeom.Survey.table`, with columns ``model`` and ``run`` before them.
 
     Raises:
-        ValueError: there is no network or no batch, or :class:`normgeom.Survey` refuses one.
+        ValueError: there is no network or no batch, or :class:`normgeom.Survey` refuses one; ``out`` holds the survey
+            of something else.
+        OSError: ``out`` cannot be written.
     """
     if not networks:
         raise ValueError("networks: expected at least one, got none")
     if not batches:
         raise ValueError("batches: expected at least one, got none")
+    if out:
+        Path(out).mkdir(parents=True, exist_ok=True)
     tables = []
     for (model, run), network in networks.items():
-        found = Survey(network, directions, seed, pilot=batches[0]).run(batches, progress=progress).table()
+        survey = Survey(network, directions, seed, pilot=batches[0])
+        found = survey.run(batches, progress, kept_as(out, model, run) if out else None).table()
         found.insert(0, "model", model)
         found.insert(1, "run", run)
         tables.append(found)
     return pd.concat(tables, ignore_index=True)
+
+
+def kept_as(out: str | os.PathLike, model: str, run: int) -> Path:
+    """Where :func:`survey_runs` keeps the state of a survey."""
+    return Path(out) / f"{model.replace('/', '--')}-{run}.npz"
 
 
 def of_uniform(angles: pd.DataFrame, side: str = "in", positions: str = "rest") -> pd.DataFrame:

@@ -14,20 +14,32 @@ def training_cost(size: Size) -> dict[str, float]:
     Returns:
         by a column's name: ``blocks``, the width ``d``, ``"parameters / 10⁶"``, those of LayerNorms included,
         the head tied; ``"tokens / 10⁹"`` that it reads; ``"time / hours"`` of a device that sustains 200 · 10¹²
-        operations a second, with six operations a weight of a matrix and token, attention's products and the head
-        included; and ``"state / GB"``, of all parameters, gradients and Adam's two moments in four bytes each,
-        activations left out.
+        operations a second (:func:`operations`); and ``"state / GB"``, of all parameters, gradients and Adam's two
+        moments in four bytes each, activations left out.
     """
-    vocabulary = WORDS if size.length == 1024 else 256
-    blocks, head = 12 * size.layers * size.width**2, vocabulary * size.width
-    tokens = size.steps * size.batch * size.length
-    rest = (13 * size.layers + 2 + size.length) * size.width  # biases and gains, and the embeddings of positions
-    work = 6 * tokens * (blocks + head + size.layers * size.width * size.length)
     return {
         "blocks": size.layers,
         "d": size.width,
-        "parameters / 10⁶": (blocks + head + rest) / 1e6,
-        "tokens / 10⁹": tokens / 1e9,
-        "time / hours": work / RATE / 3600,
-        "state / GB": STATE * (blocks + head + rest) / 1e9,
+        "parameters / 10⁶": parameters(size) / 1e6,
+        "tokens / 10⁹": size.steps * size.batch * size.length / 1e9,
+        "time / hours": operations(size) / RATE / 3600,
+        "state / GB": STATE * parameters(size) / 1e9,
     }
+
+
+def vocabulary(size: Size) -> int:
+    """How many tokens a twin of a size knows."""
+    return WORDS if size.length == 1024 else 256
+
+
+def parameters(size: Size) -> int:
+    """How many a twin has, those of LayerNorms included, the head tied."""
+    rest = 13 * size.layers + 2 + size.length  # biases and gains, and the embeddings of positions
+    return (12 * size.layers * size.width + vocabulary(size) + rest) * size.width
+
+
+def operations(size: Size) -> int:
+    """How many the training takes: six a weight of a matrix and token, attention's products and the head included."""
+    tokens = size.steps * size.batch * size.length
+    attention = size.layers * size.width * size.length
+    return 6 * tokens * ((12 * size.layers * size.width + vocabulary(size)) * size.width + attention)

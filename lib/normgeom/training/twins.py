@@ -94,6 +94,7 @@ class Size:
 SIZES = {
     "0.2M": Size(4, 64, 4, 3e-3, 120, batch=16, length=64, spacing=3),
     "1M": Size(4, 128, 4, 1e-3, 600, batch=8, length=128, spacing=6),
+    "5M": Size(6, 256, 8, 1e-3, 1_500, batch=16, length=256, spacing=15),
     "10M": Size(6, 384, 6, 1e-3, 5_000, batch=64, length=256, spacing=50),
     "70M": Size(6, 512, 8, 1e-3, 100_000),
     "160M": Size(12, 768, 12, 6e-4, 100_000),

@@ -1,6 +1,8 @@
-"""Pictures of the recorded race of the norms: bars over a copy, and points under a roof."""
+"""The recorded race of the norms in pictures, bars over a copy and points under a roof; what a GPU took as a table."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -9,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from normgeom.bench.races import NORMS, PASSES, at_size
+from normgeom.records import Record, recorded
 from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 
 # Whose function: color, hatch and marker.  "compiled" is normgeom's, compiled.
@@ -110,3 +113,57 @@ def _bandwidth(race: pd.DataFrame, rows: int, d: int) -> float:
     """What a copy of a float32 tensor of that size moved, read and written, with one thread, in 10⁹ bytes a second."""
     copy = race.query("norm == 'copy' and dtype == 'float32' and threads == 1 and rows == @rows and d == @d")
     return 2 * BYTES["float32"] * rows * d / copy.seconds.iloc[0] / 1e9
+
+
+def on_gpu() -> tuple[pd.DataFrame, list[Record]]:
+    """What is recorded of a GPU: the norms at the largest size, surveys, and conversion to RMSNorm.
+
+    Returns:
+        a row a time: ``over``, that of what it is divided by in ``ratio``, and, ``beside`` it, something else with its
+        own ``ratio beside``; what was not measured is one row of missing values.  And the records that there are.
+    """
+    rows, found = {}, []
+    for name, (what, rows_of) in _ON_GPU.items():
+        try:
+            of = recorded(name)
+        except ValueError:
+            rows[what] = (None, np.nan, None, np.nan)
+            continue
+        found.append(of)
+        rows |= dict(rows_of(of.table))
+    columns = ["over", "ratio", "beside", "ratio beside"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns), found
+
+
+Row = tuple[str, tuple[str, float, str, float]]
+
+
+def _norms_on_gpu(race: pd.DataFrame) -> Iterator[Row]:
+    largest = race.loc[(race.rows * race.d).idxmax()]
+    cells = at_size(race, largest.rows, largest.d).groupby(["norm", "dtype", "backward"], sort=False)
+    for (norm, dtype, backward), cell in cells:
+        time = cell.set_index("way").over_copy
+        what = f"{NORMS[norm]}, {dtype}, {PASSES[backward]}, {largest.rows} × {largest.d}"
+        yield what, ("a copy", time["normgeom"], "torch's own", time["torch"])
+
+
+def _surveys_on_gpu(race: pd.DataFrame) -> Iterator[Row]:
+    for (model, texts, length), cell in race.groupby(["model", "texts", "length"], sort=False):
+        time = cell.set_index("way").ratio
+        beside = "output_hidden_states"
+        yield f"Survey of {model}, {texts} × {length}", ("the bare pass", time["Survey"], beside, time[beside])
+
+
+def _conversion_on_gpu(race: pd.DataFrame) -> Iterator[Row]:
+    for (model, texts, length), cell in race.groupby(["model", "batch", "length"], sort=False):
+        time = cell.set_index("way").ratio
+        what = f"{model} converted to RMSNorm, {texts} × {length}"
+        yield what, ("unconverted", time["converted"], "no norms", time["no norms"])
+
+
+# Records that programs write only where there is a GPU, what they are of, and their rows.
+_ON_GPU = {
+    "speed-norms-cuda": ("norms", _norms_on_gpu),
+    "speed-survey-cuda": ("surveys", _surveys_on_gpu),
+    "speed-converted-cuda": ("conversion", _conversion_on_gpu),
+}

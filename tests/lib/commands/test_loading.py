@@ -377,12 +377,25 @@ def test_a_model_and_what_it_is_to_read(tmp_path, corpus, positions, length):
     model = variants(config, 3, ("layer",))["layer"]
     model.save_pretrained(tmp_path / "my model")
     with pytest.warns(UserWarning, match="has no tokenizer"):
-        name, network, batches = load_to_survey(str(tmp_path / "my model"), corpus, 700)
+        networks, batches = load_to_survey(str(tmp_path / "my model"), corpus, 700)
+    ((name, network),) = networks.items()
     assert name == "my model", "the last part of the folder"
     assert torch.equal(network.wte.weight, model.transformer.wte.weight) and not network.training
     assert {batch.shape[1] for batch in batches} == {length}, "the model takes no longer windows"
     read = torch.cat([batch.flatten() for batch in batches]).tolist()
     assert read == list(corpus.text.encode())[: 700 // length * length], "whole windows of what was asked for"
+
+
+def test_the_twins_in_a_folder_of_training(tmp_path, corpus):
+    pair = variants(OWN, 3, ("layer", "rms"))
+    for norm, model in pair.items():
+        save_twin(model, tmp_path / norm / "model")
+    with pytest.warns(UserWarning, match="has no tokenizer"):
+        networks, _ = load_to_survey(str(tmp_path), corpus, 700)
+    assert list(networks) == ["LayerNorm twin", "RMSNorm twin"]
+    for model, network in zip(pair.values(), networks.values(), strict=True):
+        norms = type(network.ln_f), type(model.transformer.ln_f)
+        assert norms[0] is norms[1] and torch.equal(network.wte.weight, model.transformer.wte.weight)
 
 
 def test_a_corpus_that_gives_fewer_tokens(tmp_path, corpus):

@@ -172,12 +172,13 @@ def test_another_corpus_to_measure_on(whole, train, texts, tmp_path):
 
 
 def test_settings_take_the_place_of_the_sizes(train, tmp_path):
-    changes = dict(steps=2, batch_size=2, length=8, rate=0.5, decay=0.25, at_once=1, norm="rms-plain", held_out=9)
-    noted = train(tmp_path, **changes)
+    changes = dict(steps=2, batch_size=2, length=8, rate=0.5, spacing=1, decay=0.25, at_once=1, held_out=9)
+    noted = train(tmp_path, norm="rms-plain", **changes)
     assert noted["asked"]["decay"] == 0.25 and noted["asked"]["at_once"] == 1
-    assert noted["asked"]["size"] == asdict(SIZE) | dict(steps=2, batch=2, length=8, rate=0.5)
-    curve = tiny_training.tables(tmp_path / "rms-plain")["curve"]
-    assert list(curve.rate) == [0.5, 0.5]
+    assert noted["asked"]["size"] == asdict(SIZE) | dict(steps=2, batch=2, length=8, rate=0.5, spacing=1)
+    found = tiny_training.tables(tmp_path / "rms-plain")
+    assert list(found["curve"].rate) == [0.5, 0.5]
+    assert list(found["loss"].step) == [0, 1, 2], "the stages of the size"
     assert len(np.fromfile(tmp_path / "text.bin", dtype=np.uint8)) == (2 * 2 + 1) * 8
     assert noted["had"]["epochs"] == 1.0
 
@@ -417,12 +418,12 @@ def test_results_of_nobody_are_not_written_over(train, tmp_path, left):
 
 NAN, INF = float("nan"), float("inf")
 BAD = [
-    (dict(size="2M"), r"^size: expected one of .*1M, 10M, 70M, 160M, 410M, 1B, got '2M'"),
+    (dict(size="2M"), r"^size: expected one of .*1M, 5M, 10M, 70M, 160M, 410M, 1B, got '2M'"),
     (dict(norm="layers"), r"^norm: expected one of both, all, layer, .*, got 'layers'"),
     (dict(precision="int8"), r"^precision: expected one of no, bf16, fp16, got 'int8'"),
     (dict(precision="fp16"), r"^precision: expected 'no' or 'bf16' on a CPU, got 'fp16'"),
     *(({name: 0}, rf"^{name}: expected a positive number, got 0") for name in ("steps", "batch_size", "length")),
-    *(({name: -1}, rf"^{name}: expected a positive number, got -1") for name in ("at_once", "held_out")),
+    *(({name: -1}, rf"^{name}: expected a positive number, got -1") for name in ("at_once", "held_out", "spacing")),
     (dict(length=1), r"^length: expected at least 2"),
     *((dict(rate=rate), r"^rate: expected a positive number, got ") for rate in (0, -1e-3, NAN, INF)),
     *((dict(decay=decay), r"^decay: expected a number >= 0, got ") for decay in (-0.1, NAN, INF)),
@@ -569,14 +570,14 @@ def test_every_option_arrives(command, monkeypatch, tmp_path):
     monkeypatch.setattr(its_module, "train_twins", lambda **options: asked.update(options))
     given = {
         **dict(norm="all", steps="5", rate="0.5", decay="0.25", precision="bf16"),
-        **{"batch-size": "6", "length": "7", "at-once": "3", "survey-corpus": "stdlib"},
+        **{"batch-size": "6", "length": "7", "at-once": "3", "survey-corpus": "stdlib", "spacing": "4"},
     }
     result = CliRunner().invoke(main, [*command, *(part for k, v in given.items() for part in (f"--{k}", v))])
     assert result.exit_code == 0 and result.stdout == "", result.output
     assert asked == dict(
         **dict(size="1M", out=str(tmp_path / "out"), norm="all", corpus=command[6], tokenizer="bytes", seed=3, steps=5),
         **dict(batch_size=6, length=7, rate=0.5, decay=0.25, precision="bf16", at_once=3, held_out=HELD_OUT),
-        **dict(survey_corpus="stdlib", device="cpu"),
+        **dict(survey_corpus="stdlib", spacing=4, device="cpu"),
     )
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 from normgeom.models.gpt2 import gpt2
-from normgeom.survey.runs import WORDS, at_last_norm, in_words, of_uniform, survey_runs
+from normgeom.survey.runs import WORDS, at_last_norm, in_words, kept_as, of_uniform, survey_runs
 from survey_truth import stored
 from tiny_models import token_ids
 
@@ -32,6 +32,18 @@ def test_the_rows_are_those_of_each_survey(networks, angles):
         pd.testing.assert_frame_equal(got.reset_index(drop=True), expected)
     assert list(dict.fromkeys(zip(angles.model, angles.run, strict=True))) == list(networks), "another order"
     assert angles.index.is_unique
+
+
+def test_a_kept_survey_goes_on_where_it_was(networks, angles, tmp_path):
+    of_one = {("org/a", 4): networks["a", 4]}
+    interrupted = ng.Survey(networks["a", 4], CHOSEN, 7, pilot=BATCHES[0])
+    interrupted.run(BATCHES[:1], progress=False, checkpoint=kept_as(tmp_path, "org/a", 4))
+    got = survey_runs(of_one, BATCHES, CHOSEN, 7, out=tmp_path)
+    expected = angles[(angles.model == "a") & (angles.run == 4)].reset_index(drop=True)
+    pd.testing.assert_frame_equal(got.drop(columns="model"), expected.drop(columns="model"))
+    assert ng.Survey.load(kept_as(tmp_path, "org/a", 4)).batches == 2
+    with pytest.raises(ValueError, match=r"^checkpoint: a survey with another seed"):
+        survey_runs(of_one, BATCHES, CHOSEN, 8, out=tmp_path)
 
 
 @pytest.mark.parametrize("empty", ["networks", "batches"])

@@ -2,8 +2,10 @@
 
 import normgeom as ng
 import numpy as np
+import pandas as pd
 import pytest
-from normgeom.view.speed import roofline, ways_over_copy
+from normgeom.records import record
+from normgeom.view.speed import on_gpu, roofline, ways_over_copy
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +70,51 @@ def test_a_size_that_was_not_run(race):
     for draw in (lambda: ways_over_copy(race, 7, 768), lambda: roofline(race, 50.0, 7, 768)):
         with pytest.raises(ValueError, match="threads, rows, d: expected one of"):
             draw()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("normgeom.records.FOLDER", tmp_path)
+    return tmp_path
+
+
+def test_without_a_gpu_there_is_a_row_of_dashes_for_each_record(folder):
+    times, records = on_gpu()
+    assert list(times.index) == ["norms", "surveys", "conversion"] and times.isna().all(axis=None)
+    assert records == []
+
+
+def test_what_is_recorded_of_a_gpu(folder):
+    """Made up: each time is a number of its own, and the last record is missing."""
+    race = pd.DataFrame(
+        [
+            dict(threads=1, rows=rows, d=4096, dtype="bfloat16", backward=False, norm=norm, way=way, over_copy=time)
+            for rows, norm, way, time in (
+                (8192, "copy", "torch", 1.0),
+                (8192, "rms", "normgeom", 1.25),
+                (8192, "rms", "torch", 1.5),
+                (8192, "rms", "compiled", 1.75),
+                (4096, "rms", "normgeom", 9.0),
+                (4096, "rms", "torch", 9.0),
+            )
+        ]
+    )
+    record("speed-norms-cuda", race, "made up", folder)
+    seen = {"bare forward": 1.0, "Survey": 1.03, "watch": 1.1, "output_hidden_states": 1.2}
+    survey = pd.DataFrame(
+        [dict(model="GPT-2 small", texts=4, length=256, way=way, ratio=ratio) for way, ratio in seen.items()]
+    )
+    record("speed-survey-cuda", survey, "made up too", folder)
+    times, records = on_gpu()
+    assert times.loc["RMSNorm, bfloat16, forward, 8192 × 4096"].tolist() == ["a copy", 1.25, "torch's own", 1.5]
+    assert times.loc["Survey of GPT-2 small, 4 × 256"].tolist() == [
+        "the bare pass", 1.03, "output_hidden_states", 1.2
+    ]  # fmt: skip
+    assert times.loc["conversion"].isna().all() and len(times) == 3
+    assert [of.provenance["what"] for of in records] == ["made up", "made up too"]
+
+    turned = {"original": 1.0, "converted": 0.9, "no norms": 0.8}
+    passes = [dict(model="GPT-2 small", batch=1, length=128, way=way, ratio=ratio) for way, ratio in turned.items()]
+    record("speed-converted-cuda", pd.DataFrame(passes), "made up as well", folder)
+    times, _ = on_gpu()
+    assert times.loc["GPT-2 small converted to RMSNorm, 1 × 128"].tolist() == ["unconverted", 0.9, "no norms", 0.8]
