@@ -22,13 +22,15 @@ class Kind(NamedTuple):
     """A kind of record.
 
     ``key``: what tells rows apart; empty: all columns but ``loss``.  ``ascending``: columns that may not fall from left
-    to right.  ``there``: words that a column must have in some row.
+    to right.  ``there``: words that a column must have in some row.  ``alike``: columns whose values must be the same
+    together at each seed.
     """
 
     columns: Mapping[str, Column]
     key: tuple[str, ...] = ()
     ascending: tuple[str, ...] = ()
     there: Mapping[str, tuple[str, ...]] = {}
+    alike: tuple[str, ...] = ()
 
 
 # The models of the paper's table 1: what the hub calls each, by the name of its file in reruns/ and of its records.
@@ -103,6 +105,7 @@ KINDS = {
         key=("step", "site", "side", "direction", "norm", "seed"),
         ascending=("low", "median", "high"),
         there={"direction": ("uniform",), "side": ("in",), **TWINS},
+        alike=("step", "site"),
     ),
     r"(training|pair-[^-]+)-loss": Kind(
         dict(loss=SIZE, norm=TEXT, seed=SEED, **_maybe(rate=SIZE, decay=SIZE, start=TEXT, part=TEXT)), there=TWINS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from normgeom.claims.evidence import Pair
+from normgeom.claims.evidence import Pair, only
 from normgeom.claims.judging import (
     FAILS,
     HOLDS,
@@ -27,7 +27,7 @@ _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 
 
 def _uniform(angles: pd.DataFrame | None) -> pd.DataFrame | None:
-    return None if angles is None else angles[angles.direction == "uniform"]
+    return None if angles is None else only(angles, {"direction": "uniform"})
 
 
 def little_at_checkpoints(pair: Pair) -> Judgement:
@@ -106,7 +106,7 @@ def _at(rows: pd.DataFrame, step: int) -> pd.DataFrame:
     return rows[rows.step == step].set_index("seed").sort_index()
 
 
-def main(loss: pd.DataFrame) -> pd.DataFrame:
+def of_main_part(loss: pd.DataFrame) -> pd.DataFrame:
     """The losses of the training that the other tables show: of the part ``"main"``, where there are several."""
     return loss[loss.part == "main"] if "main" in set(loss.get("part", ())) else loss
 
@@ -127,7 +127,7 @@ def comparable_losses(pair: Pair) -> Judgement:
     """
     if why := lacking(pair.loss, ["loss"]):
         return untold(why)
-    rows = main(pair.loss)
+    rows = of_main_part(pair.loss)
     rows = rows[rows.norm.isin(["layer", "rms"])]
     same = [*rows.columns.drop(["norm", "loss"])]
     losses = rows.pivot(index=same, columns="norm", values="loss").reindex(columns=["layer", "rms"]).dropna()

@@ -215,14 +215,16 @@ def _check_rows(path: Path, table: pd.DataFrame, kind: Kind) -> None:
     same = table.duplicated(key)
     if same.any():
         raise _refusal(path, ", ".join(key), "each combination once", f"one again in line {same.argmax() + 2}")
-    if {"step", "site", "side", "seed"} <= set(table):
-        rows = table[table.direction == "uniform"]
-        places = rows.groupby(["norm", "side", "seed"])[["step", "site"]].apply(
-            lambda part: {*part.itertuples(index=False)}
-        )
-        for (_, side), of_seeds in places.groupby(level=["norm", "side"]):
-            if any(found != of_seeds.iloc[0] for found in of_seeds):
-                raise _refusal(path, "step, site", f"the same at each seed, side {side}", "others at one of them")
+    if kind.alike:
+        _check_alike(path, table, kind.alike)
+
+
+def _check_alike(path: Path, table: pd.DataFrame, columns: tuple[str, ...]) -> None:
+    rows = table[table.direction == "uniform"]
+    places = rows.groupby(["norm", "side", "seed"])[list(columns)].apply(lambda part: {*part.itertuples(index=False)})
+    for (_, side), of_seeds in places.groupby(level=["norm", "side"]):
+        if any(found != of_seeds.iloc[0] for found in of_seeds):
+            raise _refusal(path, ", ".join(columns), f"the same at each seed, side {side}", "others at one of them")
 
 
 def _check_partner(path: Path, found: Record, name: str, part: str) -> None:

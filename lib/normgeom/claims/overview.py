@@ -10,8 +10,8 @@ from pathlib import Path
 import pandas as pd
 
 from normgeom.claims.columns import HUB
-from normgeom.claims.during import main
-from normgeom.claims.evidence import Pair, check_record
+from normgeom.claims.during import of_main_part
+from normgeom.claims.evidence import Pair, check_record, only
 from normgeom.claims.stated import CLAIMS
 from normgeom.records import FOLDER
 
@@ -59,10 +59,10 @@ def ends(found: Mapping[str, Pair]) -> pd.DataFrame:
     for size, pair in found.items():
         if pair.angles is None or pair.loss is None:
             continue
-        last = pair.angles[(pair.angles.direction == "uniform") & (pair.angles.side == "in")]
+        last = only(pair.angles, {"direction": "uniform", "side": "in"})
         last = last[(last.step == last.step.max()) & (last.site == last.site.iloc[-1])]
         along = (last.occupancy / last["median"]).groupby(last.norm).median()
-        loss = main(pair.loss).groupby("norm").loss.mean()
+        loss = of_main_part(pair.loss).groupby("norm").loss.mean()
         rows[size] = {"seeds": last.seed.nunique()}
         for norm, title in (("layer", "LayerNorm"), ("rms", "RMSNorm")):
             rows[size] |= {f"loss, {title}": loss[norm], f"along 1, {title}": along[norm]}
