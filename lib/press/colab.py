@@ -10,7 +10,8 @@ import textwrap
 import nbformat
 
 from press.book import Book
-from press.notebooks import FOLDED, NOTEBOOKS, SETUP_TAG
+from press.imprint import commit
+from press.notebooks import COLOPHON, FOLDED, NOTEBOOKS, SETUP_TAG
 from press.quiet import FOLD
 from press.stage import dumps
 from press.wheel import wheel
@@ -63,10 +64,10 @@ print(f"Installed: {done or 'nothing, all is here'}. torch {torch.__version__} w
 
 def colab(book: Book) -> dict[str, bytes]:
     """Path below the folder of notebooks → content with the library's wheel in the setup cell."""
-    source = setup_source(book.project, *wheel(book))
+    source, made = setup_source(book.project, *wheel(book)), commit(book.root)
     folder = book.root / NOTEBOOKS
     paths = sorted(folder.rglob("*.ipynb"))
-    return {path.relative_to(folder).as_posix(): _carrying(nbformat.read(path, 4), source) for path in paths}
+    return {path.relative_to(folder).as_posix(): _carrying(nbformat.read(path, 4), source, made) for path in paths}
 
 
 def setup_source(project: dict, file: str, content: bytes) -> str:
@@ -84,8 +85,10 @@ def setup_source(project: dict, file: str, content: bytes) -> str:
     return head + INSTALL
 
 
-def _carrying(notebook: nbformat.NotebookNode, source: str) -> bytes:
+def _carrying(notebook: nbformat.NotebookNode, source: str, made: str | None) -> bytes:
     for cell in notebook.cells:
+        if made and COLOPHON in cell.metadata.get("tags", []):
+            cell.source = cell.source.replace(". To cite it:", f", commit {made}. To cite it:")
         if SETUP_TAG in cell.metadata.get("tags", []):
             cell.source = source
             cell.metadata |= FOLDED

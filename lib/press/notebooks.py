@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 
 from nbformat import NotebookNode, v4
 
+from press.address import address
 from press.book import CHAPTERS, Book, Page
 from press.citations import citations
+from press.imprint import bibtex, edition, imprint, links
 from press.plain import Plain
 from press.quiet import FOLD, title
 from press.stage import dumps
 
 NOTEBOOKS = "notebooks"
 SETUP_TAG = "setup"
+COLOPHON = "colophon"
 UNCOMPARED = "nbval-ignore-output"
 # Colab shows a form in place of the code, Jupyter folds it.
 FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}}
+TITLE = re.compile(r"^# .+$", re.M)
 TEXT = {"text/plain", "text/markdown"}
 METADATA = {
     "accelerator": "GPU",
@@ -39,28 +44,33 @@ def notebooks(book: Book) -> dict[str, bytes]:
     built = json.loads((book.root / "_build/labels.json").read_text("utf-8"))
     sources = citations(book.root / CHAPTERS / "references.bib")
     names = [page.name for page in book.notebooks]
-    setup = setup_cell(book.project)
-    return {
-        f"{page.name}.ipynb": dumps(
-            notebook(page, Plain(page.name, **built, citations=sources, notebooks=names), setup)
-        ).encode()
-        for page in book.notebooks
-    }
+    setup, content = setup_cell(book.project), imprint(book)
+    made = {}
+    for page in book.notebooks:
+        plain = Plain(page.name, **built, citations=sources, notebooks=names)
+        made[f"{page.name}.ipynb"] = dumps(notebook(page, plain, setup, content)).encode()
+    return made
 
 
 def setup_cell(project: dict) -> NotebookNode:
     """The cell that installs the project from its repository, or says how to where no repository is named."""
-    url = project.get("urls", {}).get("Repository")
-    install = (INSTALL if url else REFUSE).format(name=project["name"], url=url)
+    found = address(project)
+    install = (INSTALL if found else REFUSE).format(name=project["name"], url=found and found.repository)
     cell = v4.new_code_cell(SETUP.format(name=project["name"], install=install))
     cell.metadata.tags = [SETUP_TAG, UNCOMPARED]
     return cell
 
 
-def notebook(page: Page, plain: Plain, setup: NotebookNode) -> NotebookNode:
-    """A chapter as a notebook that any Jupyter shows and nbval can compare."""
+def notebook(page: Page, plain: Plain, setup: NotebookNode, content: dict) -> NotebookNode:
+    """A chapter as a notebook that any Jupyter shows and nbval can compare; ``content`` is the book's imprint."""
     first, *rest = page.cells
     cells = [*_cells(first, plain), setup, *(made for cell in rest for made in _cells(cell, plain))]
+    if found := address(content["project"]):
+        head = " · ".join(
+            f"[{words}]({link})" for words, link in links(found, content, f"{CHAPTERS}/{page.name}").items()
+        )
+        cells[0].source = TITLE.sub(rf"\g<0>\n\n{head}", cells[0].source, count=1)
+    cells.append(_colophon(page, content))
     result = v4.new_notebook(cells=[NotebookNode(cell) for cell in cells], metadata=METADATA)
     count = 0
     for number, cell in enumerate(result.cells):
@@ -73,6 +83,13 @@ def notebook(page: Page, plain: Plain, setup: NotebookNode) -> NotebookNode:
                 if output.output_type == "execute_result":
                     output.execution_count = count
     return result
+
+
+def _colophon(page: Page, content: dict) -> NotebookNode:
+    """The edition and how to cite it; not the commit, which the file itself is part of."""
+    entry = bibtex(content, page.name, page.title)
+    text = f"*{content['title']}.* {edition(content)}. To cite it:\n\n```bibtex\n{entry}\n```"
+    return v4.new_markdown_cell(text, metadata={"tags": [COLOPHON]})
 
 
 def _cells(cell: NotebookNode, plain: Plain) -> list[NotebookNode]:

@@ -8,7 +8,11 @@ from pathlib import Path
 import nbformat
 
 from press.book import CHAPTERS, LEDGER, REFERENCE, Book
+from press.cells import cells
 from press.figures import figures
+from press.imprint import FILE as IMPRINT
+from press.imprint import dumped as printed
+from press.imprint import imprint
 from press.labels import Check, Claims
 from press.ledger import ledger
 from press.live import live
@@ -16,6 +20,7 @@ from press.manifest import FILE, dumped, manifest
 from press.quiet import line, title
 from press.reference import reference
 from press.seeds import Tried, tried
+from press.sources import Sources
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 MARKDOWN = "text/markdown"
@@ -36,11 +41,11 @@ def stage(book: Book) -> dict[str, bytes]:
             if path.is_file()
         }
     files |= live(book)
-    claims, tries = Claims(book), tried(book)
+    claims, tries, sources = Claims(book), tried(book), Sources(book)
     for page in book.pages:
         if page.is_notebook:
             checks = [check for check in claims.checks if check.page == page.name]
-            staged = tabled(folded(still(page.notebook), checks, tries))
+            staged = tabled(folded(sources.led(still(page.notebook), cells(book, page.name)), checks, tries))
             files[f"{CHAPTERS}/{page.name}.ipynb"] = dumps(staged).encode()
         else:
             files[f"{CHAPTERS}/{page.name}.md"] = page.cells[0].source.encode()
@@ -48,7 +53,8 @@ def stage(book: Book) -> dict[str, bytes]:
     for name, made in ((LEDGER, ledger), (REFERENCE, reference)):
         if name in book.names:
             files[f"{CHAPTERS}/{name}.md"] = made(book).encode()
-    return files | {FILE: dumped(manifest(book))}
+    files |= sources.used
+    return files | {FILE: dumped(manifest(book)), IMPRINT: printed(imprint(book))}
 
 
 def put(folder: Path, files: dict[str, bytes]) -> None:
@@ -95,7 +101,7 @@ def folded(notebook: nbformat.NotebookNode, checks: list[Check], tries: dict[str
         check = by_cell.get(at)
         if check:
             cells.append(nbformat.v4.new_markdown_cell(f"({check.anchor})=", id=check.anchor))
-            _fold(cell, "hide-cell", line(check, tries), " ".join(check.verifies))
+            _fold(cell, "hide-cell", line(check, tries), " ".join((check.anchor, *check.verifies)))
         elif cell.cell_type == "code" and (words := title(cell)):
             _fold(cell, "hide-input", words, "")
         cells.append(cell)

@@ -40,6 +40,7 @@ def test_an_entry_is_whole(entries):
                 "page": "02-mean",
                 "cell": 3,
                 "anchor": "check-02-mean-3",
+                "source": {"file": "chapters/02-mean.md", "line": 69},
                 "measured_on": None,
                 "functions": ["ng.center", "ng.secular.mean"],
                 "printed": [{"holds": SHORT, "near_miss": "the mean | forgotten", "gave": "3e-02"}],

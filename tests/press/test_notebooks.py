@@ -78,8 +78,8 @@ def test_more_than_text_is_not_compared(kind):
 
 
 def test_the_setup_installs_from_the_repository_once_it_has_an_address():
-    project = {"name": "toy", "urls": {"Repository": "https://toy.invalid/book"}}
-    assert '%pip install -q "toy @ git+https://toy.invalid/book"' in setup_cell(project).source
+    project = {"name": "toy", "urls": {"Repository": "https://github.com/toys/book"}}
+    assert '%pip install -q "toy @ git+https://github.com/toys/book"' in setup_cell(project).source
 
 
 def test_without_an_address_the_setup_says_what_to_do():

@@ -100,7 +100,7 @@ def test_a_folded_check_is_one_line_with_its_row_of_the_ledger(html):
         "Measured on eight toy vectors."
     )
     assert "claim-right: value" in fold.select_one("details").text, "what it printed is inside"
-    page, _, row = fold.select_one("a.fold-row")["href"].partition("#")
+    page, _, row = fold.select_one(".fold-row a")["href"].partition("#")
     assert page == "appendix/ledger.html" and html("appendix/ledger").find(id=row)
 
 

@@ -11,11 +11,16 @@ from press.manifest import FILE, dumped
 from press.site.labels import anchors, labels
 
 
+def staged(app: Sphinx) -> dict:
+    """The manifest among the staged files."""
+    return json.loads(Path(app.srcdir, FILE).read_text("utf-8"))
+
+
 def write(app: Sphinx, exception: Exception | None) -> None:
     """Add ``number`` and ``anchor`` to each statement, ``url`` to it and to its checks, relative to the manifest."""
     if exception is not None or app.builder.format != "html":
         return
-    content = json.loads(Path(app.srcdir, FILE).read_text("utf-8"))
+    content = staged(app)
     read, places = labels(app.env), anchors(app.env)
 
     def url(label: str) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from html import escape
-from pathlib import Path
 
 from docutils import nodes
 from sphinx.application import Sphinx
 
-from press.manifest import FILE
+from press.imprint import slip
 from press.site.labels import anchors, labels
+from press.site.manifest import staged
 
 SHOWN = 4  # references in a line; more are folded
 KNOWN = {"proved and checked": ("proved", "checked"), "checked numerically": ("checked",), "open": ("open",)}
@@ -21,7 +20,7 @@ def mark(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Append the line to each statement of a page."""
     if app.builder.format != "html":
         return
-    entries = {entry["label"]: entry for entry in json.loads(Path(app.srcdir, FILE).read_text("utf-8"))["statements"]}
+    entries = {entry["label"]: entry for entry in staged(app)["statements"]}
     read, places = labels(app.env), anchors(app.env)
 
     def link(label: str) -> str:
@@ -30,7 +29,7 @@ def mark(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         return f'<a class="reference internal" href="{uri}#{anchor}">{escape(read[label]["ref"])}</a>'
 
     for node in doctree.findall(lambda node: isinstance(node, nodes.Element) and node.get("label") in entries):
-        if "countertype" in node and (words := list(_words(entries[node["label"]], link))):
+        if "countertype" in node and (words := [*_words(entries[node["label"]], link), *_slip(app, node["label"])]):
             node += nodes.raw(text=f'<div class="marks">{" · ".join(words)}</div>', format="html")
 
 
@@ -44,6 +43,11 @@ def _words(entry: dict, link) -> Iterator[str]:
             yield f"<details><summary>{words} {len(used)}</summary> {links}</details>"
         elif used:
             yield f"{words} {links}"
+
+
+def _slip(app: Sphinx, label: str) -> Iterator[str]:
+    if app.address:
+        yield f'<a href="{escape(slip(app.address, app.imprint, label))}">report a slip</a>'
 
 
 def _known(entry: dict) -> tuple[str, ...]:
