@@ -154,14 +154,16 @@ _build/src/%.ipynb: chapters/%.md | $(VENV)
 	@mkdir -p $(@D)
 	@jupytext --quiet --to ipynb --output $@ $<
 
-# The notebook appears when it is complete: a failed run leaves its half in _build/part.
+# The notebook appears when it is complete: a failed run leaves its half in _build/part.  Where a chapter's words changed
+# and neither its code nor the library did, nothing runs: outputs stay, words are new.
 _build/run/%.ipynb: _build/src/%.ipynb $(LIBRARY) | $(PROFILE)
 	@mkdir -p $(@D) $(dir _build/part/$*)
-	@echo "running $*"
-	@$(call timed,book/$*,$(KEEP) papermill --kernel python3 --no-progress-bar --no-request-save-on-cell-execute \
+	@if [ "$?" = "$<" ] && python -m press reuse $< $@; then exit; fi; \
+	  echo "running $*"; \
+	  $(call timed,book/$*,$(KEEP) papermill --kernel python3 --no-progress-bar --no-request-save-on-cell-execute \
 	  --log-level WARNING $< _build/part/$*.ipynb) || \
-	  { echo "make: chapter $* failed; its cells up to the error are in _build/part/$*.ipynb" >&2; exit 1; }
-	@mv _build/part/$*.ipynb $@
+	  { echo "make: chapter $* failed; its cells up to the error are in _build/part/$*.ipynb" >&2; exit 1; }; \
+	  mv _build/part/$*.ipynb $@
 
 $(BOOK): $(EXECUTED) $(PAGES) $(PRESS) $(CLAIMED) $(wildcard chapters/*.bib _static/* _live/* figures/*.svg) _config.yml _toc.yml | $(VENV)
 	@$(call timed,book/pages,{ python -m press stage && python -m press site; })

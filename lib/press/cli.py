@@ -30,6 +30,20 @@ def check(book: Book) -> None:
         raise SystemExit(1)
 
 
+@main.command("reuse")
+@click.argument("written", type=click.Path(exists=True, path_type=Path))
+@click.argument("executed", type=click.Path(path_type=Path))
+def reuse_command(written: Path, executed: Path) -> None:
+    """Give the notebook EXECUTED the words of WRITTEN; exit 1 if there is none or its code is another."""
+    from nbformat import read, write
+    from press.reuse import reused
+
+    result = reused(read(written, 4), read(executed, 4)) if executed.is_file() else None
+    if result is None:
+        raise SystemExit(1)
+    write(result, executed)
+
+
 @main.command("stage")
 @click.pass_context
 def stage_command(context: click.Context) -> None:
