@@ -47,13 +47,16 @@ PLAIN    := suite/rounding
 timed = mkdir -p $(dir _build/times/$(1)) && TIMEFORMAT='%U %S %R' && exec 3>&2 && \
   { time $(2) 2>&3; } 2> _build/times/$(1)
 
-.PHONY: book run notebooks colab figures bench record scale gpu claims test test-all slow lint unit floors peers search \
+.PHONY: book run chapter notebooks colab figures bench record scale gpu claims test test-all slow lint unit floors peers search \
   margins serve clean help $(NBVAL) $(SUITES) $(PLAIN)
 
 book: $(BOOK)  ## run the chapters and build the pages: _build/html/index.html
 	@echo "The book is at $(BOOK)"
 
 run: $(EXECUTED)  ## run the chapters
+
+chapter: | $(VENV)  ## write a small true chapter to replace: NAME=13-some-words TITLE="Some words"
+	@python -m press chapter "$(NAME)" "$(TITLE)"
 
 notebooks: $(BOOK)  ## write notebooks/ from the executed chapters
 	python -m press notebooks

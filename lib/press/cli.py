@@ -36,12 +36,30 @@ def check(book: Book) -> None:
 def reuse_command(written: Path, executed: Path) -> None:
     """Give the notebook EXECUTED the words of WRITTEN; exit 1 if there is none or its code is another."""
     from nbformat import read, write
+
     from press.reuse import reused
 
     result = reused(read(written, 4), read(executed, 4)) if executed.is_file() else None
     if result is None:
         raise SystemExit(1)
     write(result, executed)
+
+
+@main.command("chapter")
+@click.argument("name")
+@click.argument("title")
+@click.pass_obj
+def chapter_command(book: Book, name: str, title: str) -> None:
+    """Write a small true chapter to replace, chapters/NAME.md, and put it behind the last one."""
+    from press.chapter import chapter
+
+    try:
+        files = chapter(book, name, title)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    for path, content in files.items():
+        (book.root / path).write_bytes(content)
+        click.echo(f"wrote {path}")
 
 
 @main.command("stage")

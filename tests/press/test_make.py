@@ -53,13 +53,13 @@ def test_a_failed_chapter_is_named_and_leaves_no_half(copy):
 
 def test_a_warning_of_sphinx_fails_every_time(copy):
     page = copy / "chapters/index.md"
-    page.write_text(page.read_text("utf-8") + "\nSee {ref}`sec-nowhere` and {term}`some word`.\n", "utf-8")
+    page.write_text(page.read_text("utf-8") + "\nSee {doc}`nowhere` and {term}`some word`.\n", "utf-8")
     module = copy / "lib/toy/secular.py"
     module.write_text(module.read_text("utf-8").replace(":func:`toy.center`", ":func:`toy.hidden`"), "utf-8")
     for _ in range(2):
         done = make(copy, "book")
         assert done.returncode != 0
-        assert "sec-nowhere" in done.stdout + done.stderr
+        assert "nowhere" in done.stdout + done.stderr
         assert "term not in glossary: 'some word'" in done.stdout + done.stderr
         assert "py:func reference target not found: ng.hidden" in done.stdout + done.stderr
 
