@@ -114,6 +114,28 @@ def figures_command(book: Book) -> None:
         (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
 
 
+@main.command("notes")
+@click.argument("tag", default="")
+@click.pass_obj
+def notes_command(book: Book, tag: str) -> None:
+    """Print what the changelog says of the release TAG."""
+    from press.release import notes
+
+    try:
+        click.echo(notes(book, tag), nl=False)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@main.command("sums")
+@click.argument("folder", type=FOLDER)
+def sums_command(folder: Path) -> None:
+    """Write the digests of the files in FOLDER to its SHA256SUMS."""
+    from press.release import SUMS, sums
+
+    (folder / SUMS).write_text(sums(folder), encoding="utf-8")
+
+
 @main.command("times")
 @click.argument("of", type=click.Choice(["book", "test"]))
 @click.pass_obj
