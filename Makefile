@@ -58,13 +58,14 @@ serve: $(BOOK)  ## look at the book on http://127.0.0.1:8000
 	python -m http.server --bind 127.0.0.1 --directory _build/html 8000
 
 ### Write
-# What is not asked of the pages themselves; a chapter runs only where its code changed.
-check: lint $(EXECUTED)  ## what an edit breaks most often, in under a minute: style, links, checks, minutes, notebooks
+# A chapter runs only where its code changed: what an edit of the library changes, the tests of its room say.
+check: lint  ## what an edit breaks most often, in under a minute: style, labels, checks, minutes, notebooks in step
+	@+$(MAKE) --no-print-directory LIBRARY= run
 	@python -m press check
 	@python -m press lines > /dev/null
 	@$(PYTEST) tests/book/test_sync.py tests/book/test_reading_paths.py tests/press/test_documents.py \
 	  tests/press/test_workflows.py tests/press/test_release.py
-	@echo "Checked, without the library's tests and the pages: those are make test."
+	@echo "Checked; the library's tests, the notebooks' outputs and the pages are left to make test."
 
 run: $(EXECUTED)  ## run the chapters
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -42,7 +43,10 @@ def reuse_command(written: Path, executed: Path) -> None:
     result = reused(read(written, 4), read(executed, 4)) if executed.is_file() else None
     if result is None:
         raise SystemExit(1)
+    ran = executed.stat().st_mtime_ns
     write(result, executed)
+    for path in (written, executed):  # its outputs are as old as before: a library changed since still counts as newer
+        os.utime(path, ns=(ran, ran))
 
 
 @main.command("chapter")

@@ -41,6 +41,15 @@ def test_an_edited_chapter_runs_alone_and_only_if_its_code_changed(copy, old, ne
     assert new in page and kept in page, "words or outputs are lost"
 
 
+def test_new_words_do_not_make_old_outputs_young(copy):
+    make(copy, "--touch", "book")
+    library, chapter = copy / "lib/normgeom/new.py", copy / "chapters/07-angle.md"
+    library.write_text("", "utf-8")
+    chapter.write_text(chapter.read_text("utf-8").replace("Angles are right.", "Angles are quite right."), "utf-8")
+    assert ran(make(copy, "LIBRARY=", "run")) == []
+    assert "07-angle" in ran(make(copy, "run")), "outputs of the old library stay"
+
+
 def test_a_failed_chapter_is_named_and_leaves_no_half(copy):
     make(copy, "clean")
     chapter = copy / "chapters/07-angle.md"
