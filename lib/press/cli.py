@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -28,6 +29,41 @@ def check(book: Book) -> None:
         for message in found:
             click.echo(f"refused: {message}", err=True)
         raise SystemExit(1)
+
+
+@main.command("reuse")
+@click.argument("written", type=click.Path(exists=True, path_type=Path))
+@click.argument("executed", type=click.Path(path_type=Path))
+def reuse_command(written: Path, executed: Path) -> None:
+    """Give the notebook EXECUTED the words of WRITTEN; exit 1 if there is none or its code is another."""
+    from nbformat import read, write
+
+    from press.reuse import reused
+
+    result = reused(read(written, 4), read(executed, 4)) if executed.is_file() else None
+    if result is None:
+        raise SystemExit(1)
+    ran = executed.stat().st_mtime_ns
+    write(result, executed)
+    for path in (written, executed):  # its outputs are as old as before: a library changed since still counts as newer
+        os.utime(path, ns=(ran, ran))
+
+
+@main.command("chapter")
+@click.argument("name")
+@click.argument("title")
+@click.pass_obj
+def chapter_command(book: Book, name: str, title: str) -> None:
+    """Write a small true chapter to replace, chapters/NAME.md, and put it behind the last one."""
+    from press.chapter import chapter
+
+    try:
+        files = chapter(book, name, title)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    for path, content in files.items():
+        (book.root / path).write_bytes(content)
+        click.echo(f"wrote {path}")
 
 
 @main.command("stage")
@@ -80,6 +116,28 @@ def figures_command(book: Book) -> None:
     folder.mkdir(exist_ok=True)
     for name, svg in figures(book).items():
         (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
+
+
+@main.command("notes")
+@click.argument("tag", default="")
+@click.pass_obj
+def notes_command(book: Book, tag: str) -> None:
+    """Print what the changelog says of the release TAG."""
+    from press.release import notes
+
+    try:
+        click.echo(notes(book, tag), nl=False)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@main.command("sums")
+@click.argument("folder", type=FOLDER)
+def sums_command(folder: Path) -> None:
+    """Write the digests of the files in FOLDER to its SHA256SUMS."""
+    from press.release import SUMS, sums
+
+    (folder / SUMS).write_text(sums(folder), encoding="utf-8")
 
 
 @main.command("times")

@@ -13,7 +13,7 @@ from press.book import MADE, Book
 from press.cells import cells
 from press.labels import CHECKED, NAMED, NOT_ASSERTED, PREFIXES, STATED, Check, Claims
 from press.library import Library
-from press.myst import walk
+from press.myst import references, walk
 from press.quiet import title
 from press.stage import is_table
 
@@ -61,6 +61,14 @@ def undefined_label(book: Book, claims: Claims) -> Iterator[str]:
         for label in check.verifies:
             if label not in defined:
                 yield f"{_at(check)}: verifies {label}, which no page defines"
+
+
+def reference_to_nothing(book: Book, claims: Claims) -> Iterator[str]:
+    for page in book.pages:
+        for number, cell in enumerate(page.cells, 1):
+            for label in references(cell.source) if cell.cell_type == "markdown" else ():
+                if label not in claims.by_label:
+                    yield f"{page.name}, cell {number}: refers to {label}, which no page defines"
 
 
 def check_without_mutant(book: Book, claims: Claims) -> Iterator[str]:
@@ -230,6 +238,7 @@ RULES = [
     unchecked_statement,
     check_of_nothing,
     undefined_label,
+    reference_to_nothing,
     check_without_mutant,
     claim_not_asserted,
     measured_on_what,

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 from press.book import Book
-from toybook import make
+from toybook import ROOT, make
 
-ROOT = Path(__file__).parents[2]
 TOY = Path(__file__).with_name("toy")
 
 

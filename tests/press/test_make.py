@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from toybook import make
 
 TESTS = Path(__file__).parents[1]
@@ -24,14 +25,29 @@ def test_nothing_changed_nothing_runs(made):
     assert done.stdout == "The book is at _build/html/index.html\n"
 
 
-def test_an_edited_chapter_runs_alone(copy):
+@pytest.mark.parametrize(
+    ("old", "new", "runs"),
+    [("Angles are right.", "Angles are quite right.", []), ("points: 1, 3, 2", "points: 1, 3 and 2", ["07-angle"])],
+    ids=["words", "code"],
+)
+def test_an_edited_chapter_runs_alone_and_only_if_its_code_changed(copy, old, new, runs):
     make(copy, "--touch", "book")
     chapter = copy / "chapters/07-angle.md"
-    chapter.write_text(chapter.read_text("utf-8").replace("Angles are right.", "Angles are quite right."), "utf-8")
+    chapter.write_text(chapter.read_text("utf-8").replace(old, new), "utf-8")
     done = make(copy, "book")
     assert done.returncode == 0, done.stderr
-    assert ran(done) == ["07-angle"]
-    assert "quite right" in (copy / "_build/html/chapters/07-angle.html").read_text("utf-8")
+    assert ran(done) == runs
+    page, kept = (copy / "_build/html/chapters/07-angle.html").read_text("utf-8"), "claim-right: value 0.05"
+    assert new in page and kept in page, "words or outputs are lost"
+
+
+def test_new_words_do_not_make_old_outputs_young(copy):
+    make(copy, "--touch", "book")
+    library, chapter = copy / "lib/normgeom/new.py", copy / "chapters/07-angle.md"
+    library.write_text("", "utf-8")
+    chapter.write_text(chapter.read_text("utf-8").replace("Angles are right.", "Angles are quite right."), "utf-8")
+    assert ran(make(copy, "LIBRARY=", "run")) == []
+    assert "07-angle" in ran(make(copy, "run")), "outputs of the old library stay"
 
 
 def test_a_failed_chapter_is_named_and_leaves_no_half(copy):
@@ -46,13 +62,13 @@ def test_a_failed_chapter_is_named_and_leaves_no_half(copy):
 
 def test_a_warning_of_sphinx_fails_every_time(copy):
     page = copy / "chapters/index.md"
-    page.write_text(page.read_text("utf-8") + "\nSee {ref}`sec-nowhere` and {term}`some word`.\n", "utf-8")
+    page.write_text(page.read_text("utf-8") + "\nSee {doc}`nowhere` and {term}`some word`.\n", "utf-8")
     module = copy / "lib/toy/secular.py"
     module.write_text(module.read_text("utf-8").replace(":func:`toy.center`", ":func:`toy.hidden`"), "utf-8")
     for _ in range(2):
         done = make(copy, "book")
         assert done.returncode != 0
-        assert "sec-nowhere" in done.stdout + done.stderr
+        assert "nowhere" in done.stdout + done.stderr
         assert "term not in glossary: 'some word'" in done.stdout + done.stderr
         assert "py:func reference target not found: ng.hidden" in done.stdout + done.stderr
 

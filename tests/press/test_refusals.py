@@ -84,6 +84,7 @@ CASES = {
     "empty check": ("02-mean", metadata(3, verifies=[]), "02-mean, cell 3: tagged check, but verifies no label"),
     "nameless check": ("02-mean", metadata(3, verifies=None), "02-mean, cell 3: tagged check, but verifies no label"),
     "undefined": ("02-mean", metadata(3, verifies=[*ALL, "eq-no"]), "cell 3: verifies eq-no, which no page defines"),
+    "reference": ("07-angle", text("`thm-mean`", "`thm-more`"), "cell 1: refers to thm-more, which no page defines"),
     "no mutant": (
         "07-angle",
         text("; with all vectors alike 9e+00", ""),

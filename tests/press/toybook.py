@@ -6,6 +6,8 @@ from pathlib import Path
 
 import nbformat
 
+ROOT = Path(__file__).parents[2]
+
 
 def make(folder: Path, *targets: str) -> subprocess.CompletedProcess:
     """Run make as at a prompt, whatever make runs the tests."""
