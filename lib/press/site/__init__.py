@@ -1,15 +1,28 @@
-"""The Sphinx extension of the book: numbers, outputs, folds, marks, previews, scripts, icons, labels, joins, heads,
+"""The Sphinx extension of the book: numbers, outputs, folds, marks, previews, scripts, icons, labels, joins, roles,
 landmarks."""
 
 from __future__ import annotations
 
 from sphinx.application import Sphinx
 
-from press.site import folds, heads, icons, joined, labels, landmarks, manifest, marks, numbers, outputs, previews, scripts
+from press.site import (
+    folds,
+    icons,
+    joined,
+    labels,
+    landmarks,
+    manifest,
+    marks,
+    numbers,
+    outputs,
+    previews,
+    roles,
+    scripts,
+)
 
 
 def setup(app: Sphinx) -> dict:
     """Load the parts."""
-    for part in (numbers, outputs, scripts, labels, icons, manifest, folds, marks, previews, joined, heads, landmarks):
+    for part in (numbers, outputs, scripts, labels, icons, manifest, folds, marks, previews, joined, roles, landmarks):
         part.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
