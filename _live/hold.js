@@ -4,7 +4,7 @@
    and its image.  norms.js computes. */
 "use strict";
 {
-  const { make, speaker, onceAFrame, whenSeen, flat, lifted, around, minus, ACROSS } = livePage;
+  const { make, speaker, onceAFrame, whenSeen, flat, lifted, around, degrees, minus, ACROSS, SILENT } = livePage;
   const START = {
     x: [2.2, 0.4, -0.5],
     gain: [1.5, 1, 0.5],
@@ -134,7 +134,8 @@
     const field = (row, label, attributes, read, write, say = number) => {
       const wrap = make(row, "label", {}, `${label} `);
       const input = make(wrap, "input", attributes);
-      const said = attributes.type === "range" ? make(wrap, "output") : null;
+      const said = attributes.type === "range" ? make(wrap, "output", SILENT) : null;
+      if (said) input.setAttribute("aria-label", label);
       input.addEventListener("input", () => {
         const value = attributes.type === "checkbox" ? input.checked : input.value === "" ? NaN : Number(input.value);
         const wrong = typeof value === "number" && !(Math.abs(value) <= FARTHEST);
@@ -160,6 +161,8 @@
     const switches = {};
     for (const [key, label] of Object.entries(SWITCHES))
       switches[key] = field(rows[2], label, { type: "checkbox" }, () => state.on[key], (v) => (state.on[key] = v));
+    const full = { type: "range", min: -180, max: 180, step: 5 };
+    field(rows[2], "turn", full, () => degrees(turn), (v) => (turn = (v * Math.PI) / 180), (v) => `${minus(v)}°`);
     // Words that follow the switches are written when they change: while x is dragged they do not.
     const write = (node, words) => {
       if (node.textContent !== words) node.textContent = words;

@@ -74,6 +74,9 @@ globalThis.livePage = (() => {
       return centre.map((e, j) => e + radius * (c * u[j] + s * v[j]));
     });
 
+  // An angle in radians as degrees from −180 to 180, in whole ones.
+  const degrees = (angle) => Math.round((Math.atan2(Math.sin(angle), Math.cos(angle)) * 180) / Math.PI);
+  const SILENT = { "aria-live": "off" }; // of a slider's value, which the slider tells by itself
   const minus = (text) => String(text).replace(/-/g, "−");
-  return { make, speaker, onceAFrame, whenSeen, flat, lifted, around, minus, ACROSS };
+  return { make, speaker, onceAFrame, whenSeen, flat, lifted, around, degrees, minus, ACROSS, SILENT };
 })();

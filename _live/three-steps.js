@@ -1,7 +1,7 @@
 /* The front page: a cloud of vectors on its way through LayerNorm.  It moves by itself once, then at the reader's hand. */
 "use strict";
 {
-  const { make, flat, around } = livePage;
+  const { make, flat, around, minus, degrees } = livePage;
   const SCALE = 58; // pixels of a unit
   const SECONDS = 9; // of the way through
   const EPS = 0.02;
@@ -46,9 +46,10 @@
     const outline = make(svg, "path", { class: "ring" });
     const dots = cloud.map(() => make(svg, "circle", { r: 3.4 }));
     const words = make(host, "p");
-    const slider = make(host, "input");
-    Object.assign(slider, { type: "range", min: 0, max: 3, step: 0.01 });
-    slider.setAttribute("aria-label", "Steps of LayerNorm");
+    const row = make(host, "div", { class: "live-row" });
+    const button = make(row, "button", { type: "button" });
+    const slider = make(row, "input", { type: "range", min: 0, max: 3, step: 0.01, "aria-label": "Steps of LayerNorm" });
+    const round = make(make(row, "label", {}, "turn "), "input", { type: "range", min: -180, max: 180, step: 5 });
 
     let turn = 0.5;
     const project = (point) => flat(SCALE, turn)(point);
@@ -78,12 +79,20 @@
         slider.setAttribute("aria-valuetext", said);
       }
       slider.value = t;
+      round.value = degrees(turn);
+      round.setAttribute("aria-valuetext", `${minus(round.value)}°`);
     };
 
+    // What moves longer than five seconds can be stopped, and seen again.
     let playing;
-    const stop = () => cancelAnimationFrame(playing);
+    const stop = () => {
+      cancelAnimationFrame(playing);
+      playing = undefined;
+      button.textContent = "play";
+    };
     const play = () => {
       let start;
+      button.textContent = "pause";
       const step = (now) => {
         start ??= now;
         const share = Math.min(1, (now - start) / (1000 * SECONDS));
@@ -92,13 +101,20 @@
         const whole = Math.floor(3.99 * share);
         draw(Math.min(3, whole + Math.min(1, Math.max(0, (3.99 * share - whole) * 1.5 - 0.5))));
         if (share < 1) playing = requestAnimationFrame(step);
+        else stop();
       };
       playing = requestAnimationFrame(step);
     };
 
+    button.addEventListener("click", () => (playing ? stop() : play()));
     for (const touched of ["pointerdown", "keydown"]) slider.addEventListener(touched, stop);
     slider.addEventListener("input", () => {
       stop();
+      draw(Number(slider.value));
+    });
+    round.addEventListener("input", () => {
+      stop();
+      turn = (round.value * Math.PI) / 180;
       draw(Number(slider.value));
     });
     svg.addEventListener("pointermove", (event) => {
@@ -107,6 +123,7 @@
       turn += event.movementX / 120;
       draw(Number(slider.value));
     });
+    stop();
     if (matchMedia("(prefers-reduced-motion: reduce)").matches) draw(3);
     else {
       draw(0);

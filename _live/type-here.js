@@ -4,7 +4,7 @@
    computes; twins.js has the weights and is loaded when a host comes into view. */
 "use strict";
 {
-  const { make, speaker, onceAFrame, whenSeen, minus } = livePage;
+  const { make, speaker, onceAFrame, whenSeen, minus, SILENT } = livePage;
   const WEIGHTS = document.currentScript.src.replace(/type-here\.js.*$/, "twins.js");
   const MODELS = { layer: "with LayerNorm", rms: "with RMSNorm", converted: "the first, converted to RMSNorm" };
   const QUANTITIES = {
@@ -117,7 +117,7 @@
     for (const [name, words] of Object.entries(LEGEND)) make(legend, "span", { class: name }, words);
     const fold = make(host, "details");
     make(fold, "summary", {}, "the numbers");
-    const table = make(fold, "table");
+    const table = make(fold, "table", { "aria-label": "The chart in numbers" });
     const speak = speaker(host);
 
     const choose = (parent, name, words, options) => {
@@ -131,9 +131,10 @@
     const CONTROLS = {
       model: () => choose(controls, "model", "The network", MODELS),
       shift: () => {
-        const wrap = labelled(controls, "Add to every entry of the stream");
-        const input = make(wrap, "input", { type: "range", min: 0, max: SHIFTS.length - 1, step: 1 });
-        make(wrap, "output");
+        const words = "Add to every entry of the stream";
+        const wrap = labelled(controls, words);
+        const input = make(wrap, "input", { type: "range", min: 0, max: SHIFTS.length - 1, step: 1, "aria-label": words });
+        make(wrap, "output", SILENT);
         input.addEventListener("input", () => change({ shift: SHIFTS[input.value] }));
         return input;
       },
@@ -316,7 +317,7 @@
     const numbers = ({ long, series }) => {
       table.replaceChildren();
       const head = make(make(table, "thead"), "tr");
-      make(head, "th", { scope: "col" }, "");
+      make(head, "td");
       const cells = Object.entries(QUANTITIES).flatMap(([key, quantity]) => ["before", "after"].map((side) => ({ key, side, ...quantity })));
       for (const { words, side } of cells) make(head, "th", { scope: "col" }, `${words}, ${side}`);
       const body = make(table, "tbody");

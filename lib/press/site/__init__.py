@@ -1,41 +1,31 @@
-"""The Sphinx extension of the book: numbers, outputs, folds, marks, previews, scripts, icons, labels,
-joins, imprint, inventory."""
+"""The Sphinx extension of the book; each of its parts is a module that says what it adds to the pages."""
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from sphinx.application import Sphinx
 
-from press.site import (
-    folds,
-    icons,
-    imprint,
-    inventory,
-    joined,
-    labels,
-    manifest,
-    marks,
-    numbers,
-    outputs,
-    previews,
-    scripts,
+PARTS = (
+    "numbers",
+    "outputs",
+    "scripts",
+    "labels",
+    "icons",
+    "manifest",
+    "folds",
+    "marks",
+    "previews",
+    "joined",
+    "roles",
+    "landmarks",
+    "imprint",
+    "inventory",
 )
 
 
 def setup(app: Sphinx) -> dict:
     """Load the parts."""
-    for part in (
-        numbers,
-        outputs,
-        scripts,
-        labels,
-        icons,
-        manifest,
-        folds,
-        marks,
-        previews,
-        joined,
-        imprint,
-        inventory,
-    ):
-        part.setup(app)
+    for part in PARTS:
+        import_module(f"{__name__}.{part}").setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

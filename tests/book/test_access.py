@@ -1,0 +1,76 @@
+"""No barrier: what axe-core finds against WCAG 2.2 AA and good practice, on a page, light and dark, at a desk and on a
+phone, and with every fold open."""
+
+import pytest
+from access import FEW, opened, settled
+from axe_playwright_python.sync_playwright import Axe
+from walk import DESK, PHONE
+
+TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+OPTIONS = {"runOnly": {"type": "tag", "values": TAGS}, "resultTypes": ["violations"]}
+SCREENS = {"desk": DESK, "phone": PHONE}
+STATES = [(theme, screen) for screen in SCREENS for theme in ("light", "dark")]
+# Built beside the chapters, by Sphinx.
+OTHERS = ("../search", "../genindex", "../index")
+# Where axe-core errs.  A head that is a formula: a screen reader reads its MathML, of which axe takes no text.
+ERRS = {"empty-table-header": "<math"}
+# What would be found: a rule, and how to break it.
+BARRIERS = {
+    "image-alt": "document.querySelector('.findings img').removeAttribute('alt')",
+    "color-contrast": "document.querySelector('.live-try').style.color = '#999'",
+    "scrollable-region-focusable": "document.querySelector('.bd-article p').style = 'overflow: auto; white-space: pre'",
+    "target-size": "document.querySelector('.live-questions').style.font = '8px/8px serif';"
+    "document.querySelectorAll('.live-questions *').forEach((e) => (e.style.minHeight = 0))",
+    "label": "document.querySelector('.hold input[type=number]').parentElement.firstChild.remove()",
+    "region": "document.querySelector('#pst-primary-sidebar').removeAttribute('role')",
+}
+
+
+def barriers(page, where: str) -> list[str]:
+    """What axe-core finds on a page as it is: where, against which rule, which element, and why."""
+    found = Axe().run(page, options=OPTIONS).response["violations"]
+    return [
+        f"{where}: {rule['id']}: {' '.join(map(str, node['target']))}: {node['failureSummary'].split(chr(10))[-1]}"
+        for rule in found
+        for node in rule["nodes"]
+        if not (rule["id"] in ERRS and ERRS[rule["id"]] in node["html"])
+    ]
+
+
+def show(page, theme: str, screen: str) -> None:
+    page.set_viewport_size(SCREENS[screen])
+    page.evaluate("(theme) => { document.documentElement.dataset.theme = theme; }", theme)
+    settled(page)
+
+
+def look(browser, html, name: str, everything: bool) -> list[str]:
+    """The barriers on a page in all states; with ``everything`` once more with all folds open."""
+    page = opened(browser, html / f"chapters/{name}.html")
+    found = []
+    for theme, screen in STATES:
+        show(page, theme, screen)
+        found += barriers(page, f"{name}, {theme}, {screen}")
+    if everything:
+        page.evaluate("document.querySelectorAll('details').forEach((fold) => (fold.open = true))")
+        page.evaluate("document.querySelectorAll('.toggle-button-hidden').forEach((button) => button.click())")
+        show(page, "light", "phone")
+        found += barriers(page, f"{name}, light, phone, folds open")
+    page.close()
+    return found
+
+
+@pytest.mark.parametrize("amount", ["a few", pytest.param("all", marks=pytest.mark.slow)])
+def test_no_page_has_a_barrier(amount, browser, book, html):
+    names = FEW if amount == "a few" else (*book.names, *OTHERS)
+    found = [barrier for name in names for barrier in look(browser, html, name, amount == "all")]
+    assert not found, f"{len(found)} barriers:\n" + "\n".join(found[:40])
+
+
+def test_barriers_are_found(browser, html):
+    page = opened(browser, html / "chapters/index.html")
+    for broken in BARRIERS.values():
+        page.evaluate(broken)
+    found = barriers(page, "broken")
+    missed = [rule for rule in BARRIERS if not any(f" {rule}:" in barrier for barrier in found)]
+    assert not missed, f"broken on purpose and not found; found were {found}"
+    page.close()
