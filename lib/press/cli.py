@@ -33,7 +33,7 @@ def check(book: Book) -> None:
 @main.command("stage")
 @click.pass_context
 def stage_command(context: click.Context) -> None:
-    """Check the chapters, then write what Jupyter Book builds from to _build/stage."""
+    """Check the chapters, then write what the pages are built from to _build/stage."""
     from press.stage import put, stage
 
     context.invoke(check)
@@ -44,7 +44,7 @@ def stage_command(context: click.Context) -> None:
 @click.pass_obj
 def site_command(book: Book) -> None:
     """Build _build/html from _build/stage; exit 1 on any warning."""
-    from press.pages import pages
+    from press.engine import pages
 
     if not pages(book.root / "_build/stage", book.root / "_build/html"):
         raise click.ClickException("the pages were not built without warnings")

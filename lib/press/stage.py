@@ -1,4 +1,4 @@
-"""The stage: the folder that Jupyter Book builds from, chapters replaced by their executed notebooks."""
+"""The stage: the folder that the pages are built from, chapters replaced by their executed notebooks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import nbformat
 
 from press.book import CHAPTERS, LEDGER, REFERENCE, Book
+from press.engine import CONF
 from press.figures import figures
 from press.labels import Check, Claims
 from press.ledger import ledger
@@ -29,6 +30,7 @@ TABLE = """::::{{table}} {caption}
 def stage(book: Book) -> dict[str, bytes]:
     """Path → content of everything that the pages are built from."""
     files = {name: (book.root / name).read_bytes() for name in ("_config.yml", "_toc.yml")}
+    files["conf.py"] = CONF.encode()
     for pattern in ("_static/**/*", f"{CHAPTERS}/*.bib"):
         files |= {
             path.relative_to(book.root).as_posix(): path.read_bytes()
