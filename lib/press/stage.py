@@ -7,7 +7,7 @@ from pathlib import Path
 
 import nbformat
 
-from press.book import CHAPTERS, LEDGER, REFERENCE, Book
+from press.book import CHAPTERS, LEDGER, REFERENCE, VERSIONS, Book
 from press.engine import CONF
 from press.figures import figures
 from press.labels import Check, Claims
@@ -17,6 +17,7 @@ from press.manifest import FILE, dumped, manifest
 from press.quiet import line, title
 from press.reference import reference
 from press.seeds import Tried, tried
+from press.versions import versions
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 MARKDOWN = "text/markdown"
@@ -47,7 +48,7 @@ def stage(book: Book) -> dict[str, bytes]:
         else:
             files[f"{CHAPTERS}/{page.name}.md"] = page.cells[0].source.encode()
     files |= {f"figures/{name}.svg": svg.encode() for name, svg in figures(book).items()}
-    for name, made in ((LEDGER, ledger), (REFERENCE, reference)):
+    for name, made in ((LEDGER, ledger), (REFERENCE, reference), (VERSIONS, versions)):
         if name in book.names:
             files[f"{CHAPTERS}/{name}.md"] = made(book).encode()
     return files | {FILE: dumped(manifest(book))}
