@@ -48,7 +48,7 @@ timed = mkdir -p $(dir _build/times/$(1)) && TIMEFORMAT='%U %S %R' && exec 3>&2 
   { time $(2) 2>&3; } 2> _build/times/$(1)
 
 .PHONY: book serve check run chapter notebooks figures colab pages dist dist-test release draft browser bench record scale gpu \
-  claims test test-all slow lint unit floors workflows peers search margins clean help $(NBVAL) $(SUITES) $(PLAIN)
+  claims test test-all slow lint unit floors newest workflows peers colab-try search margins clean help $(NBVAL) $(SUITES) $(PLAIN)
 
 ### Read
 book: $(BOOK)  ## run the chapters and build the pages: _build/html/index.html
@@ -165,6 +165,7 @@ claims: | $(VENV) $(PROFILE)  ## try each measured claim at 20 seeds, where its 
 ### Check
 test: lint $(SUITES) $(PLAIN) $(NBVAL)  ## style, library, notebooks compared output by output, the pages
 	@python -m press times test
+	@python -m press tried "make test" "all tests passed"
 	@echo "All tests passed: style, library, press, book and $(words $(NBVAL)) notebooks."
 
 test-all: test slow  ## the same and what is slow and rarely breaks, as CI does
@@ -179,6 +180,16 @@ floors: | $(VENV)  ## the library's tests with the oldest packages that pyprojec
 	uv venv --quiet --allow-existing _build/floors
 	uv pip install --quiet --python _build/floors --resolution lowest-direct -e ".[report,hub,test]"
 	_build/floors/bin/python -m pytest -p no:cacheprovider tests/lib
+	_build/floors/bin/python -m press tried "make floors" "the library's tests passed"
+
+# From the same stage, with no torch: no chapter runs again.
+NEWEST := _build/newest
+newest: $(BOOK)  ## the pages and their tests with the newest tool chain that Python admits: _build/newest/html
+	uv venv --quiet --allow-existing --python $(PYTHON) $(NEWEST)/env
+	uv pip install --quiet --upgrade --python $(NEWEST)/env -r tests/book/newest.txt
+	$(NEWEST)/env/bin/python -m press site $(NEWEST)/html
+	PAGES=$(NEWEST)/html $(NEWEST)/env/bin/python -m pytest -p no:cacheprovider --ignore tests/book/test_live.py tests/book
+	$(NEWEST)/env/bin/python -m press tried "make newest" "pages built without a warning, their tests passed"
 
 # An environment of its own on top of the project's: $(call beside,FOLDER,WHAT PIP INSTALLS).
 PURELIB := import sysconfig; print(sysconfig.get_path("purelib"))
@@ -201,8 +212,15 @@ workflows: | $(VENV)  ## what runs on a push, as its host would read it: schemas
 
 peers: | $(VENV)  ## norms in the models of timm, torchvision, diffusers and others, against counts made by hand
 	@if $(call beside,.venv-peers,-r tests/peers/requirements.txt); \
-	  then .venv-peers/bin/python -m pytest -p no:cacheprovider -rs tests/peers; \
+	  then .venv-peers/bin/python -m pytest -p no:cacheprovider -rs tests/peers && \
+	  .venv-peers/bin/python -m press tried "make peers" "norms counted as by hand"; \
 	  else echo "make: skipped; the packages of tests/peers/requirements.txt cannot be installed here"; fi
+
+# What Colab has and this machine can have; its Python and its torch are the project's.
+colab-try: $(BOOK)  ## notebooks for Colab with what is at hand of its versions: setup cell, sliders, whole chapters
+	$(PYTEST) -m slow tests/reruns/test_one_file.py
+	PYTHONPATH=_build/colab-versions:$(PYTHONPATH) python -m press tried "make colab-try" \
+	  "setup from any folder; chapters 2, 10 and Type here whole; sliders recompute"
 
 search: | $(VENV)  ## draw new examples, and many, for what must hold of any; prints how to repeat a failure
 	DRAWN=search $(PYTEST) tests/lib/norms/test_norms_properties.py tests/lib/norms/test_norms_kernels.py \
@@ -243,7 +261,7 @@ _build/run/%.ipynb: _build/src/%.ipynb $(LIBRARY) | $(PROFILE)
 	  { echo "make: chapter $* failed; its cells up to the error are in _build/part/$*.ipynb" >&2; exit 1; }; \
 	  mv _build/part/$*.ipynb $@
 
-$(BOOK): $(EXECUTED) $(PAGES) $(PRESS) $(CLAIMED) $(wildcard chapters/*.bib _static/* _live/* figures/*.svg) _config.yml _toc.yml \
+$(BOOK): $(EXECUTED) $(PAGES) $(PRESS) $(CLAIMED) $(wildcard records/tried.csv chapters/*.bib _static/* _live/* figures/*.svg) _config.yml _toc.yml \
   pyproject.toml CITATION.cff | $(VENV)
 	@$(call timed,book/pages,{ python -m press stage && python -m press site; })
 	@python -m press times book

@@ -26,8 +26,8 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def html(root) -> Path:
-    """The folder of the built pages; without them tests fail, they do not skip."""
-    pages = root / "_build/html"
+    """The folder of the built pages, or of another build of them; without them tests fail, they do not skip."""
+    pages = root / os.environ.get("PAGES", "_build/html")
     assert (pages / "index.html").exists(), "no built book: run `make book` first"
     return pages
 

@@ -14,8 +14,8 @@ import yaml
 
 CHAPTERS = Path("chapters")
 EXECUTED = Path("_build/run")
-LEDGER, REFERENCE = "appendix/ledger", "appendix/reference"
-MADE = (LEDGER, REFERENCE)  # from the other pages and the library; there is no file to edit
+LEDGER, REFERENCE, VERSIONS = "appendix/ledger", "appendix/reference", "appendix/versions"
+MADE = (LEDGER, REFERENCE, VERSIONS)  # from the other pages and the library; there is no file to edit
 HEADER = re.compile(r"\A---\n(.*?\n)?jupytext:", re.S)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from press.book import Book
-from press.refusals import refusals
+from press.versions import COMMANDS, note
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -25,6 +25,8 @@ def main(context: click.Context, root: Path) -> None:
 @click.pass_obj
 def check(book: Book) -> None:
     """Say what is wrong with the chapters; exit 1 if anything is."""
+    from press.refusals import refusals
+
     if found := refusals(book):
         for message in found:
             click.echo(f"refused: {message}", err=True)
@@ -69,7 +71,7 @@ def chapter_command(book: Book, name: str, title: str) -> None:
 @main.command("stage")
 @click.pass_context
 def stage_command(context: click.Context) -> None:
-    """Check the chapters, then write what Jupyter Book builds from to _build/stage."""
+    """Check the chapters, then write what the pages are built from to _build/stage."""
     from press.stage import put, stage
 
     context.invoke(check)
@@ -77,12 +79,13 @@ def stage_command(context: click.Context) -> None:
 
 
 @main.command("site")
+@click.argument("html", type=FOLDER, default="_build/html")
 @click.pass_obj
-def site_command(book: Book) -> None:
-    """Build _build/html from _build/stage; exit 1 on any warning."""
-    from press.pages import pages
+def site_command(book: Book, html: Path) -> None:
+    """Build the pages from _build/stage, in _build/html or another folder; exit 1 on any warning."""
+    from press.engine import pages
 
-    if not pages(book.root / "_build/stage", book.root / "_build/html"):
+    if not pages(book.root / "_build/stage", book.root / html):
         raise click.ClickException("the pages were not built without warnings")
 
 
@@ -149,6 +152,15 @@ def times_command(book: Book, of: str) -> None:
 
     for line in table(book, of):
         click.echo(line)
+
+
+@main.command("tried")
+@click.argument("command", type=click.Choice(tuple(COMMANDS)))
+@click.argument("outcome")
+@click.pass_obj
+def tried_command(book: Book, command: str, outcome: str) -> None:
+    """Note for the page of versions that COMMAND has passed, with what is installed where this runs."""
+    note(book, command, outcome)
 
 
 @main.command("where")

@@ -1,4 +1,4 @@
-"""The stage: the folder that Jupyter Book builds from, chapters replaced by their executed notebooks."""
+"""The stage: the folder that the pages are built from, chapters replaced by their executed notebooks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 
 import nbformat
 
-from press.book import CHAPTERS, LEDGER, REFERENCE, Book
+from press.book import CHAPTERS, LEDGER, REFERENCE, VERSIONS, Book
 from press.cells import cells
+from press.engine import CONF
 from press.figures import figures
 from press.imprint import FILE as IMPRINT
 from press.imprint import dumped as printed
@@ -21,6 +22,7 @@ from press.quiet import line, title
 from press.reference import reference
 from press.seeds import Tried, tried
 from press.sources import Sources
+from press.versions import versions
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 MARKDOWN = "text/markdown"
@@ -34,6 +36,7 @@ TABLE = """::::{{table}} {caption}
 def stage(book: Book) -> dict[str, bytes]:
     """Path → content of everything that the pages are built from."""
     files = {name: (book.root / name).read_bytes() for name in ("_config.yml", "_toc.yml")}
+    files["conf.py"] = CONF.encode()
     for pattern in ("_static/**/*", f"{CHAPTERS}/*.bib"):
         files |= {
             path.relative_to(book.root).as_posix(): path.read_bytes()
@@ -50,7 +53,7 @@ def stage(book: Book) -> dict[str, bytes]:
         else:
             files[f"{CHAPTERS}/{page.name}.md"] = page.cells[0].source.encode()
     files |= {f"figures/{name}.svg": svg.encode() for name, svg in figures(book).items()}
-    for name, made in ((LEDGER, ledger), (REFERENCE, reference)):
+    for name, made in ((LEDGER, ledger), (REFERENCE, reference), (VERSIONS, versions)):
         if name in book.names:
             files[f"{CHAPTERS}/{name}.md"] = made(book).encode()
     files |= sources.used

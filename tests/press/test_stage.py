@@ -1,4 +1,4 @@
-"""What Jupyter Book is given, and what it does not have to read again."""
+"""What the pages are built from, and what it does not have to read again."""
 
 import nbformat
 from nbformat import v4

@@ -1,4 +1,4 @@
-"""Notebooks for Colab in an environment like Colab's: its ipywidgets, no library, no repository."""
+"""Notebooks for Colab in an environment like Colab's: its IPython and transformers, no library, no repository."""
 
 import json
 import os
@@ -17,20 +17,15 @@ from press.colab import colab
 
 pytestmark = pytest.mark.slow
 
-# What Colab has and `make book` does not, with what it needs and nothing of Colab's torch: several gigabytes.
-IPYWIDGETS = "7.7.1"
-VERSIONS = (
-    f"ipywidgets=={IPYWIDGETS}",
-    "widgetsnbextension==3.6.10",
-    "jupyterlab-widgets==1.1.11",
-    "ipython-genutils==0.2.0",
-)
+# What Colab has and `make book` does not, and nothing of Colab's torch: several gigabytes.
+VERSIONS = Path(__file__).with_name("colab.txt")
+PINS = dict(re.findall(r"^([\w-]+)==(\S+)$", VERSIONS.read_text("utf-8"), re.M))
 ORIGIN = "import importlib.util as u; print(u.find_spec('normgeom') and u.find_spec('normgeom').origin)"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 # The way of a message from the browser: the slider's model gets a new state, and Python hears of it.
 MOVE = """
 import json
-import ipywidgets, normgeom
+import ipywidgets
 boxes = [w for w in ipywidgets.Widget.widgets.values() if isinstance(w, ipywidgets.VBox)]
 view = next(w for w in boxes if all(isinstance(c, ipywidgets.SelectionSlider) for c in w.children[:-1]))
 *sliders, picture = view.children
@@ -39,8 +34,13 @@ for positions in [(0, 0), (0, len(sliders[1].options) - 1), (len(sliders[0].opti
     for slider, index in zip(sliders, positions):
         slider._handle_msg({"content": {"data": {"method": "update", "state": {"index": index}}}})
     drawn[",".join(map(str, positions))] = picture.value
-seen = {"ipywidgets": ipywidgets.__version__, "normgeom": normgeom.__file__}
-print(json.dumps({"seen": seen, "sizes": [len(slider.options) for slider in sliders], "drawn": drawn}))
+print(json.dumps({"sizes": [len(slider.options) for slider in sliders], "drawn": drawn}))
+"""
+SEEN = f"""
+import json
+from importlib import metadata
+import normgeom
+print(json.dumps([normgeom.__file__, {{name: metadata.version(name) for name in {list(PINS)}}}]))
 """
 
 
@@ -48,13 +48,13 @@ print(json.dumps({"seen": seen, "sizes": [len(slider.options) for slider in slid
 def versions(root) -> Path:
     """A folder with Colab's versions, installed once into _build: later runs need no network."""
     folder, part = root / "_build/colab-versions", root / "_build/part/colab-versions"
-    stamp = "\n".join(VERSIONS)
+    stamp = VERSIONS.read_text("utf-8")
     if folder.exists() and (folder / "stamp").read_text() == stamp:
         return folder
     for old in (folder, part):
         shutil.rmtree(old, ignore_errors=True)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", part]
-    done = subprocess.run([*command, *VERSIONS], capture_output=True, text=True)
+    done = subprocess.run([*command, "-r", VERSIONS], capture_output=True, text=True)
     if done.returncode:
         give_up = pytest.fail if os.environ.get("CI") else pytest.skip
         give_up(f"Colab's versions could not be installed; this needs the network once: {done.stderr}")
@@ -133,19 +133,29 @@ def test_every_setup_runs_from_any_folder(book, fresh, run, notebooks):
 
 
 @pytest.fixture(scope="module")
-def chapter(run, fresh, elsewhere, environment, notebooks, tmp_path_factory):
-    """Chapter 2 and one more cell, run by a kernel of that environment."""
+def execute(run, fresh, elsewhere, environment, notebooks, tmp_path_factory):
+    """Run a chapter and some more cells by a kernel of that environment; gives its code cells."""
     share = tmp_path_factory.mktemp("share")
     spec = {"argv": [str(fresh / "bin/python"), "-m", "ipykernel_launcher", "-f", "{connection_file}"]}
     (share / "kernels/colab").mkdir(parents=True)
     (share / "kernels/colab/kernel.json").write_text(json.dumps(spec | {"display_name": "", "language": "python"}))
-    notebook = notebooks["02-uniform-vector.ipynb"]
-    notebook.cells.append(nbformat.v4.new_code_cell(MOVE))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JUPYTER_PATH", str(share))
-        client = NotebookClient(notebook, kernel_name="colab", timeout=300)
-        client.execute(env=environment, cwd=str(elsewhere))
-    return code_cells(notebook)
+
+    def execute(name, *more):
+        notebook = notebooks[f"{name}.ipynb"]
+        notebook.cells += map(nbformat.v4.new_code_cell, more)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("JUPYTER_PATH", str(share))
+            client = NotebookClient(notebook, kernel_name="colab", timeout=300)
+            client.execute(env=environment, cwd=str(elsewhere))
+        return code_cells(notebook)
+
+    return execute
+
+
+@pytest.fixture(scope="module")
+def chapter(execute):
+    """Chapter 2, its sliders moved."""
+    return execute("02-uniform-vector", SEEN, MOVE)
 
 
 def test_a_whole_chapter_runs_with_colabs_versions(chapter, fresh):
@@ -154,9 +164,17 @@ def test_a_whole_chapter_runs_with_colabs_versions(chapter, fresh):
     ]
     assert not wrong
     assert all(cell.execution_count for cell in chapter), "a cell that did not run"
-    seen = json.loads(chapter[-1].outputs[0].text)["seen"]
-    assert seen["ipywidgets"] == IPYWIDGETS, "another environment than Colab's"
-    assert Path(seen["normgeom"]).is_relative_to(fresh), "the library of the repository, not the one that was carried"
+    library, versions = json.loads(chapter[-2].outputs[0].text)
+    assert versions == PINS, "another environment than Colab's"
+    assert Path(library).is_relative_to(fresh), "the library of the repository, not the one that was carried"
+
+
+@pytest.mark.parametrize("name", ["10-without-the-mean", "type-here"])
+def test_chapters_on_networks_run_with_colabs_transformers(execute, name):
+    """Their checks assert what the book says of networks; a cell that fails ends the run."""
+    *cells, seen = execute(name, SEEN)
+    assert all(cell.execution_count for cell in cells), "a cell that did not run"
+    assert json.loads(seen.outputs[0].text)[1] == PINS, "another environment than Colab's"
 
 
 def test_turning_figures_bring_their_script(chapter):

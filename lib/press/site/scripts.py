@@ -12,7 +12,7 @@ from sphinx.application import Sphinx
 
 from press.live import FOLDER
 
-# Not under the book's own _static: Jupyter Book adds every script there to every page.
+# Not under the book's own _static, of which every page loads every script.
 MATHJAX, LOADER = "vendor/mathjax", "vendor/formulas.js"
 # By the mark of what a script makes alive: the scripts that a page with it loads, in their order.
 LIVE = {

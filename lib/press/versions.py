@@ -1,0 +1,114 @@
+"""The versions: which command was tried last when and with what, noted by the commands themselves; and their page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import platform
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib import metadata
+
+from press.book import Book
+from press.myst import table
+
+FILE = "records/tried.csv"
+FIELDS = ("command", "date", "system", "processor", "python", "packages", "outcome")
+CHAPTERS = ("torch", "transformers", "numpy", "pandas", "matplotlib", "ipywidgets", "ipython", "jupytext", "papermill")
+PAGES = ("Sphinx", "docutils", "myst-parser", "myst-nb", "sphinx-book-theme", "pydata-sphinx-theme")
+LIBRARY = ("torch", "transformers", "tokenizers", "numpy", "pandas", "matplotlib", "ipywidgets", "ipython")
+PEERS = ("timm", "torchvision", "diffusers", "sentence-transformers", "x-transformers", "transformer-lens", "nnsight")
+# Of each command that notes itself, what it tries and the packages that matter for it.
+COMMANDS = {
+    "make test": ("the book and the library with the pinned versions", CHAPTERS + PAGES),
+    "make newest": ("the pages with the newest tool chain", (*PAGES, "sphinx-external-toc", "sphinx-proof")),
+    "make floors": ("the library with the oldest packages", LIBRARY),
+    "make peers": ("norms in the models of other packages", ("torch", "transformers", *PEERS)),
+    "make colab-try": ("notebooks with what is at hand of Colab's versions", (*LIBRARY, "anywidget")),
+}
+HEAD = """# Versions
+
+**With which versions was this book tried, and when?**
+
+A row is written by its command, at its end, and only when all that it tries has passed; so it says what was, and not
+what should be. What has no row was not tried since the rows are written.
+"""
+REST = """
+## What is pinned, and where
+
+`constraints.txt` names one version of every package, and `make book` installs these. The ranges that may be installed
+beside other work stand in `pyproject.toml`; `make floors` tries their lower ends. `tests/book/newest.txt` names what
+`make newest` takes at its newest, `tests/reruns/colab.txt` what `make colab-try` takes as Colab had it in August 2026,
+and `tests/peers/requirements.txt` the packages whose models `make peers` looks into. The formulas of the pages are set
+by MathJax 3.2.2, which is served with them out of the package `sphinx-mathjax-offline`. The pinned versions are:
+
+{pinned}
+
+## What the workflows try
+
+Continuous integration runs `.ci/run`, which is `make test-all`: what `make test` runs, and the slow tests. It installs
+what is pinned, on a system of its own; only a row above says that a command has run to its end, and where.
+
+## What was not tried
+
+- A GPU: no row is from one. `make gpu` is for it, and notes what it measured beside its tables.
+- Windows, and macOS where no row above names it. The commands need `make`, `bash` and links between files.
+- Of Colab: its Python 3.13 and its torch 2.11, which `make colab-try` leaves as they are in the project's environment,
+  its front end, and its GPUs.
+- Python 3.12 and newer, where no row names them.
+"""
+
+
+def note(book: Book, command: str, outcome: str) -> None:
+    """Write the row of ``command``, with the versions of the environment that runs this."""
+    path, (_, packages) = book.root / FILE, COMMANDS[command]
+    row = {
+        "command": command,
+        "date": datetime.now(UTC).date().isoformat(),
+        "system": platform.system(),
+        "processor": platform.machine(),
+        "python": platform.python_version(),
+        "packages": ", ".join(_installed(packages)),
+        "outcome": outcome,
+    }
+    rows = {old["command"]: old for old in tried(book)} | {command: row}
+    text = io.StringIO()
+    writer = csv.DictWriter(text, FIELDS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows[name] for name in COMMANDS if name in rows)
+    if not path.is_file() or path.read_text("utf-8") != text.getvalue():
+        path.write_text(text.getvalue(), "utf-8", newline="\n")  # the pages are built anew where its time is newer
+
+
+def tried(book: Book) -> list[dict[str, str]]:
+    """The rows that there are."""
+    path = book.root / FILE
+    return list(csv.DictReader(path.read_text("utf-8").splitlines())) if path.is_file() else []
+
+
+def _installed(packages: tuple[str, ...]) -> Iterator[str]:
+    for name in packages:
+        if found := next(iter(metadata.distributions(name=name)), None):
+            yield f"{name} {found.version}"
+
+
+def versions(book: Book) -> str:
+    """The page."""
+    noted = {row["command"]: row for row in tried(book)}
+    rows = [_row(command, what, noted.get(command)) for command, (what, _) in COMMANDS.items()]
+    columns = ("command", "what it tries", "date", "on", "with", "outcome")
+    return "\n".join([HEAD, table(columns, rows), REST.format(pinned=_pinned(book))])
+
+
+def _row(command: str, what: str, row: dict[str, str] | None) -> list[str]:
+    if row is None:
+        return [f"`{command}`", what, "", "", "", "not recorded"]
+    where = f"{row['system']}, {row['processor']}, Python {row['python']}"
+    return [f"`{command}`", what, row["date"], where, row["packages"], row["outcome"]]
+
+
+def _pinned(book: Book) -> str:
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", (book.root / "constraints.txt").read_text("utf-8"), re.M))
+    named = (*CHAPTERS, "nbval", *PAGES)
+    return ", ".join(f"{name} {pins[name]}" for name in named if name in pins) + "."
