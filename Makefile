@@ -6,7 +6,9 @@ SHELL       := bash
 .SUFFIXES:
 
 # Two kernels at a time, one thread each: on two cores more threads are many times slower.
+ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += -j2
+endif
 # What `make gpu` says it says before each step, not at the end.
 ifneq ($(filter output-sync,$(.FEATURES)),)
 ifneq ($(MAKECMDGOALS),gpu)
@@ -63,8 +65,9 @@ check: lint  ## what an edit breaks most often, in under a minute: style, labels
 	@+$(MAKE) --no-print-directory LIBRARY= run
 	@python -m press check
 	@python -m press lines > /dev/null
-	@$(PYTEST) tests/book/test_sync.py tests/book/test_reading_paths.py tests/press/test_documents.py \
-	  tests/press/test_workflows.py tests/press/test_release.py
+	@$(PYTEST) tests/book/test_reading_paths.py tests/press/test_documents.py tests/press/test_workflows.py tests/press/test_release.py
+	@$(PYTEST) tests/book/test_sync.py > /dev/null || \
+	  { echo "make: all is well but that notebooks/ is behind: run make notebooks before you commit" >&2; exit 1; }
 	@echo "Checked; the library's tests, the notebooks' outputs and the pages are left to make test."
 
 run: $(EXECUTED)  ## run the chapters
@@ -107,18 +110,18 @@ dist-test: dist  ## unpack the archive and test its wheel in an environment of i
 	rm -r _build/dist-test/lib/normgeom
 	cd _build/dist-test && env -u PYTHONPATH .venv/bin/python -m $(PYTEST) $(or $(TESTS),tests/lib)
 
-release: dist $(BOOK)  ## write _build/release, what a release has: archives, editions, pages to unpack, sums; TAG=v0.1.0
+release: dist $(BOOK)  ## write _build/release, what a release has: words, archives, editions, pages, sums; TAG=v0.1.0
 	rm -rf _build/release
-	mkdir _build/release
-	python -m press notes "$(TAG)" > _build/release/NOTES.md
-	cp _build/dist/*.whl _build/dist/*.tar.gz _build/release
-	@$(call editions,_build/release)
-	tar -czf _build/release/pages.tar.gz -C _build html
-	python -m press sums _build/release
+	mkdir -p _build/release/files
+	python -m press notes "$(TAG)" > _build/release/notes.md
+	cp _build/dist/*.whl _build/dist/*.tar.gz _build/release/files
+	@$(call editions,_build/release/files)
+	tar -czf _build/release/files/pages.tar.gz -C _build html
+	python -m press sums _build/release/files
 
 # What waits in _build/release becomes a release that nobody sees until a person has read and published it.
 draft:  ## put _build/release on the repository's host as the draft of a release: TAG=v0.1.0
-	gh release create "$(TAG)" --draft --verify-tag --title "$(TAG)" --notes-file _build/release/NOTES.md _build/release/*
+	gh release create "$(TAG)" --draft --verify-tag --title "$(TAG)" --notes-file _build/release/notes.md _build/release/files/*
 
 CHROMIUM := from playwright.sync_api import sync_playwright as play; \
   running = play().start(); print(running.chromium.executable_path); running.stop()
