@@ -104,16 +104,16 @@ def _installed(packages: tuple[str, ...]) -> Iterator[str]:
 def versions(book: Book) -> str:
     """The page."""
     noted = {row["command"]: row for row in tried(book)}
-    rows = [_row(command, what, noted.get(command)) for command, (what, _) in COMMANDS.items()]
-    columns = ("command", "what it tries", "date", "on", "with", "outcome")
+    rows = [_row(f"`{command}`: {what}", noted.get(command)) for command, (what, _) in COMMANDS.items()]
+    columns = ("command", "tried", "with", "outcome")
     return "\n".join([HEAD, table(columns, rows), REST.format(pinned=_pinned(book))])
 
 
-def _row(command: str, what: str, row: dict[str, str] | None) -> list[str]:
+def _row(command: str, row: dict[str, str] | None) -> list[str]:
     if row is None:
-        return [f"`{command}`", what, "", "", "", "not recorded"]
-    where = f"{row['system']}, {row['processor']}, Python {row['python']}"
-    return [f"`{command}`", what, row["date"], where, row["packages"], row["outcome"]]
+        return [command, "", "", "not recorded"]
+    where = "{date}: {system}, {processor}, Python {python}".format(**row)
+    return [command, where, row["packages"], row["outcome"]]
 
 
 def _pinned(book: Book) -> str:
