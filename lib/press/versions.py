@@ -45,18 +45,26 @@ by MathJax 3.2.2, which is served with them out of the package `sphinx-mathjax-o
 
 {pinned}
 
+## What builds the pages
+
+Sphinx does, by its own command, told by `_config.yml` and `_toc.yml` in the form of Jupyter Book 1. Until
+24 November 2026 Jupyter Book 1.0.4 did, which held Sphinx at 7. Before the change all pages were built both ways and
+compared: text, formulas, figures, tables, statements, numbers and the names of all places are the same. The mark `#`
+beside some headings now leads to the name that other pages use, where it led to one made of the heading's words; the
+theme's switch became a menu.
+
 ## What the workflows try
 
-Continuous integration runs `.ci/run`, which is `make test-all`: what `make test` runs, and the slow tests. It installs
-what is pinned, on a system of its own; only a row above says that a command has run to its end, and where.
+Continuous integration runs `.ci/run`: `make test-all`, which is `make test` and the slow tests, with the pinned
+versions. That a workflow asks for a trial is no record of one; only a row above says that a command has run to its
+end, and where.
 
 ## What was not tried
 
 - A GPU: no row is from one. `make gpu` is for it, and notes what it measured beside its tables.
-- Windows, and macOS where no row above names it. The commands need `make`, `bash` and links between files.
-- Of Colab: its Python 3.13 and its torch 2.11, which `make colab-try` leaves as they are in the project's environment,
-  its front end, and its GPUs.
+- Windows, and macOS where no row names it. The commands need `make`, `bash` and links between files.
 - Python 3.12 and newer, where no row names them.
+- Of Colab: its Python 3.13 and its torch 2.11, in whose place `make colab-try` has the project's; its pages; its GPUs.
 """
 
 
@@ -96,16 +104,16 @@ def _installed(packages: tuple[str, ...]) -> Iterator[str]:
 def versions(book: Book) -> str:
     """The page."""
     noted = {row["command"]: row for row in tried(book)}
-    rows = [_row(command, what, noted.get(command)) for command, (what, _) in COMMANDS.items()]
-    columns = ("command", "what it tries", "date", "on", "with", "outcome")
+    rows = [_row(f"`{command}`: {what}", noted.get(command)) for command, (what, _) in COMMANDS.items()]
+    columns = ("command", "tried", "with", "outcome")
     return "\n".join([HEAD, table(columns, rows), REST.format(pinned=_pinned(book))])
 
 
-def _row(command: str, what: str, row: dict[str, str] | None) -> list[str]:
+def _row(command: str, row: dict[str, str] | None) -> list[str]:
     if row is None:
-        return [f"`{command}`", what, "", "", "", "not recorded"]
-    where = f"{row['system']}, {row['processor']}, Python {row['python']}"
-    return [f"`{command}`", what, row["date"], where, row["packages"], row["outcome"]]
+        return [command, "", "", "not recorded"]
+    where = "{date}: {system}, {processor}, Python {python}".format(**row)
+    return [command, where, row["packages"], row["outcome"]]
 
 
 def _pinned(book: Book) -> str:
