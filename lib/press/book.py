@@ -14,8 +14,8 @@ import yaml
 
 CHAPTERS = Path("chapters")
 EXECUTED = Path("_build/run")
-LEDGER, REFERENCE = "appendix/ledger", "appendix/reference"
-MADE = (LEDGER, REFERENCE)  # from the other pages and the library; there is no file to edit
+LEDGER, REFERENCE, COURSE = "appendix/ledger", "appendix/reference", "appendix/course"
+MADE = (LEDGER, REFERENCE, COURSE)  # from the other pages and the library; there is no file to edit
 HEADER = re.compile(r"\A---\n(.*?\n)?jupytext:", re.S)
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import nbformat
 
-from press.book import CHAPTERS, LEDGER, REFERENCE, Book
+from press.book import CHAPTERS, COURSE, LEDGER, REFERENCE, Book
+from press.course import FILE as LECTURES
+from press.course import course
 from press.figures import figures
 from press.labels import Check, Claims
 from press.ledger import ledger
@@ -29,7 +31,7 @@ TABLE = """::::{{table}} {caption}
 def stage(book: Book) -> dict[str, bytes]:
     """Path → content of everything that the pages are built from."""
     files = {name: (book.root / name).read_bytes() for name in ("_config.yml", "_toc.yml")}
-    for pattern in ("_static/**/*", f"{CHAPTERS}/*.bib"):
+    for pattern in ("_static/**/*", f"{CHAPTERS}/*.bib", LECTURES):
         files |= {
             path.relative_to(book.root).as_posix(): path.read_bytes()
             for path in book.root.glob(pattern)
@@ -45,7 +47,7 @@ def stage(book: Book) -> dict[str, bytes]:
         else:
             files[f"{CHAPTERS}/{page.name}.md"] = page.cells[0].source.encode()
     files |= {f"figures/{name}.svg": svg.encode() for name, svg in figures(book).items()}
-    for name, made in ((LEDGER, ledger), (REFERENCE, reference)):
+    for name, made in ((LEDGER, ledger), (REFERENCE, reference), (COURSE, course)):
         if name in book.names:
             files[f"{CHAPTERS}/{name}.md"] = made(book).encode()
     return files | {FILE: dumped(manifest(book))}

@@ -19,6 +19,7 @@ GRADERS: dict[str, Exercise] = {
     "layer_norm": forward.LAYER_NORM,
     "layer_norm_jacobian": jacobians.LAYER_NORM_JACOBIAN,
     "layer_norm_vjp": jacobians.LAYER_NORM_VJP,
+    "occupancy": arrows.OCCUPANCY,
     "project_out": arrows.PROJECT_OUT,
     "recover": recovery.RECOVER,
     "rms_norm": forward.RMS_NORM,
@@ -33,6 +34,7 @@ __all__ = [
     "layer_norm_jacobian",
     "layer_norm_vjp",
     "mistakes",
+    "occupancy",
     "project_out",
     "recover",
     "rms_norm",
@@ -78,6 +80,11 @@ def project_out(mine: Function, device: Device = None) -> bool:
 def angle(mine: Function, device: Device = None) -> bool:
     """Judge ``mine(x, direction)``: the angle in degrees, ``(...)``, between ``x`` and ``direction`` ``(d,)``."""
     return judge(mine, GRADERS["angle"], device)
+
+
+def occupancy(mine: Function, device: Device = None) -> bool:
+    """Judge ``mine(h, direction)``: the occupancy (eq-occupancy) of ``direction`` ``(d,)`` in ``h`` ``(..., d)``."""
+    return judge(mine, GRADERS["occupancy"], device)
 
 
 def layer_norm_jacobian(mine: Function, device: Device = None) -> bool:

@@ -1,4 +1,4 @@
-"""Removing a direction and measuring an angle, right and wrong."""
+"""Removing a direction, and measuring an angle and an occupancy, right and wrong."""
 
 from __future__ import annotations
 
@@ -117,6 +117,51 @@ ANGLE = Exercise(
         ),
         "the last axis is kept": Wrong(
             "Return one number for each vector, without keepdim.", lambda x, u: uniform.angle(x, u)[..., None]
+        ),
+    },
+)
+
+
+def _occupancy(h: Tensor, u: Tensor) -> Tensor:
+    return len(u) * _cosine(h, u).square().mean()
+
+
+_EACH = "Each vector counts alike, whatever its length: divide its product by its own length."
+_ORDER = "Square the cosine of each vector, then take the mean."
+OCCUPANCY = Exercise(
+    _occupancy,
+    (_LONG, (_X[0], torch.ones(6, dtype=torch.float64)), _SHORT),
+    {
+        "d is missing": Wrong("Multiply by d, so that chance gives 1.", lambda h, u: _occupancy(h, u) / len(u)),
+        "√d stands for d": Wrong(
+            "The null's mean square is 1/d: multiply by d.", lambda h, u: _occupancy(h, u) / len(u) ** 0.5
+        ),
+        "the cosine is not squared": Wrong(_ORDER, lambda h, u: len(u) * _cosine(h, u).mean()),
+        "the mean of |cos| stands for that of cos²": Wrong(_ORDER, lambda h, u: len(u) * _cosine(h, u).abs().mean()),
+        "the mean comes before the square": Wrong(_ORDER, lambda h, u: len(u) * _cosine(h, u).mean() ** 2),
+        "the cosine is that of the mean angle": Wrong(
+            _ORDER, lambda h, u: len(u) * torch.deg2rad(uniform.angle(h, u).mean()).cos() ** 2
+        ),
+        "the cosine is that of the mean vector": Wrong(
+            _ORDER, lambda h, u: _occupancy(h.reshape(-1, len(u)).mean(0), u)
+        ),
+        "the root of the mean square is returned": Wrong(
+            "Leave out the root.", lambda h, u: len(u) * _cosine(h, u).square().mean().sqrt()
+        ),
+        "long vectors count more than short ones": Wrong(
+            _EACH, lambda h, u: len(u) * (h @ u).square().mean() / (h.square().sum(-1).mean() * (u @ u))
+        ),
+        "the lengths of the vectors are not divided by": Wrong(
+            _EACH, lambda h, u: len(u) * (h @ u).square().mean() / (u @ u)
+        ),
+        "the direction is not made a unit vector": Wrong(
+            "Divide by its length as well.", lambda h, u: len(u) * (h @ u / h.norm(dim=-1)).square().mean()
+        ),
+        "the sum stands for the mean over vectors": Wrong(
+            "Divide by the number of vectors.", lambda h, u: len(u) * _cosine(h, u).square().sum()
+        ),
+        "there is one number for each vector": Wrong(
+            "Take the mean over all of them.", lambda h, u: len(u) * _cosine(h, u).square()
         ),
     },
 )

@@ -31,6 +31,7 @@ RIGHT = {
     "layer_norm_vjp": lambda x, w, grad, eps: torch.autograd.functional.vjp(
         lambda v: F.layer_norm(v, v.shape[-1:], w, None, eps), x, grad
     )[1],
+    "occupancy": lambda h, u: len(u) * F.normalize(h, dim=-1).matmul(F.normalize(u, dim=0)).flatten().square().mean(),
     "recover": lambda y, w, b, eps: recovered(y, w, b, eps),
     "bisection": lambda gain: torch.linalg.eigvalsh(
         torch.outer(gain, gain) * (torch.eye(len(gain), device=gain.device) - 1 / len(gain))
@@ -140,6 +141,11 @@ WRITTEN = {
         "angle to the hyperplane": lambda x, u: torch.rad2deg(torch.asin(F.cosine_similarity(x, u.expand_as(x), -1))),
         "without keepdim": lambda x, u: RIGHT["angle"](x, u).unsqueeze(-1),
         "correlation": lambda x, u: RIGHT["angle"](x - x.mean(-1, keepdim=True), u - u.mean()),
+    },
+    "occupancy": {
+        "long vectors count more": lambda h, u: len(u) * (h @ u).square().sum() / (h.square().sum() * u.square().sum()),
+        "d is missing": lambda h, u: F.cosine_similarity(h, u.expand_as(h), dim=-1).square().mean(),
+        "the mean comes before": lambda h, u: len(u) * F.cosine_similarity(h, u.expand_as(h), dim=-1).mean().square(),
     },
     "recover": {
         "set to 0": lambda y, w, b, eps: scaled(torch.where(w == 0, 0, (y - b) / w), eps),
