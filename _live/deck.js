@@ -13,7 +13,9 @@
   root.dataset.theme = remembered("theme") || dark();
   root.classList.add("deck");
 
-  const LEAST = 0.8; // of its size that words may be set in, so that a slide holds them
+  // Of their size that words and formulas may be set in, so that a slide holds them.
+  const LEAST = 0.78;
+  const LEAST_FORMULA = 0.55;
   const overflows = (box) => box.scrollHeight > box.clientHeight + 1 || box.scrollWidth > box.clientWidth + 1;
 
   // How large the picture of a figure is shown, in pixels of height: all of it is seen in its box.
@@ -31,11 +33,19 @@
     figure.classList.add("beside");
     if (innerWidth < innerHeight || height(figure) <= below) figure.classList.remove("beside");
   };
+  // A displayed formula that is wider than the slide is set smaller; its number stands beside it.
+  const narrow = (math) => {
+    math.style.fontSize = "";
+    const needs = [...math.querySelectorAll("mjx-container")].map((set) => set.scrollWidth + math.clientWidth - set.clientWidth);
+    const share = math.clientWidth / Math.max(math.scrollWidth, ...needs);
+    if (share < 1) math.style.fontSize = `${Math.floor(100 * Math.max(LEAST_FORMULA, 0.98 * share))}%`;
+  };
   const fit = (slide) => {
     const box = slide.querySelector(".shown");
     box.style.removeProperty("--fit");
     for (const figure of box.querySelectorAll(":scope > figure")) arrange(figure);
     for (let size = 0.98; overflows(box) && size >= LEAST; size -= 0.02) box.style.setProperty("--fit", size);
+    box.querySelectorAll("div.math").forEach(narrow);
     if (overflows(box)) box.tabIndex = 0;
     else box.removeAttribute("tabindex");
   };

@@ -121,7 +121,10 @@ def _section(book: Book, lecture: Lecture, asked: list[Exercise]) -> Iterator[st
     yield f"*To run:* {lecture.run}\n"
     yield f"*After:* {_references(lecture.exercises)}. {lecture.after}\n"
     yield f"### What students get wrong in lecture {lecture.number}\n"
-    yield table(("exercise", "self-check", "mistake", "what it says"), _wrong(book, asked))
+    for exercise in asked:
+        for grader in exercise.graders:
+            yield f"{_reference(exercise.label)}, `{ALIAS}.exercises.{grader}`:\n"
+            yield table(("mistake", "what the self-check says"), mistakes(book, grader).items())
 
 
 def _timetable(lecture: Lecture) -> Iterator[list[str]]:
@@ -129,17 +132,6 @@ def _timetable(lecture: Lecture) -> Iterator[list[str]]:
         for at, (label, words) in enumerate(part.show):
             minutes = f"{begin} to {begin + part.minutes}"
             yield [*((minutes, part.title) if at == 0 else ("", "")), f"{_reference(label)}: {words}"]
-
-
-def _wrong(book: Book, asked: list[Exercise]) -> Iterator[list[str]]:
-    for exercise in asked:
-        for grader in exercise.graders:
-            for at, (mistake, advice) in enumerate(mistakes(book, grader).items()):
-                yield [
-                    *((_reference(exercise.label), f"`{ALIAS}.exercises.{grader}`") if at == 0 else ("", "")),
-                    mistake,
-                    advice,
-                ]
 
 
 def _reference(label: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 
+from press.book import CHAPTERS, COURSE
 from press.course import SLIDES, Lecture
 
 TAG = re.compile(r"<!--.*?-->|<script\b.*?</script>|<(?P<end>/)?(?P<name>[a-z][\w-]*)\b[^>]*>", re.S)
@@ -76,7 +77,7 @@ def deck(lecture: Lecture, places: dict[str, Place], read: Callable[[str], str])
         return Slide(label, escape(over), escape(title), moved(shown, place.page), link, minutes)
 
     aims = "".join(f"<li>{escape(aim)}</li>" for aim in lecture.aims)
-    kit = '<a href="../chapters/appendix/course.html">Course kit</a>'
+    kit = f'<a href="../{CHAPTERS}/{COURSE}.html">Course kit</a>'
     slides = [Slide("aims", head, escape(lecture.title), f"<p>After this lecture you can</p><ul>{aims}</ul>", kit)]
     for begin, part in zip(lecture.begins, lecture.parts, strict=True):
         minutes = f"minutes {begin} to {begin + part.minutes}"
