@@ -36,7 +36,7 @@ PAGE = """<!DOCTYPE html>
 </html>
 """
 SLIDE = """<section class="slide" id="slide-{name}" aria-labelledby="title-{name}" tabindex="-1">
-<header><p>{over}</p><h2 id="title-{name}">{title}</h2></header>
+<header><p>{over}</p><h{level} id="title-{name}">{title}</h{level}></header>
 <div class="shown bd-article">
 {shown}
 </div>
@@ -64,6 +64,7 @@ class Slide:
     shown: str
     source: str = ""
     minutes: str = ""
+    level: int = 2
 
 
 def deck(lecture: Lecture, places: dict[str, Place], read: Callable[[str], str]) -> str:
@@ -78,7 +79,9 @@ def deck(lecture: Lecture, places: dict[str, Place], read: Callable[[str], str])
 
     aims = "".join(f"<li>{escape(aim)}</li>" for aim in lecture.aims)
     kit = f'<a href="../{CHAPTERS}/{COURSE}.html">Course kit</a>'
-    slides = [Slide("aims", head, escape(lecture.title), f"<p>After this lecture you can</p><ul>{aims}</ul>", kit)]
+    slides = [
+        Slide("aims", head, escape(lecture.title), f"<p>After this lecture you can</p><ul>{aims}</ul>", kit, level=1)
+    ]
     for begin, part in zip(lecture.begins, lecture.parts, strict=True):
         minutes = f"minutes {begin} to {begin + part.minutes}"
         slides += [cut(label, part.title, words, minutes) for label, words in part.show]

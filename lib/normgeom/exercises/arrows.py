@@ -34,7 +34,7 @@ PROJECT_OUT = Exercise(
         "the direction is not made a unit vector": Wrong(
             "Divide by its squared length: x − (x·u / u·u) u.", lambda x, u: x - (x @ u)[..., None] * u
         ),
-        "the length of the direction is divided by only once": Wrong(
+        "you divide by the length of the direction only once": Wrong(
             "It comes in twice, through x·u and through u: divide by its square.",
             lambda x, u: x - (x @ u)[..., None] * u / u.norm(),
         ),
@@ -102,9 +102,9 @@ ANGLE = Exercise(
         "this is the angle to the opposite direction": Wrong(
             "Mind the sign of x·u.", lambda x, u: uniform.angle(-x, u)
         ),
-        "no length is divided by": Wrong(_LENGTHS, _by(lambda x, u: x @ u)),
-        "the length of x is not divided by": Wrong(_LENGTHS, _by(lambda x, u: x @ u / u.norm())),
-        "the length of the direction is not divided by": Wrong(_LENGTHS, _by(lambda x, u: x @ u / x.norm(dim=-1))),
+        "you do not divide by any length": Wrong(_LENGTHS, _by(lambda x, u: x @ u)),
+        "you do not divide by the length of x": Wrong(_LENGTHS, _by(lambda x, u: x @ u / u.norm())),
+        "you do not divide by the length of the direction": Wrong(_LENGTHS, _by(lambda x, u: x @ u / x.norm(dim=-1))),
         "the mean stands for the sum in x·u": Wrong(
             "Add up the products of the entries.", _by(lambda x, u: _cosine(x, u) / x.shape[-1])
         ),
@@ -151,7 +151,7 @@ OCCUPANCY = Exercise(
         "long vectors count more than short ones": Wrong(
             _EACH, lambda h, u: len(u) * (h @ u).square().mean() / (h.square().sum(-1).mean() * (u @ u))
         ),
-        "the lengths of the vectors are not divided by": Wrong(
+        "you do not divide by the lengths of the vectors": Wrong(
             _EACH, lambda h, u: len(u) * (h @ u).square().mean() / (u @ u)
         ),
         "the direction is not made a unit vector": Wrong(

@@ -23,7 +23,7 @@ def wrong_scales(count: str, square: str, of: Function) -> dict[str, Wrong]:
         "ε is forgotten": (f"Use {under}.", lambda v, eps: mean_square(v).sqrt()),
         "ε is squared": (f"Use {under}.", lambda v, eps: (mean_square(v) + eps**2).sqrt()),
         f"the divisor is {count} − 1": (
-            f"Use {count}: correction=0 in torch's var and std.",
+            f"Divide by {count}; in torch's var and std that is correction=0.",
             lambda v, eps: (mean_square(v) * v.shape[-1] / (v.shape[-1] - 1) + eps).sqrt(),
         ),
         "the root is forgotten": (f"You divide by the {square}; use {under}.", lambda v, eps: mean_square(v) + eps),

@@ -46,7 +46,8 @@ LAYER_NORM_JACOBIAN = Exercise(
             _jacobian(lambda gain, one, pi, nn, s: gain * (pi - nn / nn.trace()) / s),
         ),
         "I stands for the projector Π": Wrong(
-            "The mean depends on x too: use I − 1/d.", _jacobian(lambda gain, one, pi, nn, s: gain * (one - nn) / s)
+            "The mean depends on x too: take 1/d from each entry of I.",
+            _jacobian(lambda gain, one, pi, nn, s: gain * (one - nn) / s),
         ),
         "this is RMSNorm's Jacobian": Wrong(
             "Subtract the mean, in n and in the projector.",

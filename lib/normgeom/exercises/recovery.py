@@ -60,7 +60,7 @@ RECOVER = Exercise(
         "the entry behind the zero gain has the wrong sign": Wrong(
             _SUM, lambda y, w, b, eps: _from(_filled((y - b) / w, w, 1.0), eps)
         ),
-        "the zero gain is divided by": Wrong(f"0/0 is NaN. {_SUM}", lambda y, w, b, eps: _from((y - b) / w, eps)),
+        "you divide by the zero gain": Wrong(f"0/0 is NaN. {_SUM}", lambda y, w, b, eps: _from((y - b) / w, eps)),
         "s is computed before the entry behind the zero gain is known": Wrong(
             "Complete n first: its mean square needs all entries.", _scaled_too_early
         ),
@@ -72,7 +72,7 @@ RECOVER = Exercise(
             "LayerNorm adds β last, so take it away first.",
             lambda y, w, b, eps: _from(_filled(y / w - b, w), eps),
         ),
-        "the gain γ is not divided by": Wrong(
+        "you do not divide by the gain γ": Wrong(
             "y − β is γ⊙n; divide it by γ where γ is not 0.",
             lambda y, w, b, eps: _from(_filled(y - b, w), eps),
         ),
