@@ -14,8 +14,8 @@ import yaml
 
 CHAPTERS = Path("chapters")
 EXECUTED = Path("_build/run")
-LEDGER, REFERENCE, VERSIONS = "appendix/ledger", "appendix/reference", "appendix/versions"
-MADE = (LEDGER, REFERENCE, VERSIONS)  # from the other pages and the library; there is no file to edit
+LEDGER, REFERENCE, COURSE, VERSIONS = (f"appendix/{name}" for name in ("ledger", "reference", "course", "versions"))
+MADE = (LEDGER, REFERENCE, COURSE, VERSIONS)  # from the other pages and the library; there is no file to edit
 HEADER = re.compile(r"\A---\n(.*?\n)?jupytext:", re.S)
 
 

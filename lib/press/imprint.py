@@ -10,12 +10,18 @@ from pathlib import Path
 import yaml
 
 from press.address import Address, address
-from press.book import CHAPTERS, LEDGER, MADE, Book, chapter_number
+from press.book import CHAPTERS, COURSE, LEDGER, REFERENCE, VERSIONS, Book, chapter_number
+from press.course import FILE as LECTURES
 
 FILE = "imprint.json"
 CITATION = "CITATION.cff"
-MAKERS = {LEDGER: "lib/press/ledger.py"}  # of pages without a text of their own; of the others of that kind below
-MAKER = "lib/press/reference.py"
+# What the pages without a text of their own are made from.
+MAKERS = {
+    LEDGER: "lib/press/ledger.py",
+    REFERENCE: "lib/press/reference.py",
+    COURSE: LECTURES,
+    VERSIONS: "lib/press/versions.py",
+}
 SLIP = "slip.yml"  # the form for what is wrong
 ENTRY = """@book{{{key},
   title = {{{{{title}}}}},
@@ -43,7 +49,7 @@ def imprint(book: Book) -> dict:
         "project": {key: book.project[key] for key in ("name", "version", "urls") if key in book.project},
         "files": {
             f"{CHAPTERS}/{name}": {
-                "source": MAKERS.get(name, MAKER) if name in MADE else f"{CHAPTERS}/{name}.md",
+                "source": MAKERS.get(name, f"{CHAPTERS}/{name}.md"),
                 "notebook": f"notebooks/{name}.ipynb" if name in notebooks else None,
             }
             for name in book.names

@@ -16,7 +16,8 @@ NETWORKS = "figures/data/twins.safetensors"
 
 def live(book: Book) -> dict[str, bytes]:
     """Path → content of what pages load for their live parts, by the name that it has in the stage."""
-    files = {path.relative_to(book.root).as_posix(): path.read_bytes() for path in book.root.glob(f"{FOLDER}/*.js")}
+    served = (path for path in book.root.glob(f"{FOLDER}/*") if path.suffix in (".css", ".js"))
+    files = {path.relative_to(book.root).as_posix(): path.read_bytes() for path in served}
     if (book.root / NETWORKS).is_file():
         files[f"{FOLDER}/{WEIGHTS}"] = networks(book).encode()
     return files

@@ -11,6 +11,8 @@ from nbformat import NotebookNode
 from press import seeds
 from press.book import MADE, Book
 from press.cells import cells
+from press.course import shown_of_nothing
+from press.exercises import code_without_grader, grader_without_exercise
 from press.labels import CHECKED, NAMED, NOT_ASSERTED, PREFIXES, STATED, Check, Claims
 from press.library import Library
 from press.myst import references, walk
@@ -255,4 +257,7 @@ RULES = [
     docstring_of_nothing,
     used_before_stated,
     circular_proof,
+    code_without_grader,
+    grader_without_exercise,
+    shown_of_nothing,
 ]

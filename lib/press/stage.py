@@ -7,8 +7,10 @@ from pathlib import Path
 
 import nbformat
 
-from press.book import CHAPTERS, LEDGER, REFERENCE, VERSIONS, Book
+from press.book import CHAPTERS, COURSE, LEDGER, REFERENCE, VERSIONS, Book
 from press.cells import cells
+from press.course import FILE as LECTURES
+from press.course import course
 from press.engine import CONF
 from press.figures import figures
 from press.imprint import FILE as IMPRINT
@@ -37,7 +39,7 @@ def stage(book: Book) -> dict[str, bytes]:
     """Path → content of everything that the pages are built from."""
     files = {name: (book.root / name).read_bytes() for name in ("_config.yml", "_toc.yml")}
     files["conf.py"] = CONF.encode()
-    for pattern in ("_static/**/*", f"{CHAPTERS}/*.bib"):
+    for pattern in ("_static/**/*", f"{CHAPTERS}/*.bib", LECTURES):
         files |= {
             path.relative_to(book.root).as_posix(): path.read_bytes()
             for path in book.root.glob(pattern)
@@ -53,7 +55,7 @@ def stage(book: Book) -> dict[str, bytes]:
         else:
             files[f"{CHAPTERS}/{page.name}.md"] = page.cells[0].source.encode()
     files |= {f"figures/{name}.svg": svg.encode() for name, svg in figures(book).items()}
-    for name, made in ((LEDGER, ledger), (REFERENCE, reference), (VERSIONS, versions)):
+    for name, made in ((LEDGER, ledger), (REFERENCE, reference), (COURSE, course), (VERSIONS, versions)):
         if name in book.names:
             files[f"{CHAPTERS}/{name}.md"] = made(book).encode()
     files |= sources.used

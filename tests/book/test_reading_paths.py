@@ -5,6 +5,7 @@ import re
 import pytest
 from nbformat.v4 import new_markdown_cell
 from press.book import chapter_number
+from press.course import lectures
 from press.minutes import WORDS_A_MINUTE, minutes, words
 
 BOX = re.compile(r":::\{admonition\} Before you start\n(.*?)^:::", re.M | re.S)
@@ -27,10 +28,11 @@ def chapters(book):
 
 @pytest.fixture(scope="module")
 def paths(book):
-    """The sections of the reading paths: heading → text."""
+    """The sections of the reading paths: heading → text; for the course, what is read before its lectures."""
     (page,) = (page for page in book.pages if page.name == "appendix/reading-paths")
     parts = re.split(r"^## (.+)$", text(page), flags=re.M)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+    before = "\n".join(lecture.before for lecture in lectures(book))
+    return dict(zip(parts[1::2], parts[2::2], strict=True)) | {"Before the lectures": before}
 
 
 def words_of(chapters, label):

@@ -41,7 +41,7 @@ def test_a_network_goes_into_a_script_and_comes_back(tmp_path):
 
 def test_the_books_networks_and_scripts_are_small(root):
     files = live(SimpleNamespace(root=root))
-    scripts = {"norms.js", "page.js", "hold.js", "type-here.js", "three-steps.js", "twins.js"}
+    scripts = {"norms.js", "page.js", "hold.js", "type-here.js", "three-steps.js", "twins.js", "deck.js", "deck.css"}
     assert {f"_live/{name}" for name in scripts} == set(files)
     tensors = load_file(root / "figures/data/twins.safetensors")
     for kind in ("layer", "rms"):

@@ -21,6 +21,7 @@ PARTS = (
     "landmarks",
     "imprint",
     "inventory",
+    "decks",
 )
 
 

@@ -1,0 +1,142 @@
+"""The course kit: chapters/course.yml as data, and as a page of the book."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+import yaml
+
+from press.book import CHAPTERS, Book
+from press.exercises import Exercise, exercises, mistakes
+from press.labels import ALIAS, Claims, role
+from press.myst import table
+
+FILE = f"{CHAPTERS}/course.yml"
+SLIDES = "course"  # the folder of the slides, beside that of the chapters
+HEAD = """# Course kit
+
+Four lectures with what is needed to give them: aims, slides, what to prove, exercises that judge themselves, and what
+students get wrong. {{doc}}`Reading paths <reading-paths>` has other ways through the book.
+
+{about}
+The slides are cut out of the chapters, so that their figures move and their statements have their numbers. On a slide
+the arrows, the space bar, Home and End move on and back, and so does a finger; printing gives one slide a page.
+
+What students get wrong is what the self-checks know: each tells a wrong function by what it returns, names its mistake
+and says what to do. The tables have all of their sentences.
+Every self-check also says when a function raises an error, returns another shape, kind or device, changes what it is
+given, or computes in float32.
+"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a lecture; ``show`` are labels with a line of words each, in the order of the slides."""
+
+    title: str
+    minutes: int
+    show: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Lecture:
+    """A lecture; ``before``, ``run`` and ``after`` are MyST, ``prove`` and ``exercises`` labels."""
+
+    number: int
+    title: str
+    aims: list[str]
+    before: str
+    parts: tuple[Part, ...]
+    prove: list[str]
+    run: str
+    exercises: list[str]
+    after: str
+
+    @property
+    def file(self) -> str:
+        """Its slides, below the folder of the pages."""
+        return f"{SLIDES}/lecture-{self.number}.html"
+
+    @property
+    def shown(self) -> list[str]:
+        return [label for part in self.parts for label, _ in part.show]
+
+    @property
+    def begins(self) -> list[int]:
+        """The minute at which each part begins."""
+        return [0, *accumulate(part.minutes for part in self.parts)][:-1]
+
+
+def lectures(book: Book) -> list[Lecture]:
+    """The lectures of the book; a book without a course has none."""
+    return [_lecture(number, entry) for number, entry in enumerate(_data(book).get("lectures", []), 1)]
+
+
+def course(book: Book) -> str:
+    """The kit as a MyST page."""
+    known = {exercise.label: exercise for exercise in exercises(book)}
+    parts = [HEAD.format(about=_data(book)["about"])]
+    for lecture in lectures(book):
+        parts += _section(book, lecture, [known[label] for label in lecture.exercises])
+    return "\n".join(parts)
+
+
+def shown_of_nothing(book: Book, claims: Claims) -> Iterator[str]:
+    asked = {exercise.label for exercise in exercises(book)}
+    for lecture in lectures(book):
+        for label in (*lecture.shown, *lecture.prove):
+            if label not in claims.by_label:
+                yield f"{FILE}, lecture {lecture.number}: shows {label}, which no page defines"
+        for label in lecture.exercises:
+            if label not in asked:
+                yield f"{FILE}, lecture {lecture.number}: {label} is no exercise"
+        for label in lecture.prove:
+            if label not in lecture.shown:
+                yield f"{FILE}, lecture {lecture.number}: {label} is to be proved, and no slide shows it"
+
+
+def _data(book: Book) -> dict:
+    path = book.root / FILE
+    return yaml.safe_load(path.read_text("utf-8")) if path.is_file() else {}
+
+
+def _lecture(number: int, entry: dict) -> Lecture:
+    parts = (
+        part | {"show": tuple(pair for shown in part["show"] for pair in shown.items())} for part in entry["parts"]
+    )
+    return Lecture(number, **entry | {"parts": tuple(Part(**part) for part in parts)})
+
+
+def _section(book: Book, lecture: Lecture, asked: list[Exercise]) -> Iterator[str]:
+    yield f"## Lecture {lecture.number}: {lecture.title[0].lower()}{lecture.title[1:]}\n"
+    yield f'<a href="../../{lecture.file}">The slides of lecture {lecture.number}</a>\n'
+    yield "After this lecture participants can\n"
+    yield "\n".join(f"- {aim}" for aim in lecture.aims) + "\n"
+    yield f"*Before:* {lecture.before}\n"
+    yield "*In the lecture:*\n"
+    yield table(("minutes", "part", "on the slides"), _timetable(lecture))
+    yield f"*To prove at the board:* {_references(lecture.prove)}.\n"
+    yield f"*To run:* {lecture.run}\n"
+    yield f"*After:* {_references(lecture.exercises)}. {lecture.after}\n"
+    yield f"### What students get wrong in lecture {lecture.number}\n"
+    for exercise in asked:
+        for grader in exercise.graders:
+            yield f"{_reference(exercise.label)}, `{ALIAS}.exercises.{grader}`:\n"
+            yield table(("mistake", "what the self-check says"), mistakes(book, grader).items())
+
+
+def _timetable(lecture: Lecture) -> Iterator[list[str]]:
+    for begin, part in zip(lecture.begins, lecture.parts, strict=True):
+        for at, (label, words) in enumerate(part.show):
+            minutes = f"{begin} to {begin + part.minutes}"
+            yield [*((minutes, part.title) if at == 0 else ("", "")), f"{_reference(label)}: {words}"]
+
+
+def _reference(label: str) -> str:
+    return f"{{{role(label)}}}`{label}`"
+
+
+def _references(labels: list[str]) -> str:
+    return ", ".join(map(_reference, labels))

@@ -1,0 +1,169 @@
+"""Exercises and the course kit as the press reads them: what asks for code, what is refused, what the page says."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+from press.book import Book
+from press.course import course, lectures, shown_of_nothing
+from press.exercises import code_without_grader, exercises, grader_without_exercise
+from press.slides import Place, deck, element, moved
+
+LIBRARY = '''
+__all__ = ["angle", "mistakes"]
+
+def angle(mine, device=None):
+    """Judge."""
+
+def mistakes(grader):
+    return {"a | slip": "Mend it."}
+'''
+CHAPTER = """# A chapter
+
+## Exercises
+
+```{exercise}
+:label: ex-thought
+Why is `hidden_states` longer?
+```
+
+```{solution} ex-thought
+Because of `ng.angle(x)`, see there.
+```
+
+```{exercise}
+:label: ex-code
+Write the angle; `ng.exercises.angle` judges it.
+```
+
+```{code-cell} ipython3
+pass
+```
+
+## What comes next
+"""
+COURSE = """
+about: Take your time.
+lectures:
+  - title: One
+    aims: [see it]
+    before: Nothing.
+    parts:
+      - {title: A part, minutes: 40, show: [{fig-a: Look.}]}
+      - {title: Another, minutes: 50, show: [{prop-b: Prove.}]}
+    prove: [prop-b]
+    run: All.
+    exercises: [ex-code]
+    after: One minute.
+"""
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """Writes a book of one chapter and one lecture, some words replaced."""
+    monkeypatch.syspath_prepend(tmp_path / "lib")
+    monkeypatch.delitem(sys.modules, "tiny", raising=False)
+    monkeypatch.delitem(sys.modules, "tiny.exercises", raising=False)
+
+    def write(chapter=CHAPTER, lessons=COURSE):
+        for name, text in {
+            "pyproject.toml": '[project]\nname = "tiny"\n',
+            "_toc.yml": "format: jb-book\nroot: chapters/01-a\n",
+            "chapters/01-a.md": chapter,
+            "chapters/course.yml": lessons,
+            "lib/tiny/__init__.py": "",
+            "lib/tiny/exercises.py": LIBRARY,
+        }.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        return Book(tmp_path)
+
+    return write
+
+
+def test_what_asks_for_code(small):
+    asks = {exercise.label: exercise.asks_for_code for exercise in exercises(small())}
+    assert asks == {"ex-thought": False, "ex-code": True}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Why is `hidden_states` longer", "Write `angle(x, u)`"),
+        ("Why is `hidden_states` longer", "What does `ng.angle` return"),
+        ("Because of `ng.angle(x)`, see there.", "Thus:\n\n    def angle(x):\n        pass"),
+        ("Because of `ng.angle(x)`, see there.\n```", "Thus.\n```\n\n```{code-cell} ipython3\npass\n```"),
+    ],
+    ids=["a call", "a name of the library", "code in the solution", "a cell"],
+)
+def test_code_without_a_grader_is_refused(small, old, new):
+    assert old in CHAPTER
+    (message,) = code_without_grader(small(CHAPTER.replace(old, new)), None)
+    assert "ex-thought asks for code and names no self-check" in message
+
+
+def test_graders_and_exercises_name_each_other(small):
+    assert not [*code_without_grader(small(), None), *grader_without_exercise(small(), None)]
+    other = small(CHAPTER.replace("exercises.angle", "exercises.angles"))
+    assert "names ng.exercises.angles, which judges nothing" in next(code_without_grader(other, None))
+    assert list(grader_without_exercise(other, None)) == ["ng.exercises.angle judges what no exercise asks for"]
+
+
+def test_a_label_that_no_page_has_is_refused(small):
+    claims = SimpleNamespace(by_label={"fig-a": ..., "prop-b": ...})
+    assert not list(shown_of_nothing(small(), claims))
+    slips = {"fig-a": "shows fig-c", "ex-code]": "ex-c is no exercise", "prove: [prop-b]": "prop-c is to be proved"}
+    for old, said in slips.items():
+        new = old.replace("fig-a", "fig-c").replace("ex-code", "ex-c").replace("prop-b", "prop-c")
+        messages = list(shown_of_nothing(small(lessons=COURSE.replace(old, new)), claims))
+        assert any(said in message for message in messages), f"{new} in the course is not refused: {messages}"
+
+
+def test_the_kit_has_what_students_get_wrong(small):
+    page = course(small())
+    assert "Take your time." in page
+    assert "| 40 to 90 | Another | {prf:ref}`prop-b`: Prove. |" in page
+    assert "{ref}`ex-code`, `ng.exercises.angle`:" in page and "| a \\| slip | Mend it. |" in page
+    assert '<a href="../../course/lecture-1.html">' in page
+
+
+def test_a_book_without_a_course_has_no_lectures(small, tmp_path):
+    book = small()
+    (tmp_path / "chapters/course.yml").unlink()
+    assert lectures(book) == []
+
+
+BUILT = """<html><head><link href="../_static/book.css" rel="stylesheet"/></head>
+<section id="other"><div>an earlier one</div></section>
+<figure id="fig-a"><img src="../_images/a.svg"/><script>"<figure>"</script></figure>
+<div class="proof" id="prop-b"><div id="proof-content"><a href="#other">here</a> <a href="02.html#x">there</a></div>
+</div>
+<div class="exercise admonition" id="ex-code"><p>Write.</p></div>
+<div class="cell docutils"><div>code</div></div>
+<div class="solution">no</div></html>"""
+
+
+def test_an_element_is_cut_out_whole():
+    assert element(BUILT, "fig-a").endswith('"<figure>"</script></figure>'), "a tag in a script was counted"
+    assert element(BUILT, "prop-b").endswith("</div>\n</div>")
+    assert "proof-content" not in element(BUILT, "prop-b"), "an id that each statement has"
+    code = element(BUILT, "ex-code")
+    assert code.endswith("<div>code</div></div>") and "solution" not in code
+
+
+def test_addresses_hold_in_the_folder_of_the_slides():
+    html = moved(element(BUILT, "prop-b") + element(BUILT, "fig-a"), "chapters/01.html")
+    for address in ("../chapters/01.html#other", "../chapters/02.html#x", "../_images/a.svg"):
+        assert f'"{address}"' in html
+    assert moved('<img src="data:image/png,x">', "chapters/01.html") == '<img src="data:image/png,x">'
+
+
+def test_a_deck_has_each_label_once_in_order(small):
+    (lecture,) = lectures(small())
+    places = {label: Place("chapters/01.html", label, f"<{label}>") for label in ("fig-a", "prop-b", "ex-code")}
+    html = deck(lecture, places, lambda page: BUILT)
+    order = [html.index(f'id="slide-{name}"') for name in ("aims", "fig-a", "prop-b", "ex-code")]
+    assert order == sorted(order)
+    assert "4 / 4" in html and "minutes 40 to 90" in html and "&lt;fig-a&gt;" in html
+    assert '<link href="../_static/book.css" rel="stylesheet"/>' in html
