@@ -37,6 +37,30 @@ def barriers(page, where: str) -> list[str]:
     ]
 
 
+# The contrast of WCAG 2 between words or lines of a drawing and the page, where it is too small; axe leaves SVG out.
+PALE = """() => {
+    const channel = (v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+    const luminance = (color) => {
+        canvas.fillStyle = color;
+        canvas.fillRect(0, 0, 1, 1);
+        const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map((v) => channel(v / 255));
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const page = luminance(getComputedStyle(document.body).backgroundColor);
+    const ratio = (color) => {
+        const [low, high] = [luminance(color), page].sort((a, b) => a - b);
+        return (high + 0.05) / (low + 0.05);
+    };
+    const shown = (kind) => [...document.querySelectorAll(`:is(${kind})`)].filter((e) => e.checkVisibility());
+    const words = shown(".bd-article svg text").map((e) => [e.textContent, ratio(getComputedStyle(e).fill), 4.5]);
+    const lines = shown(".turning path[stroke], .turning g[stroke]")
+        .map((e) => [e.getAttribute("stroke"), ratio(getComputedStyle(e).stroke), 3]);
+    const all = [...words, ...lines];
+    return [all.length, all.filter(([, is, least]) => is < least).map(([what, is]) => `${what} (${is.toFixed(1)})`)];
+}"""
+
+
 def show(page, theme: str, screen: str) -> None:
     page.set_viewport_size(SCREENS[screen])
     page.evaluate("(theme) => { document.documentElement.dataset.theme = theme; }", theme)
@@ -73,4 +97,16 @@ def test_barriers_are_found(browser, html):
     found = barriers(page, "broken")
     missed = [rule for rule in BARRIERS if not any(f" {rule}:" in barrier for barrier in found)]
     assert not missed, f"broken on purpose and not found; found were {found}"
+    page.close()
+
+
+@pytest.mark.parametrize("name", ["index", "02-uniform-vector", "03-hyperellipsoid", "type-here"])
+def test_drawings_stand_out(name, browser, html):
+    page = opened(browser, html / f"chapters/{name}.html")
+    for theme in ("light", "dark"):
+        show(page, theme, "desk")
+        # Each picture of a turning figure has lines of its own.
+        page.evaluate("document.querySelectorAll('.turning [style*=none]').forEach((e) => (e.style.display = ''))")
+        looked_at, pale = page.evaluate(PALE)
+        assert looked_at > 3 and not pale, f"{name}, {theme}: {sorted(set(pale))} of {looked_at}"
     page.close()
