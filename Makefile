@@ -29,12 +29,14 @@ PYTHON   ?= python3
 VENV     := .venv/.installed
 PROFILE  := $(IPYTHONDIR)/profile_default/ipython_kernel_config.py
 BOOK     := _build/html/index.html
+PDF      := _build/pdf/the-geometry-of-layer-normalization.pdf
 # A chapter with a jupytext header runs; the other pages are text.
 PAGES    := $(wildcard chapters/*.md chapters/appendix/*.md)
 CHAPTERS := $(if $(PAGES),$(shell grep -l '^jupytext:' $(PAGES)))
 EXECUTED := $(CHAPTERS:chapters/%.md=_build/run/%.ipynb)
 .SECONDARY: $(CHAPTERS:chapters/%.md=_build/src/%.ipynb)
-PRESS    := $(shell find lib/press -name '*.py')
+PRESS    := $(shell find lib/press -name '*.py' -not -path '*/edition/*')
+EDITION  := $(wildcard lib/press/edition/*.*)
 # What became of claims at many seeds is for the pages; chapters do not read it.
 CLAIMED  := $(wildcard figures/data/claims-*)
 LIBRARY  := $(shell find lib/normgeom -name '*.py' -o -name '*.js') $(filter-out $(CLAIMED),$(wildcard figures/data/*))
@@ -47,11 +49,14 @@ PLAIN    := suite/rounding
 timed = mkdir -p $(dir _build/times/$(1)) && TIMEFORMAT='%U %S %R' && exec 3>&2 && \
   { time $(2) 2>&3; } 2> _build/times/$(1)
 
-.PHONY: book run notebooks colab figures bench record scale gpu claims test test-all slow lint unit floors peers search \
+.PHONY: book pdf run notebooks colab figures bench record scale gpu claims test test-all slow lint unit floors peers search \
   margins serve clean help $(NBVAL) $(SUITES) $(PLAIN)
 
 book: $(BOOK)  ## run the chapters and build the pages: _build/html/index.html
 	@echo "The book is at $(BOOK)"
+
+pdf: $(PDF)  ## print the built pages as one PDF, with contents and outline; needs Chromium
+	@echo "The PDF is at $(PDF)"
 
 run: $(EXECUTED)  ## run the chapters
 
@@ -166,6 +171,9 @@ _build/run/%.ipynb: _build/src/%.ipynb $(LIBRARY) | $(PROFILE)
 $(BOOK): $(EXECUTED) $(PAGES) $(PRESS) $(CLAIMED) $(wildcard chapters/*.bib _static/* _live/* figures/*.svg) _config.yml _toc.yml | $(VENV)
 	@$(call timed,book/pages,{ python -m press stage && python -m press site; })
 	@python -m press times book
+
+$(PDF): $(BOOK) $(EDITION) CITATION.cff LICENSE
+	@python -m press pdf
 
 lint: | $(VENV)
 	@$(call timed,test/style,{ ruff check && ruff format --check; })

@@ -77,7 +77,7 @@ def pdf_command(book: Book) -> None:
     from press.edition.pdf import pdf
 
     try:
-        click.echo(f"The PDF is at {pdf(book)}")
+        pdf(book)
     except FileNotFoundError as missing:
         raise click.ClickException(str(missing)) from missing
 

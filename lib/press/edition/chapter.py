@@ -33,6 +33,11 @@ class Chapter:
         return f"page-{PurePosixPath(self.name).name}"
 
     @property
+    def named(self) -> list[Tag]:
+        """What has an id."""
+        return [self.section, *self.section.select("[id]")]
+
+    @property
     def title(self) -> str:
         return self.section.select_one(".level-1").get_text()
 
@@ -46,6 +51,8 @@ def read(html: Path, name: str, deeper: bool) -> Chapter:
         element.decompose()
     for fold in section.select(".fold.check"):
         _as_line(fold)
+    for fold in section.select("details"):
+        fold["open"] = ""
     for cell in section.select(".cell:not([id])"):
         if not cell.get_text(strip=True) and not cell.find(["img", "svg"]):
             cell.decompose()
@@ -64,13 +71,13 @@ def _as_line(fold: Tag) -> None:
     """A folded check is its one line, and its row of the ledger."""
     line, row = fold.summary.extract(), fold.select_one(".fold-row")
     line.name, line["class"] = "p", ["check-line"]
-    if row:
-        line.extend([" (", row.extract(), ")"])
+    del row["class"]
+    line.extend([" (", row.extract(), ")"])
     fold.replace_with(line)
 
 
 def _solutions_last(chapter: Chapter) -> None:
-    """Who reads an exercise on paper does not see its solution: all of them stand at the end of the chapter."""
+    """Who reads an exercise on paper does not see its solution: each stands, with its cells, at the chapter's end."""
     solutions = chapter.section.select(".solution")
     if not solutions:
         return
@@ -79,7 +86,7 @@ def _solutions_last(chapter: Chapter) -> None:
     for solution in solutions:
         belongs = [solution]
         for after in solution.find_next_siblings():
-            if {"exercise", "solution"} & set(after.get("class", [])):
+            if "cell" not in after.get("class", []):
                 break
             belongs.append(after)
         last.extend([element.extract() for element in belongs])

@@ -29,13 +29,13 @@ draws a figure or runs a check can be opened; here it is left out, and solutions
 numbers are those of the file.</p>
 {places}
 </section>"""
-CONTENTS = """<nav class="front contents" aria-label="Contents">
-<h1 id="contents" class="level-1">Contents</h1>
+CONTENTS = """<nav class="front book-contents" aria-label="Contents">
+<h1 id="contents" class="level-1">{first}</h1>
 {entries}
 </nav>"""
-PART = '<p class="part">{title}</p>'
 # The page is filled in when it is known, and its place is as wide before.
-ENTRY = '<p class="to-{kind}"><a href="#{id}"><span>{title}</span><i></i><span class="number"></span></a></p>'
+LINK = '<a href="#{id}" data-depth="{depth}"><span>{title}</span>{page}</a>'
+PAGE = '<i></i><span class="number"></span>'
 
 
 @dataclass(frozen=True)
@@ -73,23 +73,23 @@ def _commit(root: Path) -> tuple[str, str] | None:
     return commit, day
 
 
-def front(said: About, parts: list[tuple[str | None, list[Chapter]]]) -> str:
+def front(said: About, chapters: list[Chapter]) -> str:
     """The first pages; page numbers in the contents are still missing."""
     words = {name: escape(str(value)) for name, value in vars(said).items()}
     words["commit"] = f", commit {said.commit}" if said.commit else ""
     places = [said.where.pages, said.where.repository] if said.where else []
     links = "".join(f'<p><a href="{place}">{place}</a></p>' for place in places if place)
-    entries = "\n".join(_entries(parts))
-    return "\n".join(
-        [TITLE_PAGE.format(**words), IMPRINT.format(**words, places=links), CONTENTS.format(entries=entries)]
-    )
+    first = LINK.format(id="contents", depth=0, title="Contents", page="")
+    contents = CONTENTS.format(first=first, entries="\n".join(_entries(chapters)))
+    return "\n".join([TITLE_PAGE.format(**words), IMPRINT.format(**words, places=links), contents])
 
 
-def _entries(parts: list[tuple[str | None, list[Chapter]]]) -> Iterator[str]:
-    for caption, chapters in parts:
-        if caption:
-            yield PART.format(title=escape(caption))
-        for chapter in chapters:
-            for kind in (1, 2):
-                for heading in chapter.section.select(f".level-{kind}"):
-                    yield ENTRY.format(kind=kind, id=heading.parent["id"], title=escape(heading.get_text()))
+def _entries(chapters: list[Chapter]) -> Iterator[str]:
+    """Parts, chapters and sections, as deep as the outline has them."""
+    kinds = {"part": ("part", ""), "level-1": ("chapter-entry", PAGE), "level-2": ("section-entry", PAGE)}
+    for chapter in chapters:
+        for heading in chapter.section.select(".part, .level-1, .level-2"):
+            kind, page = kinds[heading["class"][0]]
+            named = heading.get("id") or heading.parent["id"]
+            depth, title = int(heading.name[1]) - 1, escape(heading.get_text())
+            yield f'<p class="{kind}">{LINK.format(id=named, depth=depth, title=title, page=page)}</p>'

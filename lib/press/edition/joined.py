@@ -38,9 +38,9 @@ DOCUMENT = """<!doctype html>
 </style>
 </head>
 <body>
-<main class="bd-main"><div class="bd-content"><div class="bd-article-container"><article class="bd-article">
+<main class="bd-content"><article class="bd-article">
 {body}
-</article></div></div></main>
+</article></main>
 </body>
 </html>
 """
@@ -54,11 +54,10 @@ def joined(book: Book) -> str:
     chapters[0].section.select_one(".level-1").string = PREFACE
     one_name_each(chapters)
     link(chapters, said.where)
-    body = [front(said, parts)]
-    for caption, part in parts:
+    for number, (caption, part) in enumerate(parts):
         if caption:
-            part[0].section.insert(0, _made(f'<h1 class="part">{escape(caption)}</h1>'))
-        body += [str(chapter.section) for chapter in part]
+            part[0].section.insert(0, _made(f'<h1 class="part" id="part-{number}">{escape(caption)}</h1>'))
+    body = [front(said, chapters), *(str(chapter.section) for chapter in chapters)]
     style = [STYLE.read_text("utf-8"), *map(_named_page, chapters)]
     return DOCUMENT.format(
         title=escape(said.title), head=_head(chapters), style="\n".join(style), body="\n".join(body)
@@ -67,11 +66,11 @@ def joined(book: Book) -> str:
 
 def one_name_each(chapters: list[Chapter]) -> None:
     """Rename the ids that several pages have, and drop those that one page has twice."""
-    found = [Counter(element["id"] for element in chapter.section.select("[id]")) for chapter in chapters]
+    found = [Counter(element["id"] for element in chapter.named) for chapter in chapters]
     pages = Counter(name for names in found for name in names)
     for chapter, names in zip(chapters, found, strict=True):
         chapter.ids = {name: name if pages[name] == 1 else f"{chapter.mark}-{name}" for name in names}
-        for element in chapter.section.select("[id]"):
+        for element in chapter.named:
             if names[name := element["id"]] == 1:
                 element["id"] = chapter.ids[name]
             else:
