@@ -31,12 +31,14 @@ PYTHON   ?= python3
 VENV     := .venv/.installed
 PROFILE  := $(IPYTHONDIR)/profile_default/ipython_kernel_config.py
 BOOK     := _build/html/index.html
+PDF      := _build/pdf/the-geometry-of-layer-normalization.pdf
 # A chapter with a jupytext header runs; the other pages are text.
 PAGES    := $(wildcard chapters/*.md chapters/appendix/*.md)
 CHAPTERS := $(if $(PAGES),$(shell grep -l '^jupytext:' $(PAGES)))
 EXECUTED := $(CHAPTERS:chapters/%.md=_build/run/%.ipynb)
 .SECONDARY: $(CHAPTERS:chapters/%.md=_build/src/%.ipynb)
-PRESS    := $(shell find lib/press -name '*.py')
+PRESS    := $(shell find lib/press -name '*.py' -not -path '*/edition/*')
+EDITION  := $(wildcard lib/press/edition/*.*)
 # What became of claims at many seeds is for the pages; chapters do not read it.
 CLAIMED  := $(wildcard figures/data/claims-*)
 LIBRARY  := $(shell find lib/normgeom -name '*.py' -o -name '*.js') $(filter-out $(CLAIMED),$(wildcard figures/data/*))
@@ -49,7 +51,7 @@ PLAIN    := suite/rounding
 timed = mkdir -p $(dir _build/times/$(1)) && TIMEFORMAT='%U %S %R' && exec 3>&2 && \
   { time $(2) 2>&3; } 2> _build/times/$(1)
 
-.PHONY: book serve check run chapter notebooks figures colab pages dist dist-test release draft browser bench record scale gpu \
+.PHONY: book serve check run chapter notebooks figures colab pdf pages dist dist-test release draft browser bench record scale gpu \
   claims test test-all slow lint unit floors newest workflows peers colab-try search margins clean help $(NBVAL) $(SUITES) $(PLAIN)
 
 ### Read
@@ -84,6 +86,9 @@ figures: $(EXECUTED)  ## write the chapters' named figures to figures/
 ### Publish
 colab: | $(VENV)  ## write _build/colab: notebooks/ with the library inside, one file to upload
 	python -m press colab
+
+pdf: $(PDF)  ## print the built pages as one PDF, with contents and outline; needs Chromium
+	@echo "The PDF is at $(PDF)"
 
 # $(call editions,FOLDER): the PDF and the EPUB, where they are built.
 editions = for file in _build/pdf/*.pdf _build/epub/*.epub; do if [ -e "$$file" ]; then cp "$$file" $(1); fi; done
@@ -268,6 +273,9 @@ $(BOOK): $(EXECUTED) $(PAGES) $(PRESS) $(CLAIMED) $(wildcard records/tried.csv c
   pyproject.toml CITATION.cff | $(VENV)
 	@$(call timed,book/pages,{ python -m press stage && python -m press site; })
 	@python -m press times book
+
+$(PDF): $(BOOK) $(EDITION) CITATION.cff LICENSE
+	@python -m press pdf
 
 lint: | $(VENV)
 	@$(call timed,test/style,{ ruff check && ruff format --check; })

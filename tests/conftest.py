@@ -1,7 +1,6 @@
 """What all tests share: the folder of the repository, the built book, a browser."""
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -41,16 +40,23 @@ def book(root, html):
 
 
 @pytest.fixture(scope="session")
-def browser():
-    """A headless Chromium; where there is none, a reader's tests skip and those of CI fail."""
-    from playwright.sync_api import sync_playwright
+def chromium() -> str:
+    """The path of a Chromium; where there is none, a reader's tests skip and those of CI fail."""
+    from press.edition.browser import chromium
 
-    found = (shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
-    path = next(filter(None, found), None)
-    if path is None:
+    try:
+        return chromium()
+    except FileNotFoundError:
         give_up = pytest.fail if os.environ.get("CI") else pytest.skip
         give_up("no Chromium on PATH; .ci/run installs it")
+
+
+@pytest.fixture(scope="session")
+def browser(chromium):
+    """That Chromium, headless."""
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=CHROMIUM_FLAGS)
+        browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_FLAGS)
         yield browser
         browser.close()

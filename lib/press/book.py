@@ -51,8 +51,13 @@ class Book:
     @cached_property
     def names(self) -> list[str]:
         """Every page that the table of contents names, those that are made too."""
-        toc = yaml.safe_load((self.root / "_toc.yml").read_text("utf-8"))
-        return [Path(file).relative_to(CHAPTERS).as_posix() for file in _files(toc)]
+        return _names(self._toc)
+
+    @property
+    def parts(self) -> list[tuple[str | None, list[str]]]:
+        """The pages under each caption of the table of contents; the first of all has none."""
+        root = {"root": self._toc["root"]}
+        return [(part.get("caption"), _names(part)) for part in (root, *self._toc["parts"])]
 
     @cached_property
     def pages(self) -> list[Page]:
@@ -77,12 +82,20 @@ class Book:
     def _pyproject(self) -> dict:
         return tomllib.loads((self.root / "pyproject.toml").read_text("utf-8"))
 
+    @cached_property
+    def _toc(self) -> dict:
+        return yaml.safe_load((self.root / "_toc.yml").read_text("utf-8"))
+
     def _page(self, name: str) -> Page:
         text = (self.root / CHAPTERS / f"{name}.md").read_text("utf-8")
         if HEADER.match(text):
             executed = nbformat.read(self.root / EXECUTED / f"{name}.ipynb", as_version=4)
             return Page(name, True, executed)
         return Page(name, False, nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text)]))
+
+
+def _names(entry: dict | list) -> list[str]:
+    return [Path(file).relative_to(CHAPTERS).as_posix() for file in _files(entry)]
 
 
 def _files(entry: dict | list) -> Iterator[str]:

@@ -109,6 +109,18 @@ def colab_command(book: Book) -> None:
     put(book.root / "_build/colab", colab(book))
 
 
+@main.command("pdf")
+@click.pass_obj
+def pdf_command(book: Book) -> None:
+    """Print the built pages as one PDF to _build/pdf."""
+    from press.edition.pdf import pdf
+
+    try:
+        pdf(book)
+    except FileNotFoundError as missing:
+        raise click.ClickException(str(missing)) from missing
+
+
 @main.command("figures")
 @click.pass_obj
 def figures_command(book: Book) -> None:
