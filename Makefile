@@ -52,7 +52,7 @@ timed = mkdir -p $(dir _build/times/$(1)) && TIMEFORMAT='%U %S %R' && exec 3>&2 
   { time $(2) 2>&3; } 2> _build/times/$(1)
 
 .PHONY: book serve check run chapter notebooks figures colab pdf pages dist dist-test release draft browser bench record scale gpu \
-  claims test test-all slow lint unit floors newest workflows peers colab-try search margins clean help $(NBVAL) $(SUITES) $(PLAIN)
+  claims test test-all slow lint unit floors newest workflows peers colab-try tried search margins clean help $(NBVAL) $(SUITES) $(PLAIN)
 
 ### Read
 book: $(BOOK)  ## run the chapters and build the pages: _build/html/index.html
@@ -229,6 +229,9 @@ colab-try: $(BOOK)  ## notebooks for Colab with what is at hand of its versions:
 	$(PYTEST) -m slow tests/reruns/test_one_file.py
 	PYTHONPATH=_build/colab-versions:$(PYTHONPATH) python -m press tried "make colab-try" \
 	  "setup from any folder; chapters 2, 10 and Type here whole; sliders recompute"
+
+tried: | $(VENV)  ## take into the book which of these commands have passed here, and with what
+	@python -m press keep
 
 search: | $(VENV)  ## draw new examples, and many, for what must hold of any; prints how to repeat a failure
 	DRAWN=search $(PYTEST) tests/lib/norms/test_norms_properties.py tests/lib/norms/test_norms_kernels.py \

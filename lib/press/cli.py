@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from press.book import Book
-from press.versions import COMMANDS, note
+from press.versions import COMMANDS, keep, note
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -171,8 +171,15 @@ def times_command(book: Book, of: str) -> None:
 @click.argument("outcome")
 @click.pass_obj
 def tried_command(book: Book, command: str, outcome: str) -> None:
-    """Note for the page of versions that COMMAND has passed, with what is installed where this runs."""
+    """Note that COMMAND has passed, with what is installed where this runs."""
     note(book, command, outcome)
+
+
+@main.command("keep")
+@click.pass_obj
+def keep_command(book: Book) -> None:
+    """Take what was noted here into records/tried.csv, of which the page of versions is made."""
+    keep(book)
 
 
 @main.command("where")

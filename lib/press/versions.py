@@ -9,11 +9,12 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import metadata
+from pathlib import Path
 
 from press.book import Book
 from press.myst import table
 
-FILE = "records/tried.csv"
+FILE, NOTED = "records/tried.csv", "_build/tried.csv"
 FIELDS = ("command", "date", "system", "processor", "python", "packages", "outcome")
 CHAPTERS = ("torch", "transformers", "numpy", "pandas", "matplotlib", "ipywidgets", "ipython", "jupytext", "papermill")
 PAGES = ("Sphinx", "docutils", "myst-parser", "myst-nb", "sphinx-book-theme", "pydata-sphinx-theme")
@@ -69,8 +70,8 @@ end, and where.
 
 
 def note(book: Book, command: str, outcome: str) -> None:
-    """Write the row of ``command``, with the versions of the environment that runs this."""
-    path, (_, packages) = book.root / FILE, COMMANDS[command]
+    """Note the row of ``command`` among what was built, with the versions of the environment that runs this."""
+    _, packages = COMMANDS[command]
     row = {
         "command": command,
         "date": datetime.now(UTC).date().isoformat(),
@@ -80,19 +81,32 @@ def note(book: Book, command: str, outcome: str) -> None:
         "packages": ", ".join(_installed(packages)),
         "outcome": outcome,
     }
-    rows = {old["command"]: old for old in tried(book)} | {command: row}
-    text = io.StringIO()
-    writer = csv.DictWriter(text, FIELDS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows[name] for name in COMMANDS if name in rows)
-    if not path.is_file() or path.read_text("utf-8") != text.getvalue():
-        path.write_text(text.getvalue(), "utf-8", newline="\n")  # the pages are built anew where its time is newer
+    _write(book.root / NOTED, [*_rows(book.root / NOTED), row])
+
+
+def keep(book: Book) -> None:
+    """Take what was noted into the rows of the book: a command that ends leaves the book as it is."""
+    _write(book.root / FILE, [*tried(book), *_rows(book.root / NOTED)])
 
 
 def tried(book: Book) -> list[dict[str, str]]:
-    """The rows that there are."""
-    path = book.root / FILE
+    """The rows of the book."""
+    return _rows(book.root / FILE)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.read_text("utf-8").splitlines())) if path.is_file() else []
+
+
+def _write(path: Path, rows: list[dict[str, str]]) -> None:
+    """One row a command, the last of its rows."""
+    last = {row["command"]: row for row in rows}
+    text = io.StringIO()
+    writer = csv.DictWriter(text, FIELDS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(last[name] for name in COMMANDS if name in last)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text.getvalue(), "utf-8", newline="\n")
 
 
 def _installed(packages: tuple[str, ...]) -> Iterator[str]:

@@ -55,10 +55,14 @@ class About:
 def about(book: Book) -> About:
     """Read it; without git the date is today's."""
     cited = yaml.safe_load((book.root / "CITATION.cff").read_text("utf-8"))
-    authors = ", ".join(author.get("name") or f"{author['given-names']} {author['family-names']}" for author in cited["authors"])
+    authors = ", ".join(
+        author.get("name") or f"{author['given-names']} {author['family-names']}" for author in cited["authors"]
+    )
     licence = (book.root / "LICENSE").read_text("utf-8").partition("\n\n")[0]
     commit, day = _commit(book.root) or (None, date.today().isoformat())
-    return About(cited["title"], cited["abstract"], authors, cited["version"], licence, day, commit, address(book.project))
+    return About(
+        cited["title"], cited["abstract"], authors, cited["version"], licence, day, commit, address(book.project)
+    )
 
 
 def _commit(root: Path) -> tuple[str, str] | None:
