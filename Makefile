@@ -9,9 +9,10 @@ SHELL       := bash
 ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += -j2
 endif
-# What `make gpu` says it says before each step, not at the end.
+# What a long command says it says while it runs, not at the end.
+LONG := bench claims dist-test floors gpu margins peers record scale search serve
 ifneq ($(filter output-sync,$(.FEATURES)),)
-ifneq ($(MAKECMDGOALS),gpu)
+ifeq ($(filter $(LONG),$(MAKECMDGOALS)),)
 MAKEFLAGS += --output-sync=target
 endif
 endif
