@@ -37,7 +37,7 @@
     box.id = "preview";
     box.setAttribute("role", "tooltip");
     box.innerHTML = shown;
-    document.body.append(box);
+    document.querySelector("main").append(box);
     link.setAttribute("aria-describedby", "preview");
     place(link);
     await window.MathJax?.typesetPromise?.([box]);

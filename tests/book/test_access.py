@@ -100,6 +100,35 @@ def test_barriers_are_found(browser, html):
     page.close()
 
 
+# What opens over a page, and how.
+OPENED = {
+    "the contents of the book": ".primary-toggle",
+    "the contents of the page": ".secondary-toggle",
+    "the search": ".article-header-buttons .search-button",
+}
+
+
+def test_what_opens_has_no_barrier(browser, html):
+    for what, opens in OPENED.items():
+        page = opened(browser, html / "chapters/01-batch-to-layer.html", viewport=PHONE)
+        page.locator(opens).press("Enter")
+        page.wait_for_selector("dialog[open]")
+        found = barriers(page, what)
+        assert not found, "\n".join(found)
+        page.close()
+
+
+def test_a_preview_has_no_barrier(browser, html):
+    page = opened(browser, html / "chapters/05-jacobians.html")
+    page.locator(".marks a[href*='#prop-']").first.focus()
+    page.wait_for_selector("#preview mjx-container")
+    for theme, screen in STATES:
+        show(page, theme, screen)
+        found = barriers(page, f"a preview, {theme}, {screen}")
+        assert not found, "\n".join(found)
+    page.close()
+
+
 @pytest.mark.parametrize("name", ["index", "02-uniform-vector", "03-hyperellipsoid", "type-here"])
 def test_drawings_stand_out(name, browser, html):
     page = opened(browser, html / f"chapters/{name}.html")

@@ -96,14 +96,15 @@ def test_figures_turn_under_the_mouse_and_by_keys(walks, html):
     for name, page in walks.items():
         assert (html / f"chapters/{name}.html").read_text("utf-8").count('class="turning"') == len(page.turned), name
         for states in page.turned:
-            came, dragged, turned, *_ = states
+            came, dragged, turned, tilted, *_ = states
             assert came.count('d="M') > 5, f"{name}: a figure that was not drawn"
             assert came != dragged, f"{name}: a figure that does not turn under the mouse"
             assert dragged != turned, f"{name}: a figure that does not turn by a key"
+            assert turned != tilted, f"{name}: a figure that does not tilt by a key"
 
 
 def test_sliders_of_turning_figures_choose_what_is_seen(walks):
-    chosen = [states[3:] for page in walks.values() for states in page.turned if len(states) > 3]
+    chosen = [states[4:] for page in walks.values() for states in page.turned if len(states) > 4]
     assert chosen, "no turning figure has a slider"
     assert all(first != last for ends in chosen for first, last in zip(ends[::2], ends[1::2], strict=True))
 
@@ -206,7 +207,7 @@ def test_the_front_page_moves_once_and_then_by_hand(browser, html):
     page.wait_for_selector("#moving-steps circle")
     first = page.evaluate(POINTS)
     page.wait_for_function(f"first => ({POINTS})() !== first", arg=first)
-    slider = page.locator("#moving-steps input")
+    slider = page.get_by_label("Steps of LayerNorm")
     slider.focus()
     page.keyboard.press("Home")
     still = page.evaluate(POINTS)

@@ -90,7 +90,7 @@ class Walk:
         cut: by width of the window, displayed formulas that do not fit their column.
         overflow: pixels by which the page is wider than a phone.
         sliders: one entry a slider: frames shown before, after a key, after a click.
-        turned: of each turning figure its drawing as it came, dragged, turned by keys, and each slider's other ends.
+        turned: of each turning figure its drawing as it came, dragged, turned by keys, tilted, and each slider's ends.
         complaints: errors on the console; ``requests``: what was asked of other machines; ``files``: and of the disk.
     """
 
@@ -147,7 +147,7 @@ def _moved(page, slider) -> tuple[list, list, list]:
 
 
 def _turned(page, figure) -> list[str]:
-    drawing, (*sliders, turn) = figure.locator("svg"), figure.locator("input").all()
+    drawing, (*sliders, turn, tilt) = figure.locator("svg"), figure.locator("input").all()
     drawing.scroll_into_view_if_needed()
     states, box = [drawing.inner_html()], drawing.bounding_box()
 
@@ -160,7 +160,11 @@ def _turned(page, figure) -> list[str]:
     page.mouse.move(box["x"] + box["width"] / 2 + 120, box["y"] + box["height"] / 2 + 20, steps=8)
     page.mouse.up()
     note()
-    for slider, key in [(turn, "End"), *((slider, key) for slider in sliders for key in ("Home", "End"))]:
+    for slider, key in [
+        (turn, "End"),
+        (tilt, "Home"),
+        *((slider, key) for slider in sliders for key in ("Home", "End")),
+    ]:
         slider.focus()
         page.keyboard.press(key)
         note()

@@ -28,6 +28,8 @@ _PAGE = """<div class="turning" id="{id}" data-view="{view}">
 </svg>
 <label class="explore-slider turn"><span>turn</span> \
 <input type="range" min="-180" max="180" step="any" value="0"> <output></output></label>
+<label class="explore-slider turn"><span>tilt</span> \
+<input type="range" min="-85" max="85" step="any" value="{tilt:.4f}"> <output></output></label>
 </div>
 <script>({script})(document.getElementById("{id}"));</script>"""
 _SLIDER = (
@@ -142,7 +144,7 @@ class Turning:
 
     def page(self, alt: str) -> str:
         """HTML with the drawing, its sliders and its script; ``alt`` says what is to be seen."""
-        view = dict(frame=self.frame.tolist(), scale=self.scale, turn=self.turn, tilt=self.tilt)
+        view = dict(frame=self.frame.tolist(), scale=self.scale, turn=self.turn)
         sliders = [
             _SLIDER.format(
                 name=escape(name),
@@ -162,6 +164,7 @@ class Turning:
         return _PAGE.format(
             id=f"turning-{hashlib.sha256(parts.encode()).hexdigest()[:12]}",
             view=escape(json.dumps(view)),
+            tilt=math.degrees(self.tilt),
             box=f"-320 {top:g} 640 {self.height}",
             alt=escape(alt),
             sliders="\n".join(sliders),

@@ -2,20 +2,19 @@
 (root) => {
   "use strict";
   const svg = root.querySelector("svg");
-  const { frame, scale, turn, tilt } = JSON.parse(root.dataset.view);
-  const round = root.querySelector(".turn input");
-  const sliders = [...root.querySelectorAll("input")].filter((input) => input !== round);
+  const { frame, scale, turn } = JSON.parse(root.dataset.view);
+  const [round, high] = root.querySelectorAll(".turn input");
+  const sliders = [...root.querySelectorAll("input[data-labels]")];
   const labels = sliders.map((input) => JSON.parse(input.dataset.labels));
   const parts = [...svg.querySelectorAll("[data-x]")].map((element) => ({
     element,
     at: JSON.parse(element.dataset.at),
     lines: element.dataset.x.split(";").map((line) => line.split(",").map((x) => x.split(" ").map(Number))),
   }));
-  const STEEPEST = 1.5; // radians
-  let above = tilt;
+  const radians = (input) => (Number(input.value) * Math.PI) / 180;
 
   const draw = () => {
-    const across = turn + (Number(round.value) * Math.PI) / 180;
+    const [across, above] = [turn + radians(round), radians(high)];
     const [c, s, k, l] = [Math.cos(across), Math.sin(across), Math.cos(above), Math.sin(above)];
     const seen = (x) => {
       const [p, q, up] = frame.map((e) => e[0] * x[0] + e[1] * x[1] + e[2] * x[2]);
@@ -41,7 +40,7 @@
       input.nextElementSibling.textContent = words;
       input.setAttribute("aria-valuetext", words);
     };
-    say(round, `${Math.round(round.value)}°`);
+    for (const input of [round, high]) say(input, `${Math.round(input.value)}°`);
     sliders.forEach((input, i) => say(input, labels[i][input.value]));
   };
 
@@ -54,7 +53,7 @@
       });
     asked = true;
   };
-  for (const input of [round, ...sliders]) input.addEventListener("input", soon);
+  for (const input of [round, high, ...sliders]) input.addEventListener("input", soon);
   let hand;
   svg.addEventListener("pointerdown", (event) => {
     hand = [event.clientX, event.clientY];
@@ -65,7 +64,7 @@
     const [right, down] = [event.clientX - hand[0], event.clientY - hand[1]];
     hand = [event.clientX, event.clientY];
     round.value = ((((Number(round.value) + right / 2 + 180) % 360) + 360) % 360) - 180;
-    above = Math.max(-STEEPEST, Math.min(STEEPEST, above + down / 120));
+    high.value = Number(high.value) + down / 2;
     soon();
   });
   for (const over of ["pointerup", "pointercancel"]) svg.addEventListener(over, () => (hand = undefined));

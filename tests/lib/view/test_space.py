@@ -60,7 +60,8 @@ def test_a_drawing_needs_no_script():
 def test_the_page_has_what_its_script_needs():
     page = picture().page("words")
     view = json.loads(unescape(re.search(r'data-view="([^"]*)"', page)[1]))
-    assert np.allclose(view["frame"], ONE_UP) and (view["turn"], view["tilt"]) == (0.7, 0.4)
+    assert np.allclose(view["frame"], ONE_UP) and view["turn"] == 0.7
+    assert f'value="{math.degrees(0.4):.4f}"' in page
     assert json.loads(unescape(re.search(r'data-labels="([^"]*)"', page)[1])) == ["name", "area"]
     assert "<output>name</output>" in page, "a slider without its value where no script runs"
     assert page.count("<script>") == 1 and re.search(r'getElementById\("turning-[0-9a-f]{12}"\)', page)
