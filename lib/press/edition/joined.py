@@ -23,7 +23,7 @@ STYLE = Path(__file__).with_name("edition.css")
 PREFACE = "Preface"  # the front page, whose title is the book's
 # Of what pages load: all styles, and what sets formulas and draws; a network has a picture of its own.
 STYLES = re.compile(r'<link[^>]*rel="stylesheet"[^>]*>')
-SCRIPTS = re.compile(r'<script[^>]*(?:formulas|/fit|norms|/page|hold|three-steps)\.js[^>]*></script>')
+SCRIPTS = re.compile(r"<script[^>]*(?:formulas|/fit|norms|/page|hold|three-steps)\.js[^>]*></script>")
 SETTINGS = re.compile(r"<script>window\.MathJax = .*?</script>")
 WHERE = re.compile(r'(?<=(?:href|.src)=")([^"?]*)[^"]*')
 MOVING = ".explore, .turning, .hold, .network, #moving-steps"
@@ -59,9 +59,7 @@ def joined(book: Book) -> str:
             part[0].section.insert(0, _made(f'<h1 class="part" id="part-{number}">{escape(caption)}</h1>'))
     body = [front(said, chapters), *(str(chapter.section) for chapter in chapters)]
     style = [STYLE.read_text("utf-8"), *map(_named_page, chapters)]
-    return DOCUMENT.format(
-        title=escape(said.title), head=_head(chapters), style="\n".join(style), body="\n".join(body)
-    )
+    return DOCUMENT.format(title=escape(said.title), head=_head(chapters), style="\n".join(style), body="\n".join(body))
 
 
 def one_name_each(chapters: list[Chapter]) -> None:
