@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -115,8 +116,21 @@ def pdf_command(book: Book) -> None:
     """Print the built pages as one PDF to _build/pdf."""
     from press.edition.pdf import pdf
 
+    _make(pdf, book)
+
+
+@main.command("epub")
+@click.pass_obj
+def epub_command(book: Book) -> None:
+    """Pack the built pages as an EPUB to _build/epub."""
+    from press.edition.epub import epub
+
+    _make(epub, book)
+
+
+def _make(edition: Callable[[Book], Path], book: Book) -> None:
     try:
-        pdf(book)
+        edition(book)
     except FileNotFoundError as missing:
         raise click.ClickException(str(missing)) from missing
 

@@ -7,7 +7,7 @@ import sys
 from itertools import pairwise
 
 import pytest
-from press.edition.pdf import FOLDER, NAME
+from press.edition.pdf import FOLDER, NAME, pages_of
 from pypdf import PdfReader
 
 pytestmark = pytest.mark.slow
@@ -40,8 +40,7 @@ def texts(printed):
 @pytest.fixture(scope="module")
 def pages(printed):
     """Name → number of the page where each destination is, the first 1."""
-    places = printed.named_destinations
-    return {name: printed.get_destination_page_number(place) + 1 for name, place in places.items()}
+    return pages_of(printed)
 
 
 @pytest.fixture(scope="module")

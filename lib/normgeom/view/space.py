@@ -95,7 +95,7 @@ class Part:
             cap = "square" if self.square else "round"
             pen = f'stroke="{self.color}" stroke-width="{self.width}" stroke-linecap="{cap}"'
             sides = [[x for x in flat[0] if x[2] < 0], [x for x in flat[0] if x[2] >= 0]]
-            drawn = ["".join(f"M{x:.1f},{y:.1f}h0" for x, y, _ in side) * shown for side in sides]
+            drawn = ["".join(f"M{x:.1f},{y:.1f}h.01" for x, y, _ in side) * shown for side in sides]
             return f'<g {data} {pen}><path d="{drawn[0]}" opacity="0.35"/><path d="{drawn[1]}"/></g>'
         pen = f'fill="none" stroke="{self.color}" stroke-width="{self.width}"'
         if self.kind == "area":

@@ -33,7 +33,7 @@
         element.setAttribute("y", down.toFixed(1));
       } else if (element.localName === "g") {
         const sides = [points[0].filter((x) => x[2] < 0), points[0].filter((x) => x[2] >= 0)];
-        sides.forEach((side, i) => element.children[i].setAttribute("d", side.map((x) => `M${place(x)}h0`).join("")));
+        sides.forEach((side, i) => element.children[i].setAttribute("d", side.map((x) => `M${place(x)}h.01`).join("")));
       } else element.setAttribute("d", points.map((line) => `M${line.map(place).join("L")}`).join(""));
     }
     const say = (input, words) => {

@@ -55,14 +55,23 @@ class About:
 def about(book: Book) -> About:
     """Read it; without git the date is today's."""
     cited = yaml.safe_load((book.root / "CITATION.cff").read_text("utf-8"))
-    authors = ", ".join(
-        author.get("name") or f"{author['given-names']} {author['family-names']}" for author in cited["authors"]
-    )
     licence = (book.root / "LICENSE").read_text("utf-8").partition("\n\n")[0]
     commit, day = _commit(book.root) or (None, date.today().isoformat())
     return About(
-        cited["title"], cited["abstract"], authors, cited["version"], licence, day, commit, address(book.project)
+        title=cited["title"],
+        abstract=cited["abstract"],
+        authors=", ".join(map(_name, cited["authors"])),
+        version=cited["version"],
+        licence=licence,
+        date=day,
+        commit=commit,
+        where=address(book.project),
     )
+
+
+def _name(author: dict) -> str:
+    """An entity's name, or a person's."""
+    return author.get("name") or f"{author['given-names']} {author['family-names']}"
 
 
 def _commit(root: Path) -> tuple[str, str] | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page
 from pypdf import PdfReader, PdfWriter
-from pypdf.generic import Fit
+from pypdf.generic import Destination, Fit
 
 from press.book import Book
 from press.edition.browser import chromium, opened
@@ -52,19 +52,24 @@ def printed(page: Page, tagged: bool) -> PdfReader:
     return PdfReader(io.BytesIO(page.pdf(tagged=tagged, prefer_css_page_size=True)))
 
 
+def places_of(made: PdfReader) -> dict[str, Destination]:
+    """Where each id of the document is that a link leads to."""
+    return {name.removeprefix("/"): place for name, place in made.named_destinations.items()}
+
+
 def pages_of(made: PdfReader) -> dict[str, int]:
-    """Name → page of each destination in the file, the first page 1."""
-    places = made.named_destinations
-    return {name: made.get_destination_page_number(place) + 1 for name, place in places.items()}
+    """On which page each of them is, the first page 1."""
+    return {name: made.get_destination_page_number(place) + 1 for name, place in places_of(made).items()}
 
 
 def write(made: PdfReader, entries: list[dict], said: About, target: Path) -> None:
     """Add what the browser does not know of the file, and an outline: its own has the titles atop a page twice."""
     writer, above = PdfWriter(clone_from=made), {}
     writer.add_metadata({"/Title": said.title, "/Author": said.authors, "/Subject": said.abstract})
+    writer.pdf_header = "%PDF-1.7"
     writer.page_mode = "/UseOutlines"
     writer.create_viewer_preferences().display_doctitle = True
-    pages, places = pages_of(made), made.named_destinations
+    pages, places = pages_of(made), places_of(made)
     for entry in entries:
         depth, goal = entry["depth"], entry["goal"]
         top = Fit.xyz(left=0, top=places[goal].top)

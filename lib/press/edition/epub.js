@@ -1,0 +1,51 @@
+/* Cut the settled document into chapters of XHTML: file, title, what it holds, body.  What only scripts can move goes. */
+() => {
+  const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+  for (const set of all("mjx-container")) set.replaceWith(set.querySelector("math"));
+  for (const gone of all("script, input, select, textarea, button, [hidden], .live-spoken, .live-row, .live-try")) gone.remove();
+  for (const drawn of all("svg [style*='display: none']")) drawn.remove();
+  // The styles of what scripts have drawn stay behind.
+  const LOOKS = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-size"];
+  for (const drawn of all("svg *")) for (const look of LOOKS) drawn.setAttribute(look, getComputedStyle(drawn)[look]);
+  const parts = all(".title-page, .imprint, .book-contents, .chapter");
+  const file = (part) => {
+    if (part.matches(".book-contents")) return "nav.xhtml";
+    const mark = [...part.classList].find((name) => name.startsWith("page-")) ?? part.classList[1];
+    return `${mark.replace("page-", "")}.xhtml`;
+  };
+
+  // Contents are a list in a list, which readers show as they like.
+  const list = (entries, depth) => {
+    const made = document.createElement("ol");
+    while (entries.length && Number(entries[0].dataset.depth) >= depth) {
+      const item = document.createElement("li");
+      const entry = entries.shift();
+      entry.textContent = entry.firstElementChild.textContent;
+      item.append(entry);
+      if (entries.length && Number(entries[0].dataset.depth) > depth) item.append(list(entries, depth + 1));
+      made.append(item);
+    }
+    return made;
+  };
+  const contents = document.querySelector(".book-contents");
+  const entries = all("a", contents);
+  const nav = list(entries, 0);
+  contents.replaceChildren(contents.querySelector("h1"), nav);
+  contents.setAttribute("epub:type", "toc");
+  for (const heading of all("h1 a", contents)) heading.replaceWith(heading.textContent);
+
+  const home = new Map(parts.flatMap((part) => [part, ...all("[id]", part)].map((named) => [named.id, file(part)])));
+  for (const link of all("a[href^='#']")) {
+    const goal = decodeURIComponent(link.hash.slice(1));
+    link.setAttribute("href", `${home.get(goal)}#${goal}`);
+  }
+  const write = new XMLSerializer();
+  return parts.map((part) => ({
+    file: file(part),
+    title: part.querySelector(".level-1, p").textContent,
+    kinds: [part === contents && "nav", part.querySelector("math") && "mathml", part.querySelector("svg") && "svg"]
+      .filter(Boolean)
+      .join(" "),
+    body: write.serializeToString(part),
+  }));
+};
