@@ -98,6 +98,7 @@ pages: $(BOOK) colab  ## write _build/pages, the folder to publish: pages, noteb
 	rm -rf _build/pages
 	cp -R _build/html _build/pages
 	cp -R _build/colab _build/pages/colab
+	python -m press social _build/pages/_static/social.png
 	@$(call editions,_build/pages)
 
 dist: | $(VENV)  ## build the source archive, and the wheel from it, in isolation: _build/dist

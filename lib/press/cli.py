@@ -135,6 +135,16 @@ def _make(edition: Callable[[Book], Path], book: Book) -> None:
         raise click.ClickException(str(missing)) from missing
 
 
+@main.command("social")
+@click.argument("target", type=click.Path(path_type=Path, dir_okay=False))
+@click.pass_obj
+def social_command(book: Book, target: Path) -> None:
+    """Write the picture that links to the book show, a PNG, to TARGET; needs Chromium."""
+    from press.edition.social import social
+
+    _make(lambda book: social(book, target), book)
+
+
 @main.command("figures")
 @click.pass_obj
 def figures_command(book: Book) -> None:
