@@ -160,11 +160,8 @@ def _turned(page, figure) -> list[str]:
     page.mouse.move(box["x"] + box["width"] / 2 + 120, box["y"] + box["height"] / 2 + 20, steps=8)
     page.mouse.up()
     note()
-    for slider, key in [
-        (turn, "End"),
-        (tilt, "Home"),
-        *((slider, key) for slider in sliders for key in ("Home", "End")),
-    ]:
+    ends = [(slider, key) for slider in sliders for key in ("Home", "End")]
+    for slider, key in [(turn, "End"), (tilt, "Home"), *ends]:
         slider.focus()
         page.keyboard.press(key)
         note()
