@@ -30,6 +30,7 @@ VENV     := .venv/.installed
 PROFILE  := $(IPYTHONDIR)/profile_default/ipython_kernel_config.py
 BOOK     := _build/html/index.html
 PDF      := _build/pdf/the-geometry-of-layer-normalization.pdf
+EPUB     := _build/epub/the-geometry-of-layer-normalization.epub
 # A chapter with a jupytext header runs; the other pages are text.
 PAGES    := $(wildcard chapters/*.md chapters/appendix/*.md)
 CHAPTERS := $(if $(PAGES),$(shell grep -l '^jupytext:' $(PAGES)))
@@ -49,7 +50,7 @@ PLAIN    := suite/rounding
 timed = mkdir -p $(dir _build/times/$(1)) && TIMEFORMAT='%U %S %R' && exec 3>&2 && \
   { time $(2) 2>&3; } 2> _build/times/$(1)
 
-.PHONY: book pdf run notebooks colab figures bench record scale gpu claims test test-all slow lint unit floors peers search \
+.PHONY: book pdf epub run notebooks colab figures bench record scale gpu claims test test-all slow lint unit floors peers search \
   margins serve clean help $(NBVAL) $(SUITES) $(PLAIN)
 
 book: $(BOOK)  ## run the chapters and build the pages: _build/html/index.html
@@ -57,6 +58,9 @@ book: $(BOOK)  ## run the chapters and build the pages: _build/html/index.html
 
 pdf: $(PDF)  ## print the built pages as one PDF, with contents and outline; needs Chromium
 	@echo "The PDF is at $(PDF)"
+
+epub: $(EPUB)  ## pack them as an EPUB, formulas as MathML; needs Chromium
+	@echo "The EPUB is at $(EPUB)"
 
 run: $(EXECUTED)  ## run the chapters
 
@@ -174,6 +178,9 @@ $(BOOK): $(EXECUTED) $(PAGES) $(PRESS) $(CLAIMED) $(wildcard chapters/*.bib _sta
 
 $(PDF): $(BOOK) $(EDITION) CITATION.cff LICENSE
 	@python -m press pdf
+
+$(EPUB): $(BOOK) $(EDITION) CITATION.cff LICENSE
+	@python -m press epub
 
 lint: | $(VENV)
 	@$(call timed,test/style,{ ruff check && ruff format --check; })
