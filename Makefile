@@ -33,6 +33,7 @@ VENV     := .venv/.installed
 PROFILE  := $(IPYTHONDIR)/profile_default/ipython_kernel_config.py
 BOOK     := _build/html/index.html
 PDF      := _build/pdf/the-geometry-of-layer-normalization.pdf
+EPUB     := _build/epub/the-geometry-of-layer-normalization.epub
 # A chapter with a jupytext header runs; the other pages are text.
 PAGES    := $(wildcard chapters/*.md chapters/appendix/*.md)
 CHAPTERS := $(if $(PAGES),$(shell grep -l '^jupytext:' $(PAGES)))
@@ -52,7 +53,7 @@ PLAIN    := suite/rounding
 timed = mkdir -p $(dir _build/times/$(1)) && TIMEFORMAT='%U %S %R' && exec 3>&2 && \
   { time $(2) 2>&3; } 2> _build/times/$(1)
 
-.PHONY: book serve check run chapter notebooks figures colab pdf pages dist dist-test release draft browser bench record scale gpu \
+.PHONY: book serve check run chapter notebooks figures colab pdf epub pages dist dist-test release draft browser bench record scale gpu \
   claims test test-all slow lint unit floors newest workflows peers colab-try tried search margins clean help $(NBVAL) $(SUITES) $(PLAIN)
 
 ### Read
@@ -90,6 +91,9 @@ colab: | $(VENV)  ## write _build/colab: notebooks/ with the library inside, one
 
 pdf: $(PDF)  ## print the built pages as one PDF, with contents and outline; needs Chromium
 	@echo "The PDF is at $(PDF)"
+
+epub: $(EPUB)  ## pack the built pages as an EPUB, formulas as MathML; needs Chromium
+	@echo "The EPUB is at $(EPUB)"
 
 # $(call editions,FOLDER): the PDF and the EPUB, where they are built.
 editions = for file in _build/pdf/*.pdf _build/epub/*.epub; do if [ -e "$$file" ]; then cp "$$file" $(1); fi; done
@@ -281,6 +285,9 @@ $(BOOK): $(EXECUTED) $(PAGES) $(PRESS) $(CLAIMED) $(wildcard records/tried.csv c
 
 $(PDF): $(BOOK) $(EDITION) CITATION.cff LICENSE
 	@python -m press pdf
+
+$(EPUB): $(BOOK) $(EDITION) CITATION.cff LICENSE
+	@python -m press epub
 
 lint: | $(VENV)
 	@$(call timed,test/style,{ ruff check && ruff format --check; })

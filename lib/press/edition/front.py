@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date
 from html import escape
-from pathlib import Path
-
-import yaml
 
 from press.address import Address, address
 from press.book import Book
 from press.edition.chapter import Chapter
+from press.imprint import edition, imprint
 
 TITLE_PAGE = """<section class="front title-page">
 <p class="book-title">{title}</p>
 <p class="book-abstract">{abstract}</p>
 <p class="book-authors">{authors}</p>
-<p class="book-edition">Version {version}, {date}</p>
+<p class="book-edition">{edition}</p>
 </section>"""
 IMPRINT = """<section class="front imprint">
-<p>{title}, by {authors}. Version {version}, {date}{commit}.</p>
+<p>{title}, by {authors}. {edition}{commit}.</p>
 <p>{licence}</p>
 <p>This edition is made from the pages of the book. There figures move, sliders have all their frames, and code that
 draws a figure or runs a check can be opened; here it is left out, and solutions stand at the end of each chapter. Page
@@ -40,12 +36,12 @@ PAGE = '<i></i><span class="number"></span>'
 
 @dataclass(frozen=True)
 class About:
-    """What the book's files say about it: CITATION.cff, LICENSE, pyproject.toml, and git where there is one."""
+    """What the book says about itself."""
 
     title: str
     abstract: str
     authors: str
-    version: str
+    edition: str
     licence: str
     date: str
     commit: str | None
@@ -53,37 +49,18 @@ class About:
 
 
 def about(book: Book) -> About:
-    """Read it; without git the date is today's."""
-    cited = yaml.safe_load((book.root / "CITATION.cff").read_text("utf-8"))
-    licence = (book.root / "LICENSE").read_text("utf-8").partition("\n\n")[0]
-    commit, day = _commit(book.root) or (None, date.today().isoformat())
+    """Read it."""
+    said = imprint(book)
     return About(
-        title=cited["title"],
-        abstract=cited["abstract"],
-        authors=", ".join(map(_name, cited["authors"])),
-        version=cited["version"],
-        licence=licence,
-        date=day,
-        commit=commit,
+        title=said["title"],
+        abstract=said["abstract"],
+        authors=", ".join(said["authors"]),
+        edition=edition(said),
+        licence=(book.root / "LICENSE").read_text("utf-8").partition("\n\n")[0],
+        date=said["date"],
+        commit=said["commit"],
         where=address(book.project),
     )
-
-
-def _name(author: dict) -> str:
-    """An entity's name, or a person's."""
-    return author.get("name") or f"{author['given-names']} {author['family-names']}"
-
-
-def _commit(root: Path) -> tuple[str, str] | None:
-    """The commit of the sources and its date, where ``root`` is the top of a repository with git at hand."""
-    if not (root / ".git").exists():
-        return None
-    try:
-        asked = ["git", "-C", str(root), "log", "-1", "--format=%h %cs"]
-        commit, day = subprocess.run(asked, capture_output=True, check=True, text=True).stdout.split()
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return commit, day
 
 
 def front(said: About, chapters: list[Chapter]) -> str:

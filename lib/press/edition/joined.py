@@ -26,6 +26,7 @@ STYLES = re.compile(r'<link[^>]*rel="stylesheet"[^>]*>')
 SCRIPTS = re.compile(r"<script[^>]*(?:formulas|/fit|norms|/page|hold|three-steps)\.js[^>]*></script>")
 SETTINGS = re.compile(r"<script>window\.MathJax = .*?</script>")
 WHERE = re.compile(r'(?<=(?:href|.src)=")([^"?]*)[^"]*')
+UNNAMED = re.compile(r"[^\w.-]")  # XML has no such sign in an id
 MOVING = ".explore, .turning, .hold, .network, #moving-steps"
 DOCUMENT = """<!doctype html>
 <html lang="en" data-theme="light">
@@ -67,7 +68,8 @@ def one_name_each(chapters: list[Chapter]) -> None:
     found = [Counter(element["id"] for element in chapter.named) for chapter in chapters]
     pages = Counter(name for names in found for name in names)
     for chapter, names in zip(chapters, found, strict=True):
-        chapter.ids = {name: name if pages[name] == 1 else f"{chapter.mark}-{name}" for name in names}
+        marked = {name: name if pages[name] == 1 else f"{chapter.mark}-{name}" for name in names}
+        chapter.ids = {name: UNNAMED.sub("-", mark) for name, mark in marked.items()}
         for element in chapter.named:
             if names[name := element["id"]] == 1:
                 element["id"] = chapter.ids[name]
