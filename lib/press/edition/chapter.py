@@ -10,7 +10,7 @@ from bs4 import BeautifulSoup, SoupStrainer, Tag
 
 from press.book import CHAPTERS
 
-AWAY = ".headerlink, .fold.code, details.recorded, button"
+AWAY = ".headerlink, .fold.code, details.recorded, .page-links, .sources, button"
 
 
 @dataclass
