@@ -122,7 +122,7 @@ def test_a_preview_has_no_barrier(browser, html):
     page = opened(browser, html / "chapters/05-jacobians.html")
     page.locator(".marks a[href*='#prop-']").first.focus()
     page.wait_for_selector("#preview mjx-container")
-    for theme, screen in STATES:
+    for theme, screen in STATES[1:3]:  # each theme and each screen once
         show(page, theme, screen)
         found = barriers(page, f"a preview, {theme}, {screen}")
         assert not found, "\n".join(found)
