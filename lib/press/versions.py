@@ -56,9 +56,9 @@ theme's switch became a menu.
 
 ## What the workflows try
 
-Continuous integration runs `.ci/run`: `make test-all`, which is `make test` and the slow tests, with the pinned
-versions. That a workflow asks for a trial is no record of one; only a row above says that a command has run to its
-end, and where.
+`.github/workflows` calls the same commands on the host of the repository: the tests on Linux, x86-64 and ARM, and on
+macOS, with Python 3.11 to the newest that torch has wheels for; the oldest and the newest packages; on every change and
+once a week. Until a row above names such a system, read this as a plan.
 
 ## What was not tried
 
