@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 from sphinx.application import Sphinx
 
+from press.site import (
+    decks,
+    folds,
+    icons,
+    imprint,
+    inventory,
+    joined,
+    labels,
+    landmarks,
+    manifest,
+    marks,
+    numbers,
+    outputs,
+    previews,
+    roles,
+    scripts,
+)
+
 PARTS = (
-    "numbers",
-    "outputs",
-    "scripts",
-    "labels",
-    "icons",
-    "manifest",
-    "folds",
-    "marks",
-    "previews",
-    "joined",
-    "roles",
-    "landmarks",
-    "imprint",
-    "inventory",
-    "decks",
+    numbers,
+    outputs,
+    scripts,
+    labels,
+    icons,
+    manifest,
+    folds,
+    marks,
+    previews,
+    joined,
+    roles,
+    landmarks,
+    imprint,
+    inventory,
+    decks,
 )
 
 
 def setup(app: Sphinx) -> dict:
     """Load the parts."""
     for part in PARTS:
-        import_module(f"{__name__}.{part}").setup(app)
+        part.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
