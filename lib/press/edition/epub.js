@@ -6,7 +6,13 @@
   for (const drawn of all("svg [style*='display: none']")) drawn.remove();
   // The styles of what scripts have drawn stay behind.
   const LOOKS = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-size"];
-  for (const drawn of all("svg *")) for (const look of LOOKS) drawn.setAttribute(look, getComputedStyle(drawn)[look]);
+  for (const drawn of all("svg")) drawn.setAttribute("role", "img");
+  const HANDLES = ["role", "tabindex", "aria-valuenow", "aria-valuetext", "aria-valuemin", "aria-valuemax"];
+  for (const drawn of all("svg *")) {
+    for (const handle of HANDLES) drawn.removeAttribute(handle);
+    const seen = getComputedStyle(drawn);
+    drawn.setAttribute("style", LOOKS.map((look) => `${look}: ${seen.getPropertyValue(look)}`).join("; "));
+  }
   const parts = all(".title-page, .imprint, .book-contents, .chapter");
   const file = (part) => {
     if (part.matches(".book-contents")) return "nav.xhtml";
@@ -28,7 +34,9 @@
     return made;
   };
   const contents = document.querySelector(".book-contents");
-  const entries = all("a", contents);
+  const entries = all("p a", contents);
+  // A part begins where its first chapter does, and no link may lead back.
+  entries.forEach((entry, i) => entry.matches(".part *") && entry.setAttribute("href", entries[i + 1].getAttribute("href")));
   const nav = list(entries, 0);
   contents.replaceChildren(contents.querySelector("h1"), nav);
   contents.setAttribute("epub:type", "toc");
