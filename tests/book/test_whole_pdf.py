@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 MOST = 20 * 2**20
 HEADING = re.compile(r"<h([12])>(.*?)<a class=\"headerlink\"", re.S)
 LEAST = 60  # letters on a page: a figure has a caption
+RIGHT = (210 - 25) * 72 / 25.4  # points: A4 less the margin of edition.css
 LINE = 4  # points: what stands that near is on one line, an index too
 
 
@@ -35,11 +36,12 @@ def printed(pdf):
 
 @dataclass
 class Sheet:
-    """What can be read on a page: its running head, all below it, and the lowest line of that."""
+    """What can be read on a page: running head, all below it, the lowest line of that, where the last run begins."""
 
     head: str
     body: str
     foot: str
+    right: float
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +55,13 @@ def read(page):
 
     def see(text, page_matrix, text_matrix, *_):
         if text.strip():
-            across, up = text_matrix[4:]
-            runs.append((page_matrix[1] * across + page_matrix[3] * up + page_matrix[5], text))
+            (a, b, c, d, e, f), (across, up) = page_matrix, text_matrix[4:]
+            runs.append((b * across + d * up + f, a * across + c * up + e, text))
 
     head, _, body = page.extract_text(visitor_text=see).partition("\n")
-    lowest = min((up for up, _ in runs), default=0)
-    return Sheet(head, body, " ".join(text for up, text in runs if up < lowest + LINE))
+    lowest = min((up for up, *_ in runs), default=0)
+    foot = " ".join(text for up, _, text in runs if up < lowest + LINE)
+    return Sheet(head, body, foot, max((right for _, right, _ in runs), default=0))
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +157,11 @@ def test_no_heading_is_left_alone_at_the_foot(sheets, entries):
     titles = {words(title) for _, title, _ in entries}
     alone = [(number, sheet.foot) for number, sheet in enumerate(sheets, 1) if words(sheet.foot) in titles]
     assert not alone, f"pages that end with a heading: {alone}"
+
+
+def test_nothing_begins_beyond_the_margin(sheets):
+    out = [(number, round(sheet.right)) for number, sheet in enumerate(sheets, 1) if sheet.right > RIGHT]
+    assert not out, f"page and points from the left: {out}; a table or a formula is too wide"
 
 
 def test_no_page_is_all_but_empty(sheets):

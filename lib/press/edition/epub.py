@@ -21,6 +21,7 @@ FOLDER, NAME = Path("_build/epub"), "the-geometry-of-layer-normalization.epub"
 STYLE, CUT = (Path(__file__).with_name(name) for name in ("epub.css", "epub.js"))
 WIDTH = 700  # pixels: what is drawn by scripts is drawn once
 SOURCE = re.compile(r'(?<= src=")[^"]*')
+NOTHING = re.compile(rb"<path(?![^>]*\sd=)")  # a space, as matplotlib draws it
 CONTAINER = """<?xml version="1.0"?>
 <container version="1.0" xmlns="urn:oasis:names:tc:opendocument:xmlns:container">
 <rootfiles><rootfile full-path="book/book.opf" media-type="application/oebps-package+xml"/></rootfiles>
@@ -85,6 +86,7 @@ def _picture(source: str, folder: Path, files: dict[str, bytes]) -> str:
     else:
         path = folder / unquote(source)
         data, suffix = path.read_bytes(), path.suffix
+    data = NOTHING.sub(rb'<path d="M0 0"', data) if suffix == ".svg" else data
     name = f"{hashlib.sha256(data).hexdigest()[:16]}{suffix}"
     files[name] = data
     return name
