@@ -18,7 +18,7 @@ def toy(tmp_path_factory) -> Path:
     shutil.copytree(TOY, folder)
     for name in ("lib/press", "_static"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("Makefile", "_config.yml", "constraints.txt", "CITATION.cff"):
+    for name in ("Makefile", "_config.yml", "constraints.txt"):
         shutil.copy(ROOT / name, folder / name)
     (folder / "lib/normgeom").mkdir()
     (folder / ".venv").symlink_to(sys.prefix)
