@@ -93,6 +93,6 @@ def test_checks_are_lines_folds_are_open_and_solutions_come_last(document):
 
 def test_without_a_browser_it_says_so_before_any_work(made, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr(edition, "joined", lambda book: pytest.fail("work was done without a browser"))
+    monkeypatch.setattr("press.edition.browser.joined", lambda book: pytest.fail("work was done without a browser"))
     with pytest.raises(FileNotFoundError, match="chromium"):
         edition.pdf(Book(made))

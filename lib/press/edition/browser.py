@@ -9,6 +9,9 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
+from press.book import Book
+from press.edition.joined import joined
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
 # Pages wait with what is out of sight; on paper all of it is seen.
@@ -50,3 +53,18 @@ def opened(document: Path, width: int) -> Iterator[Page]:
         page.evaluate(SETTLED)
         yield page
         browser.close()
+
+
+@contextmanager
+def drawn(book: Book, folder: Path, width: int) -> Iterator[Page]:
+    """The whole book, joined in ``folder`` of its root and opened there.
+
+    Raises:
+        FileNotFoundError: there is no Chromium.
+    """
+    chromium()
+    document = book.root / folder / "book.html"
+    document.parent.mkdir(parents=True, exist_ok=True)
+    document.write_text(joined(book), "utf-8")
+    with opened(document, width) as page:
+        yield page

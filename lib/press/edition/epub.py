@@ -13,9 +13,8 @@ from pathlib import Path
 from urllib.parse import unquote, unquote_to_bytes
 
 from press.book import Book
-from press.edition.browser import chromium, opened
+from press.edition.browser import drawn
 from press.edition.front import About, about
-from press.edition.joined import joined
 
 FOLDER, NAME = Path("_build/epub"), "the-geometry-of-layer-normalization.epub"
 STYLE, CUT = (Path(__file__).with_name(name) for name in ("epub.css", "epub.js"))
@@ -61,12 +60,8 @@ def epub(book: Book) -> Path:
     Raises:
         FileNotFoundError: there is no Chromium.
     """
-    chromium()
     folder = book.root / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    document = folder / "book.html"
-    document.write_text(joined(book), "utf-8")
-    with opened(document, WIDTH) as page:
+    with drawn(book, FOLDER, WIDTH) as page:
         chapters = page.evaluate(CUT.read_text("utf-8"))
     files = {"book.css": STYLE.read_bytes()}
     for chapter in chapters:

@@ -10,9 +10,8 @@ from pypdf import PdfReader, PdfWriter
 from pypdf.generic import Destination, Fit
 
 from press.book import Book
-from press.edition.browser import chromium, opened
+from press.edition.browser import drawn
 from press.edition.front import About, about
-from press.edition.joined import joined
 
 FOLDER, NAME = Path("_build/pdf"), "the-geometry-of-layer-normalization.pdf"
 COLUMN = round((210 - 2 * 25) * 96 / 25.4)  # A4 less the margins of edition.css, in pixels of CSS
@@ -31,18 +30,13 @@ def pdf(book: Book) -> Path:
     Raises:
         FileNotFoundError: there is no Chromium.
     """
-    chromium()
-    folder = book.root / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    document = folder / "book.html"
-    document.write_text(joined(book), "utf-8")
-    with opened(document, COLUMN) as page:
+    with drawn(book, FOLDER, COLUMN) as page:
         entries, pages = page.evaluate(ENTRIES), pages_of(printed(page, tagged=False))
         page.evaluate(FILL, pages)
         made = printed(page, tagged=True)
     if pages_of(made) != pages:
         raise RuntimeError("the contents moved the chapters when their pages were filled in")
-    target = folder / NAME
+    target = book.root / FOLDER / NAME
     write(made, entries, about(book), target)
     return target
 
