@@ -11,7 +11,7 @@ from press.cli import main
 from toybook import ROOT, make
 
 TREE = ("_live", "_static", "chapters", "figures", "lib", "notebooks")
-FILES = ("Makefile", "_config.yml", "_toc.yml", "conftest.py", "constraints.txt", "pyproject.toml")
+FILES = ("CITATION.cff", "Makefile", "_config.yml", "_toc.yml", "conftest.py", "constraints.txt", "pyproject.toml")
 NEW = "99-new-words"
 
 
