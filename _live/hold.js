@@ -124,7 +124,9 @@
     const names = Object.fromEntries(Object.entries(NAMES).map(([name, words]) => [name, make(svg, "text", { class: `name-${name}` }, words)]));
     const handle = make(svg, "circle", { class: "handle", r: 24, tabindex: 0, role: "slider", "aria-valuenow": 0 });
     handle.setAttribute("aria-label", `The vector x. ${HINT}`);
-    const explained = make(host, "p", { class: "live-legend" });
+    const below = make(host, "p", { class: "live-legend" });
+    const explained = make(below, "span");
+    make(below, "span", { class: "live-hint" }, ` ${HINT}`);
     const numbers = make(host, "p", { class: "live-numbers" });
     const warning = make(host, "p", { class: "live-warning", role: "alert" });
     const speak = speaker(host);
@@ -202,7 +204,7 @@
         names[name].setAttribute("x", left + (within || left < 0 ? 10 : -12));
         names[name].setAttribute("y", within || top > 0 ? top - 8 : top + 26);
       }
-      write(explained, `${legend(jacobian, state.on)} ${HINT}`);
+      write(explained, legend(jacobian, state.on));
       tell(found);
       for (const { input, said, read, say } of inputs) {
         if (input.type === "checkbox") input.checked = read();
