@@ -71,16 +71,19 @@
   const wants = (target, key) =>
     target.closest("input, select, textarea, svg, .shown[tabindex]") || (key === " " && target.closest("a, button"));
   const pressed = (event) => {
+    if (event.key === "Escape") slides[at].focus({ preventScroll: true });
     if (event.ctrlKey || event.altKey || event.metaKey || !(event.key in MOVES) || wants(event.target, event.key)) return;
     event.preventDefault();
     show(at + (event.key === " " && event.shiftKey ? -1 : MOVES[event.key]));
   };
 
   const SWIPE = 50; // pixels
+  const sideways = (e) => e.scrollWidth > e.clientWidth + 1 && ["auto", "scroll"].includes(getComputedStyle(e).overflowX);
+  const scrolls = (e) => e && (sideways(e) || scrolls(e.parentElement));
   const touched = () => {
     let from;
     addEventListener("touchstart", ({ target, touches: [finger] }) => {
-      from = target.closest("input, .turning svg, .hold") ? null : finger;
+      from = target.closest("input, .turning svg, .hold") || scrolls(target) ? null : finger;
     }, { passive: true });
     addEventListener("touchend", ({ changedTouches: [finger] }) => {
       if (!from) return;

@@ -17,15 +17,16 @@ FILE = f"{CHAPTERS}/course.yml"
 SLIDES = "course"  # the folder of the slides, beside that of the chapters
 HEAD = """# Course kit
 
-Four lectures with what is needed to give them: aims, slides, what to prove, exercises that judge themselves, and what
-students get wrong. {{doc}}`Reading paths <reading-paths>` has other ways through the book.
+Four lectures with what is needed to give them: aims, slides, what to prove, exercises, some of which judge themselves, and the
+mistakes to expect. {{doc}}`Reading paths <reading-paths>` has other ways through the book.
 
 {about}
 The slides are cut out of the chapters, so that their figures move and their statements have their numbers. On a slide
-the arrows, the space bar, Home and End move on and back, and so does a finger; printing gives one slide a page.
+the arrows, the space bar, Home and End move on and back, and so does a finger; a slider that was touched has these keys
+until Escape. Printing gives one slide a page.
 
-What students get wrong is what the self-checks know: each tells a wrong function by what it returns, names its mistake
-and says what to do. The tables have all of their sentences.
+What students get wrong is here what the self-checks know: each tells a wrong function by what it returns, names its mistake
+and says what to do. The tables have all of their sentences. They were thought of, and not counted in a class.
 Every self-check also says when a function raises an error, returns another shape, kind or device, changes what it is
 given, or computes in float32.
 """
@@ -42,11 +43,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Lecture:
-    """A lecture; ``before``, ``run`` and ``after`` are MyST, ``prove`` and ``exercises`` labels."""
+    """A lecture; ``words``, ``before``, ``run`` and ``after`` are MyST, ``prove`` and ``exercises`` labels."""
 
     number: int
     title: str
     aims: list[str]
+    words: list[str]
     before: str
     parts: tuple[Part, ...]
     prove: list[str]
@@ -58,6 +60,11 @@ class Lecture:
     def file(self) -> str:
         """Its slides, below the folder of the pages."""
         return f"{SLIDES}/lecture-{self.number}.html"
+
+    @property
+    def glossary(self) -> str:
+        """The anchor of its words on the page of the kit."""
+        return f"{SLIDES}-words-{self.number}"
 
     @property
     def shown(self) -> list[str]:
@@ -115,6 +122,9 @@ def _section(book: Book, lecture: Lecture, asked: list[Exercise]) -> Iterator[st
     yield "After this lecture participants can\n"
     yield "\n".join(f"- {aim}" for aim in lecture.aims) + "\n"
     yield f"*Before:* {lecture.before}\n"
+    yield "*What its statements take from around them:*\n"
+    words = "\n".join(f"- {word}" for word in lecture.words)
+    yield f":::{{container}}\n:name: {lecture.glossary}\n\n{words}\n:::\n"
     yield "*In the lecture:*\n"
     yield table(("minutes", "part", "on the slides"), _timetable(lecture))
     yield f"*To prove at the board:* {_references(lecture.prove)}.\n"

@@ -78,9 +78,12 @@ def deck(lecture: Lecture, places: dict[str, Place], read: Callable[[str], str])
         return Slide(label, escape(over), escape(title), moved(shown, place.page), link, minutes)
 
     aims = "".join(f"<li>{escape(aim)}</li>" for aim in lecture.aims)
-    kit = f'<a href="../{CHAPTERS}/{COURSE}.html">Course kit</a>'
+    page = f"{CHAPTERS}/{COURSE}.html"
+    kit = f'<a href="../{page}">Course kit</a>'
+    words = moved(element(read(page), lecture.glossary), page)
     slides = [
-        Slide("aims", head, escape(lecture.title), f"<p>After this lecture you can</p><ul>{aims}</ul>", kit, level=1)
+        Slide("aims", head, escape(lecture.title), f"<p>After this lecture you can</p><ul>{aims}</ul>", kit, level=1),
+        Slide("words", head, "Words and letters", words, kit),
     ]
     for begin, part in zip(lecture.begins, lecture.parts, strict=True):
         minutes = f"minutes {begin} to {begin + part.minutes}"

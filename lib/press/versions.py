@@ -33,7 +33,7 @@ HEAD = """# Versions
 **With which versions was this book tried, and when?**
 
 A row is written by its command, at its end, and only when all that it tries has passed; so it says what was, and not
-what should be. What has no row was not tried since the rows are written.
+what should be. *Not recorded* means that the command has not passed since rows are written.
 """
 REST = """
 ## What is pinned, and where

@@ -92,7 +92,7 @@ def test_what_the_kit_names_is_on_the_slides(decks, book):
     for deck in decks:
         labels = [*deck.lecture.shown, *deck.lecture.exercises]
         shown = [slide.get_attribute("id") for slide in deck.page.locator(".slide").all()]
-        assert shown == ["slide-aims", *(f"slide-{label}" for label in labels)]
+        assert shown == ["slide-aims", "slide-words", *(f"slide-{label}" for label in labels)]
         assert all(f"`{label}`" in kit for label in labels)
         empty = [slide.get_attribute("id") for slide in deck.page.locator(".slide:not(:has(.shown > *))").all()]
         assert not empty, "slides without anything on them"
@@ -174,7 +174,7 @@ def test_keys_move(first):
 def test_the_address_and_the_buttons_choose(first, html):
     first.get_by_role("button", name="The next slide").click()
     assert first.evaluate(NOW) == 1
-    assert first.url.endswith("#slide-fig-axes")
+    assert first.url.endswith("#slide-words")
     first.goto(first.url.partition("#")[0] + "#slide-fig-ring")
     assert first.locator(".slide.now").get_attribute("id") == "slide-fig-ring"
 
@@ -188,6 +188,9 @@ def test_a_slider_keeps_its_keys(first):
     first.keyboard.press("ArrowLeft")
     assert first.evaluate(shown) != before, "the slider does not move"
     assert first.evaluate(NOW) == at, "the deck took the slider's key"
+    first.keyboard.press("Escape")
+    first.keyboard.press("ArrowLeft")
+    assert first.evaluate(NOW) == at - 1, "Escape does not give the keys back to the deck"
 
 
 def test_a_finger_moves(browser, decks, html):
@@ -195,8 +198,8 @@ def test_a_finger_moves(browser, decks, html):
     page = context.new_page()
     page.goto((html / decks[0].lecture.file).as_uri())
     page.wait_for_function(FITTED)
-    swipe = """right => {
-        const target = document.querySelector('.slide.now');
+    swipe = """([right, on]) => {
+        const target = document.querySelector(on);
         const finger = x => new Touch({identifier: 1, target, clientX: x, clientY: 400});
         const event = (name, x) => target.dispatchEvent(new TouchEvent(name,
             {bubbles: true, touches: [finger(x)], changedTouches: [finger(x)]}));
@@ -204,6 +207,10 @@ def test_a_finger_moves(browser, decks, html):
         event('touchend', 200 + right);
     }"""
     for right, at in ((-120, 1), (-120, 2), (120, 1), (-20, 1)):
-        page.evaluate(swipe, right)
+        page.evaluate(swipe, [right, ".slide.now"])
         assert page.evaluate(NOW) == at, f"after a finger went {right} pixels to the right"
+    wide = ".slide.now .shown > :first-child"
+    page.locator(wide).evaluate("e => { e.style = 'display: block; overflow-x: auto; width: 50px; white-space: nowrap' }")
+    page.evaluate(swipe, [-120, wide])
+    assert page.evaluate(NOW) == 1, "what a finger scrolls sideways turns the slide"
     context.close()

@@ -47,6 +47,7 @@ about: Take your time.
 lectures:
   - title: One
     aims: [see it]
+    words: [$a$ is a letter.]
     before: Nothing.
     parts:
       - {title: A part, minutes: 40, show: [{fig-a: Look.}]}
@@ -123,6 +124,7 @@ def test_a_label_that_no_page_has_is_refused(small):
 def test_the_kit_has_what_students_get_wrong(small):
     page = course(small())
     assert "Take your time." in page
+    assert ":name: course-words-1\n\n- $a$ is a letter.\n" in page
     assert "| 40 to 90 | Another | {prf:ref}`prop-b`: Prove. |" in page
     assert "{ref}`ex-code`, `ng.exercises.angle`:" in page and "| a \\| slip | Mend it. |" in page
     assert '<a href="../../course/lecture-1.html">' in page
@@ -141,7 +143,8 @@ BUILT = """<html><head><link href="../_static/book.css" rel="stylesheet"/></head
 </div>
 <div class="exercise admonition" id="ex-code"><p>Write.</p></div>
 <div class="cell docutils"><div>code</div></div>
-<div class="solution">no</div></html>"""
+<div class="solution">no</div>
+<div class="container" id="course-words-1"><ul><li>a is a letter.</li></ul></div></html>"""
 
 
 def test_an_element_is_cut_out_whole():
@@ -163,7 +166,7 @@ def test_a_deck_has_each_label_once_in_order(small):
     (lecture,) = lectures(small())
     places = {label: Place("chapters/01.html", label, f"<{label}>") for label in ("fig-a", "prop-b", "ex-code")}
     html = deck(lecture, places, lambda page: BUILT)
-    order = [html.index(f'id="slide-{name}"') for name in ("aims", "fig-a", "prop-b", "ex-code")]
+    order = [html.index(f'id="slide-{name}"') for name in ("aims", "words", "fig-a", "prop-b", "ex-code")]
     assert order == sorted(order)
-    assert "4 / 4" in html and "minutes 40 to 90" in html and "&lt;fig-a&gt;" in html
+    assert "5 / 5" in html and "a is a letter" in html and "minutes 40 to 90" in html and "&lt;fig-a&gt;" in html
     assert '<link href="../_static/book.css" rel="stylesheet"/>' in html
