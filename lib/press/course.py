@@ -17,16 +17,16 @@ FILE = f"{CHAPTERS}/course.yml"
 SLIDES = "course"  # the folder of the slides, beside that of the chapters
 HEAD = """# Course kit
 
-Four lectures with what is needed to give them: aims, slides, what to prove, exercises, some of which judge themselves, and the
-mistakes to expect. {{doc}}`Reading paths <reading-paths>` has other ways through the book.
+Four lectures with what is needed to give them: aims, slides, what to prove, exercises, some of which judge themselves,
+and the mistakes to expect. {{doc}}`Reading paths <reading-paths>` has other ways through the book.
 
 {about}
 The slides are cut out of the chapters, so that their figures move and their statements have their numbers. On a slide
 the arrows, the space bar, Home and End move on and back, and so does a finger; a slider that was touched has these keys
 until Escape. Printing gives one slide a page.
 
-What students get wrong is here what the self-checks know: each tells a wrong function by what it returns, names its mistake
-and says what to do. The tables have all of their sentences. They were thought of, and not counted in a class.
+What students get wrong is here what the self-checks know: each tells a wrong function by what it returns, names its
+mistake and says what to do. The tables have all of their sentences. They were thought of, and not counted in a class.
 Every self-check also says when a function raises an error, returns another shape, kind or device, changes what it is
 given, or computes in float32.
 """

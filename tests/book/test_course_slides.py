@@ -210,7 +210,8 @@ def test_a_finger_moves(browser, decks, html):
         page.evaluate(swipe, [right, ".slide.now"])
         assert page.evaluate(NOW) == at, f"after a finger went {right} pixels to the right"
     wide = ".slide.now .shown > :first-child"
-    page.locator(wide).evaluate("e => { e.style = 'display: block; overflow-x: auto; width: 50px; white-space: nowrap' }")
+    style = "display: block; overflow-x: auto; width: 50px; white-space: nowrap"
+    page.locator(wide).evaluate("(e, style) => { e.style = style }", style)
     page.evaluate(swipe, [-120, wide])
     assert page.evaluate(NOW) == 1, "what a finger scrolls sideways turns the slide"
     context.close()
