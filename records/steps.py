@@ -19,6 +19,7 @@ import click
 from normgeom.jobs.folders import note, now
 
 ROOT = Path(__file__).parents[1]
+ENDING = (signal.SIGTERM, signal.SIGHUP)
 GRACE = 15  # seconds between asking a program to end and ending it
 LEAST = 60  # seconds that are worth beginning what resumes: time to load, and to reach a checkpoint
 # What the output of a failed step says, and what can be done.
@@ -148,8 +149,8 @@ def _end(program: subprocess.Popen) -> None:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """A request to end, or a terminal that is closed, ends what runs as well."""
-    signals = (signal.SIGTERM, signal.SIGHUP)
+    """A request to end, or a terminal that is closed, ends what runs as well, unless the caller has it ignored."""
+    signals = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, lambda got, _: sys.exit(128 + got)) for number in signals}
     try:
         yield

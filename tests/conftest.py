@@ -1,10 +1,13 @@
 """What all tests share: the folder of the repository, the built book, a browser."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+# As in press.edition.browser, which an installed normgeom is tested without.
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM_FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -42,13 +45,10 @@ def book(root, html):
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """The path of a Chromium; where there is none, a reader's tests skip and those of CI fail."""
-    from press.edition.browser import chromium
-
-    try:
-        return chromium()
-    except FileNotFoundError:
-        give_up = pytest.fail if os.environ.get("CI") else pytest.skip
-        give_up("no Chromium on PATH; .ci/run installs it")
+    if path := next(filter(None, map(shutil.which, CHROMIUMS)), None):
+        return path
+    give_up = pytest.fail if os.environ.get("CI") else pytest.skip
+    give_up("no Chromium on PATH; .ci/run installs it")
 
 
 @pytest.fixture(scope="session")

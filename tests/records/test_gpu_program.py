@@ -121,11 +121,13 @@ def test_the_deadline_stops_a_training_which_goes_on_next_time(tmp_path, capsys)
 
 
 KILLED = """
-import sys
+import signal, sys
 from pathlib import Path
 from records.steps import Step, run_all
 python, kept = sys.executable, Path({!r})
 first = Step('first', 'f', 1, (python, '-c', "open({!r}, 'a').write('x')"))
+for number, handler in {{signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}}.items():
+    signal.signal(number, handler)  # behind nohup, or in the background, they are ignored
 code = "import os, time; print('pid', os.getpid(), flush=True); time.sleep(600)"
 endless = Step('endless', 'e', 1, (python, '-c', code))
 run_all([first, endless], kept, 100)

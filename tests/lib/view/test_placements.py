@@ -147,7 +147,7 @@ def test_losses_by_rate_are_means_with_their_range():
     assert names == ["post-norm", "DeepNorm", "warm-up 0", "warm-up 100"], "six entries, some alike"
     dashes = [line.get_linestyle() for line in figure.legends[0].get_lines()]
     assert dashes[2:] == ["--", "-"]
-    assert any(np.allclose(line.get_ydata(), 3.3) for line in panels[1].lines), "the entropy"
+    assert any(np.allclose(np.asarray(line.get_ydata(), float), 3.3) for line in panels[1].lines), "the entropy"
     assert "post-norm of 6 blocks, warm-up 100, from 3.52 to 3.72" in alt
 
 
