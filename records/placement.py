@@ -23,9 +23,13 @@ from tqdm.auto import tqdm
 
 WIDTH, HEADS, LENGTH, BATCH, LAST = 64, 4, 65, 8, 20
 SWEEP = dict(
-    placement=("pre", "post", "deepnorm"), layers=(6, 18), rate=(3e-4, 1e-3, 3e-3), warmup=(0, 100), seed=(0, 1, 2)
+    placement=("pre", "post", "post-small", "deepnorm"),
+    layers=(6, 18),
+    rate=(3e-4, 1e-3, 3e-3),
+    warmup=(0, 100),
+    seed=(0, 1, 2),
 )
-DEEP = dict(placement=("pre", "post", "deepnorm"), layers=(48,), rate=(1e-3,), warmup=(0,), seed=(0, 1, 2))
+DEEP = dict(placement=SWEEP["placement"], layers=(48,), rate=(1e-3,), warmup=(0,), seed=(0, 1, 2))
 STARTS = dict(rate=(1.5e-3, 2e-3, 3e-3), seed=tuple(range(21)), placement=("post", "deepnorm"))
 SCALES = dict(norm=("layer", "rms", "none"), scale=(0.5, 1.0, 2.0), rate=(1e-3, 3e-3, 1e-2, 3e-2), seed=(0, 1, 2))
 NAMES = ("sweep-placement", "deep-placement", "starts-placement", "scales-placement")

@@ -20,9 +20,9 @@ def small(monkeypatch, tmp_path):
     from records import designs
 
     grid = dict(design=("scaled", "sphere"), layers=(1,), rate=(1e-4, 1e-2), warmup=(5,), seed=(0,))
-    monkeypatch.setattr(designs, "GRIDS", (grid,))
+    monkeypatch.setattr(designs, "CHOSEN_ON", (grid,))
     monkeypatch.setattr(designs, "LAYERS", (1,))
-    monkeypatch.setattr(designs, "SEEDS", (0, 1))
+    monkeypatch.setattr(designs, "SEEDS", (1,))
     monkeypatch.setattr("normgeom.records.FOLDER", tmp_path)
     return designs, tmp_path
 
@@ -39,8 +39,8 @@ def test_each_run_is_recorded_once_and_the_best_rate_has_more_seeds(small):
     table = write(designs, folder)
     assert len(table) == 6, "two rates at one seed, and a second seed at the better one, of two designs"
     more = table[table.seed == 1].set_index("design").rate
-    first = table[table.seed == 0].sort_values("loss").groupby("design").rate.first()
-    assert more.to_dict() == first.to_dict(), "the second seed is not of the best rate"
+    first = table[table.seed == 0].sort_values("held_out").groupby("design").rate.first()
+    assert more.to_dict() == first.to_dict(), "the second seed is not of the rate of the lowest held-out loss"
 
     tokens = byte_tokens("".join(load_corpus("stdlib").texts()))
     torch.manual_seed(0)
@@ -55,6 +55,9 @@ def test_each_run_is_recorded_once_and_the_best_rate_has_more_seeds(small):
         other = float(next_token_loss(model, next(random_windows(tokens, 65, 64, 1000))))
     assert row.held_out == pytest.approx(other, rel=1e-4)
     assert abs(float(model.head.weight.detach().norm(dim=1).mean()) - 1) < 1e-6
+
+    with pytest.raises(ValueError, match=r"design: expected one of 'pre', .*'pre-post', got 'peri'"):
+        designs.run("peri", 1, 1e-3, 0, 0, 1)
 
     kept = folder / "kept"
     lines = kept.read_text().splitlines()

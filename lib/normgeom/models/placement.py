@@ -124,7 +124,7 @@ class Block(nn.Module):
 
     Maps ``(..., length, d)`` to the same shape in the dtype of its weights.  All matrices start Xavier-normal, those of
     queries, keys and values each as a matrix of its own, and all biases at 0.  There is no dropout.  With one seed
-    every placement and norm starts from the same weights, up to ``beta``.
+    every placement and norm starts from the same weights, up to ``beta`` and the rules' ``output``.
 
     Args:
         d: width of the stream.
@@ -133,8 +133,8 @@ class Block(nn.Module):
         norm: a key of ``NORMS``; in the heads, RMSNorm stands for those that are no norm.
         hidden: width of the MLP; 4d if None.
         eps: ε of every norm.
-        alpha: α, by which both sublayers multiply the stream.  A block does not know its depth: that of ``"deepnorm"``
-            is passed by :class:`Stack`.
+        alpha: α, by which both sublayers multiply the stream; 1 if None.  A block does not know its depth, so for
+            ``"deepnorm"`` it has to be given: :class:`Stack` gives it.
         causal: whether a position sees only itself and those before it.
         activation: of the MLP, ``"gelu"`` or ``"relu"``.
         beta: initial gain of the MLP's two matrices, of the values' and of the attention's output.
@@ -142,8 +142,8 @@ class Block(nn.Module):
     Raises:
         TypeError: a size is not an integer, or ``eps``, ``alpha`` or ``beta`` not a number; when called, ``x`` is not
             a floating-point tensor.
-        ValueError: a size below 1, ``heads`` that do not divide ``d``, an unknown name, or a number that is negative
-            or not finite; when called, a wrong shape of ``x``.
+        ValueError: a size below 1, ``heads`` that do not divide ``d``, an unknown name, a number that is negative or
+            not finite, or ``"deepnorm"`` without ``alpha``; when called, a wrong shape of ``x``.
 
     Sources: Xiong et al. (2020) on pre and post; Wang et al. (2022) on DeepNorm.
     """
@@ -156,7 +156,7 @@ class Block(nn.Module):
         norm: str = "layer",
         hidden: int | None = None,
         eps: float = 1e-5,
-        alpha: float = 1.0,
+        alpha: float | None = None,
         causal: bool = True,
         activation: str = "gelu",
         beta: float = 1.0,
@@ -167,23 +167,30 @@ class Block(nn.Module):
         check(Integral, 1, hidden=hidden)
         if d % heads:
             raise ValueError(f"heads: expected a divisor of d = {d}, got {heads}")
-        check(Real, 0, eps=eps, alpha=alpha, beta=beta)
         rule, other = placement if isinstance(placement, tuple) else (choose("placement", placement, PLACEMENTS),) * 2
+        if alpha is None:
+            if rule.deep:
+                raise ValueError("alpha: expected a number, for that of 'deepnorm' depends on the number of blocks")
+            alpha = 1.0
+        check(Real, 0, eps=eps, alpha=alpha, beta=beta)
         choose("norm", norm, NORMS)
         act = choose("activation", activation, ACTIVATIONS)
         mlp = nn.Sequential(nn.Linear(d, hidden), act(), nn.Linear(hidden, d))
         attention = Attention(d, heads, causal, _head_norms(rule, d, heads, norm, eps))
         self.attention = Sublayer(d, attention, rule, norm, eps, alpha * rule.alpha)
         self.mlp = Sublayer(d, mlp, other, norm, eps, alpha * other.alpha)
-        self._initialise(beta)
+        self._initialise(beta, rule.output, other.output)
 
-    def _initialise(self, beta: float) -> None:
+    @torch.no_grad()
+    def _initialise(self, beta: float, *outputs: float) -> None:
         in_proj, *others = (module for module in self.modules() if isinstance(module, nn.Linear))
         q, k, v = in_proj.weight.detach().chunk(3)
         for matrix, gain in ((q, 1.0), (k, 1.0), (v, beta), *((linear.weight, beta) for linear in others)):
             nn.init.xavier_normal_(matrix, gain)
         for linear in (in_proj, *others):
             nn.init.zeros_(linear.bias)
+        for linear, factor in zip((self.attention.branch.out_proj, self.mlp.branch[2]), outputs, strict=True):
+            linear.weight *= factor
 
     def forward(self, x: Stream) -> Stream:
         return self.mlp(self.attention(x))

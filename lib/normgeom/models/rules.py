@@ -22,6 +22,7 @@ class Placement:
         scale: λ, on the output of :math:`N_b`.
         step: where the stream is kept on a sphere, the step size a at first in
             :math:`x\gets N_s(x+a\odot(N_a(f(x))-x))`; norms have no gain then.
+        output: factor on the initial output matrix of the branch, W_O or W₂.
     """
 
     before: bool = False
@@ -32,6 +33,7 @@ class Placement:
     alpha: float = 1.0
     scale: float = 1.0
     step: float | None = None
+    output: float = 1.0
 
 
 Pair = tuple[Placement, Placement]  # of a block's attention and of its MLP
@@ -68,6 +70,11 @@ def _keel(block: int, blocks: int) -> Pair:
     return (_PRE, replace(rule, alpha=1.0)) if block == 1 else (rule, rule)
 
 
+def _small_outputs(rules: Callable[[int, int], Pair]) -> Callable[[int, int], Pair]:
+    """A design whose output matrices start smaller by the root of the number of sublayers, as GPT-2's do."""
+    return lambda block, blocks: tuple(replace(rule, output=(2 * blocks) ** -0.5) for rule in rules(block, blocks))
+
+
 # Name → the rules of a block, by its number from 1 and how many there are.
 DESIGNS: dict[str, Callable[[int, int], Pair]] = {
     "mix": _mix,  # Mix-LN
@@ -76,6 +83,11 @@ DESIGNS: dict[str, Callable[[int, int], Pair]] = {
     "keel": _keel,  # Keel
     "qk": lambda _block, _blocks: (replace(_PRE, heads="qk"), _PRE),  # pre-norm with QK-norm: Qwen 3
     "sphere": lambda _block, _blocks: (SPHERE, replace(SPHERE, heads="")),  # nGPT
+    # Controls: the start without the placement, α without Keel's other norm, that norm without α.
+    "post-small": _small_outputs(lambda _block, _blocks: (_POST, _POST)),
+    "hybrid-small": _small_outputs(_hybrid),  # HybridNorm as its authors start it
+    "post-alpha": lambda _block, blocks: (replace(_POST, alpha=2.0 * blocks),) * 2,
+    "pre-post": lambda _block, _blocks: (replace(_PRE, sum=True),) * 2,
 }
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import itertools
 import math
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -17,7 +15,6 @@ from torch import Tensor, nn
 from normgeom.models.initial import scaled
 from normgeom.models.placement import LanguageModel, Stack
 from normgeom.models.sphere import normalise_weights
-from normgeom.norms.elementwise import DyT
 from normgeom.text.tokens import random_windows
 from normgeom.training.fitting import fit, next_token_loss
 
@@ -131,35 +128,6 @@ def largest_score(model: LanguageModel, ids: Ids) -> float:
         largest = torch.maximum(largest, scores[~scores.isneginf()].abs().max())
         x = block(x)
     return float(largest)
-
-
-@torch.no_grad()
-def squashing(model: LanguageModel, ids: Ids) -> pd.DataFrame:
-    """In which regime each DyT of a model works, and how much a norm in its place would have to even out.
-
-    Returns:
-        one row a DyT, in the order of the run, named a1, m1, … for those before attention and MLP of the blocks, and
-        ``final``: ``α``; ``straight``, the share of entries whose αx is below ½ in size, where tanh is within 8 % of
-        the identity; ``saturated``, of those above 2, where its slope is below 0.071; ``size``, the root mean square
-        of the entries; ``spread``, the standard deviation of the tokens' own over its mean.
-    """
-    names = [f"{kind}{k}" for k in range(1, len(model.stack.blocks) + 1) for kind in "am"]
-    norms = [part.before for part in model.stack.sublayers] + [model.stack.final]
-    rows = {}
-
-    def seen(name: str, module: nn.Module, args: tuple) -> None:
-        x = args[0].flatten(0, -2)
-        u, own = (module.alpha * x).abs(), x.square().mean(-1).sqrt()
-        shares = dict(straight=float((u < 0.5).float().mean()), saturated=float((u > 2).float().mean()))
-        size = dict(size=float(x.square().mean().sqrt()), spread=float(own.std() / own.mean()))
-        rows[name] = {"α": float(module.alpha)} | shares | size
-
-    with contextlib.ExitStack() as hooks:
-        for name, module in zip([*names, "final"], norms, strict=True):
-            if type(module) is DyT:
-                hooks.callback(module.register_forward_pre_hook(partial(seen, name)).remove)
-        model(ids)
-    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 @torch.no_grad()

@@ -33,6 +33,10 @@ TITLES = {
     "dyt": "DyT",
     "derf": "Derf",
     "none": "no norms",
+    "post-small": "post-norm, small outputs",
+    "hybrid-small": "HybridNorm, small outputs",
+    "post-alpha": "post-norm, α = L",
+    "pre-post": "norms before and on sums",
 }
 _LOOKS = {
     "pre": dict(color="#D55E00", marker="s"),

@@ -27,10 +27,12 @@ WORDS = {
     "sandwich": "sandwich",
     "branch-out": "branch-out",
     "deepnorm": "DeepNorm",
+    "post-small": "post-norm, small outputs",
 }
 LOOKS = {
     "pre-norm": dict(color="#D55E00", marker="s"),
     "post-norm": dict(color="#0072B2", marker="o"),
+    "post-norm, small outputs": dict(color="#56B4E9", marker="*"),
     "sandwich": dict(color="#009E73", marker="v"),
     "branch-out": dict(color="#CC79A7", marker="D"),
     "DeepNorm": dict(color="#E69F00", marker="^"),

@@ -122,6 +122,15 @@ def ngpt(blocks, x, step=lambda h, target, a: h + a * (target - h)):
     return math.sqrt(D) * h
 
 
+def sums(blocks, x, alpha=1.0, before=False):
+    """N(αx + f(x)), or N(αx + f(N(x))): post-norm with a factor, and with Keel's other norm."""
+    for block in blocks:
+        for part, branch in ((block.attention, attention), (block.mlp, mlp)):
+            read = norm(part.before)(x) if before else x
+            x = norm(part.sum)(alpha * x + branch(part.branch, read))
+    return x
+
+
 # The design, its source's formula, and the same with one thing wrong.
 TRUTHS = {
     "mix": (mixed, lambda blocks, x: mixed(blocks, x, lambda number, many: number > many - many // 4)),
@@ -130,6 +139,10 @@ TRUTHS = {
     "keel": (keel, lambda blocks, x: keel(blocks, x, late=False)),
     "qk": (qk, lambda blocks, x: qk(blocks, x, one_gain=False)),
     "sphere": (ngpt, lambda blocks, x: ngpt(blocks, x, lambda h, target, a: h + a * target)),
+    "post-small": (sums, lambda blocks, x: sums(blocks, x, alpha=1.1)),
+    "hybrid-small": (hybrid, lambda blocks, x: hybrid(blocks, x, v=False)),
+    "post-alpha": (lambda blocks, x: sums(blocks, x, 2 * len(blocks)), lambda blocks, x: sums(blocks, x, len(blocks))),
+    "pre-post": (lambda blocks, x: sums(blocks, x, before=True), sums),
 }
 
 
@@ -184,9 +197,20 @@ def test_rules_by_block():
     assert [round(mlp.scale**-2) for _, mlp in rules_of("scaled", 5)] == [1, 2, 3, 4, 5]
     assert {pair[0].alpha for pair in rules_of("keel", 6)[1:]} == {12.0}, "α counts sublayers"
     assert all(pair == (PLACEMENTS["pre"],) * 2 for pair in rules_of("pre", 3))
-    with pytest.raises(ValueError, match=r"placement: expected one of 'pre'.*'sphere', got 'peri'"):
+    with pytest.raises(ValueError, match=r"placement: expected one of 'pre'.*'pre-post', got 'peri'"):
         rules_of("peri", 4)
     assert Placement() == Placement(alpha=1.0, scale=1.0), "no norm and no factor unless it is said"
+
+
+@pytest.mark.parametrize(("name", "usual"), [("post-small", "post"), ("hybrid-small", "hybrid")])
+def test_a_small_start_is_of_the_output_matrices_alone(name, usual):
+    starts = []
+    for placement in (name, usual):
+        torch.manual_seed(3)
+        starts.append(dict(Stack(D, HEADS, 8, placement).named_parameters()))
+    for key, weight in starts[0].items():
+        output = key.endswith(("out_proj.weight", "branch.2.weight"))
+        assert torch.allclose(weight, starts[1][key] / (4 if output else 1), rtol=1e-6), key  # 1/√(2 · 8)
 
 
 @pytest.mark.parametrize("name", DESIGNS)

@@ -136,7 +136,7 @@ def test_shares_are_of_whole_ones_and_make_the_output(causal):
 @EACH
 def test_norms_do_what_their_placement_says(placement):
     """Without gains: what has mean square 1 is the stream itself, or what a branch adds, or neither."""
-    block = Block(64, 4, placement, eps=0.0).double()
+    block = Block(64, 4, placement, eps=0.0, alpha=1.0).double()
     x = 3 * draw(2, LENGTH, 64)
     stream = block.attention(x)
     squares = {"stream": stream.square().mean(-1), "branch": (stream - x).square().mean(-1)}
@@ -392,6 +392,8 @@ BAD = {
     "ε is a text": (dict(eps="1e-5"), TypeError, "eps: expected a number, got str"),
 }
 BAD_BLOCK = {
+    "α of DeepNorm unknown": (dict(placement="deepnorm"), ValueError, "alpha: expected a number, for"),
+    "a start that needs the depth": (dict(placement="post-small"), ValueError, "placement: expected one of 'pre'"),
     "α is NaN": (dict(alpha=math.nan), ValueError, "alpha: expected a finite number"),
     "β is nothing": (dict(beta=None), TypeError, "beta: expected a number"),
 }

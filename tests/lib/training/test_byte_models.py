@@ -15,7 +15,6 @@ from normgeom.training.byte_models import (
     block_table,
     first_over_last,
     loss_without_norms,
-    squashing,
     train_bytes,
     varying_share,
 )
@@ -71,28 +70,6 @@ def test_on_the_sphere_weights_stay_there():
     batches = random_windows(TEXT, 65, 4, 5)
     own = fit(normalise_weights(other), [next(batches) for _ in range(3)], 1e-2, 0, normalise_weights)
     assert losses == pytest.approx(own, rel=1e-4)
-
-
-def test_regimes_of_functions():
-    torch.manual_seed(0)
-    model = LanguageModel(11, 9, Stack(8, 2, 2, "pre", "dyt"), scale=0.5).double()
-    model.stack.blocks[1].mlp.before.alpha.data.fill_(3.0)
-    ids = windows()
-    found = squashing(model, ids)
-    assert list(found.index) == ["a1", "m1", "a2", "m2", "final"]
-    with torch.no_grad():
-        streams = model.stack.streams(model.embed(ids))
-    for name, x, alpha in (("a1", streams[0], 0.5), ("m2", streams[3], 3.0)):
-        u, own = (alpha * x).abs(), x.square().mean(-1).sqrt()
-        row = [
-            alpha,
-            (u < 0.5).double().mean(),
-            (u > 2).double().mean(),
-            x.square().mean().sqrt(),
-            own.std() / own.mean(),
-        ]
-        assert found.loc[name].tolist() == pytest.approx([float(v) for v in row], rel=1e-5), name
-    assert squashing(small("pre"), ids).empty, "a LayerNorm was taken for a function"
 
 
 def test_no_updates_is_the_model_as_it_starts():

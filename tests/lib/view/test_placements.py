@@ -36,7 +36,7 @@ def grown(scale=1.0):
 
 
 def test_every_placement_has_a_word_and_a_look_of_its_own():
-    assert list(WORDS) == list(PLACEMENTS)
+    assert list(WORDS) == [*PLACEMENTS, "post-small"]
     assert set(WORDS.values()) <= set(LOOKS)
     for what in ("color", "marker"):
         assert len({look[what] for look in LOOKS.values()}) == len(LOOKS), f"two of one {what}"
