@@ -47,10 +47,13 @@ class Module:
         return [name for name in self.definitions if not name.startswith("_")]
 
     def imported(self, name: str) -> str | None:
-        """The module from which ``name`` is imported, wherever in the file that is written."""
+        """The module that ``name`` comes from, by an import anywhere in the file or by the table ``_HOMES``."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
                 return node.module
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOMES":
+                homes = ast.literal_eval(node.value)
+                return next((f"{self.name}.{home}" for home in homes if name in homes[home]), None)
         return None
 
 
@@ -144,6 +147,8 @@ class Library:
             yield Object(full, module, module.definitions[name])
         elif source in self.modules and source != module.name:
             yield from self._named(self.modules[source], name, full)
+        elif module.name.endswith(f".{name}"):  # the module itself
+            yield from self._exported(module, full)
         elif inner in self.modules:
             yield from self._exported(self.modules[inner], full)
         else:

@@ -44,6 +44,14 @@ def test_names_are_found_through_packages_modules_and_a_lazy_import(objects):
     }, "of draw, the definition is meant and not the module of the same name; of secular, what has no underscore"
 
 
+def test_names_are_found_through_a_table_of_their_modules(copy, objects):
+    homes = '_HOMES = {"norms": ("Box", "center"), "secular": ("secular",), "view.draw": ("draw",)}'
+    names = '__all__ = ["Box", "center", "draw", "secular"]'
+    (copy / "lib/toy/__init__.py").write_text(f"{homes}\n{names}\n", "utf-8")
+    found = {o.name: o.module.name for o in Library(Book(copy)).public}
+    assert found == {name: o.module.name for name, o in objects.items()}
+
+
 def test_signatures_have_defaults_as_written_and_no_types(objects):
     assert objects["ng.center"].signature == "(x, *, times=1, tol=1e-12)"
     assert objects["ng.Box"].signature == "(size, lid='none')", "a class without __init__ is made from its fields"
