@@ -86,10 +86,10 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
 
     Returns:
         a list of :class:`NormSite`; empty where the model runs no norm.  Each module stands once, with the shape of
-        its first call.  What else was seen of norms, such as those over a batch or over groups of channels, gated ones
-        (Mamba2's, Qwen3-Next's), and those that the example does not run, is named by a warning, with the reason, and
-        by ``normgeom.models.sites.other_norms``.  What no module's input and output show is not seen: a norm in plain
-        arithmetic that is written out within a larger module, or whose gain is zero everywhere.
+        its first call.  A warning names, with the reason, what else was seen of norms: those over a batch or over
+        groups of channels, gated ones (Mamba2's, Qwen3-Next's), and those that the example does not run.  A norm in
+        plain arithmetic that is written out within a larger module, or whose gain is zero everywhere, is not seen,
+        since no module's input and output show it.
 
     Raises:
         TypeError: ``model`` is no module; no example was given and none can be made for this model.
@@ -98,11 +98,6 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
     if others:
         warnings.warn(f"seen and not measured: {in_words(others)}", stacklevel=2)
     return sites
-
-
-def other_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> list[OtherNorm]:
-    """What :func:`find_norms` sees of norms and does not give, arguments and errors as there."""
-    return seen_norms(model, example_inputs)[1]
 
 
 def in_words(others: Sequence[OtherNorm]) -> str:
@@ -117,7 +112,7 @@ def in_words(others: Sequence[OtherNorm]) -> str:
 
 
 def seen_norms(model: nn.Module, example_inputs: Tensor | Mapping | None) -> tuple[list[NormSite], list[OtherNorm]]:
-    """What :func:`find_norms` and ``normgeom.models.sites.other_norms`` give, of one run."""
+    """What :func:`find_norms` gives, and what it sees of norms and does not give, of one run."""
     _check_module(model)
     inputs = _example(model) if example_inputs is None else example_inputs
     batch, tokens = _sizes(inputs)

@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 from norm_checks import close, draw
-from normgeom.models.sites import OtherNorm, other_norms
+from normgeom.models.sites import OtherNorm, seen_norms
 from tiny_models import Apply, randomise_norms, tiny, token_ids
 from torch import nn
 
@@ -290,7 +290,7 @@ SEEN = {
 
 @pytest.mark.parametrize(("model", "example", "expected"), SEEN.values(), ids=SEEN)
 def test_what_is_seen_and_not_measured(model, example, expected):
-    others = other_norms(model, example)
+    others = seen_norms(model, example)[1]
     assert all(isinstance(other, OtherNorm) for other in others)
     got = [f"{other.kind} {other.reason}" for other in others]
     assert len(got) == len(expected) and all(a.startswith(b) for a, b in zip(got, expected, strict=True)), got
@@ -317,7 +317,7 @@ def test_what_is_no_norm_of_any_kind(model):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert ng.find_norms(model, IMAGES) == []
-    assert other_norms(model, IMAGES) == []
+    assert seen_norms(model, IMAGES)[1] == []
     with pytest.raises(
         ValueError, match=r"^model: this Sequential runs no LayerNorm or RMSNorm in a module of its own"
     ):
@@ -327,7 +327,7 @@ def test_what_is_no_norm_of_any_kind(model):
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore:.*leaf Tensor:UserWarning")
 def test_a_scripted_model():
     model = torch.jit.script(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)))
-    ((name, kind, reason),) = other_norms(model, ROWS)
+    ((name, kind, reason),) = seen_norms(model, ROWS)[1]
     assert (name, kind, reason) == ("1", "LayerNorm", "in TorchScript, whose modules take no hooks")
 
 

@@ -39,7 +39,7 @@ def test_an_rms_norm_model_folds(family, changes):
     before = logits(model)
     ng.fold_norms(model)
     assert apart(logits(model), before) <= BOUND
-    for _, norm in layout_of(model).norms_of(model):
+    for _, norm, _ in layout_of(model).readers_of(model):
         assert (norm.weight == 1 - norm.offset).all()
 
 
@@ -96,7 +96,7 @@ def test_the_stream_has_no_mean_after_centring(family, changes):
         with_mean = {name: ng.angle(x, torch.ones(x.shape[-1]).double()) for name, x in seen.items()}
         ng.center_writers(model)
         logits(model)
-    for name, _ in layout_of(model).norms_of(model):
+    for name, _, _ in layout_of(model).readers_of(model):
         assert (with_mean[name] - 90).abs().max() > 10, "there was no mean to take out"
         assert (ng.angle(seen[name], torch.ones(seen[name].shape[-1]).double()) - 90).abs().max() < 1e-9
 
@@ -104,7 +104,7 @@ def test_the_stream_has_no_mean_after_centring(family, changes):
 @pytest.mark.parametrize(("family", "changes"), CONVERTIBLE, ids=name_of)
 def test_folded_norms_do_nothing(family, changes):
     model = ng.fold_norms(uneven(family, **changes))
-    for name, norm in layout_of(model).norms_of(model):
+    for name, norm, _ in layout_of(model).readers_of(model):
         assert isinstance(norm, nn.LayerNorm), name
         assert norm.weight is None or (norm.weight == 1).all()
         assert norm.bias is None or (norm.bias == 0).all()
@@ -245,7 +245,7 @@ def test_biases_are_made_where_there_were_none():
 
 def test_biases_are_not_made_for_nothing():
     model = uneven("gpt_neo")
-    for _, norm in layout_of(model).norms_of(model):
+    for _, norm, _ in layout_of(model).readers_of(model):
         nn.init.zeros_(norm.bias)
     names = set(dict(model.named_parameters()))
     ng.fold_norms(model)
@@ -309,12 +309,12 @@ def test_a_change_can_be_read():
 
 def test_a_gain_that_is_the_same_everywhere_is_folded_too():
     model = uneven("gpt2")
-    for _, norm in layout_of(model).norms_of(model):
+    for _, norm, _ in layout_of(model).readers_of(model):
         nn.init.constant_(norm.weight, 2.0)
         nn.init.constant_(norm.bias, -0.5)
     before = logits(model)
     ng.fold_norms(model)
-    assert all((norm.weight == 1).all() and (norm.bias == 0).all() for _, norm in layout_of(model).norms_of(model))
+    assert all((norm.weight == 1).all() and (norm.bias == 0).all() for _, norm, _ in layout_of(model).readers_of(model))
     assert apart(logits(model), before) <= BOUND
 
 
