@@ -20,7 +20,7 @@ from normgeom.models.calls import evaluating, forward
 from normgeom.surgery.converted import check_free, save_converted
 from normgeom.surgery.double import double_throughout
 from normgeom.surgery.plain import as_plain
-from normgeom.surgery.surgery import to_rms_norm
+from normgeom.surgery.surgery import refusal, to_rms_norm
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import TokenBatches
 
@@ -92,7 +92,8 @@ def convert_model(
         commit, encoder, window = read_config(model, revision, length, tokenizer)
         read = load_corpus(corpus)
         network = load_with_head(model, revision=commit, dtype=dtype)
-        to_rms_norm(network, dry_run=True)
+        if reason := refusal(network):
+            raise ValueError(reason)
         if length is None:
             window = min(window, tokens)
         batches = list(TokenBatches(read, encoder, tokens, window, 1))
