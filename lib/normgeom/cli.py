@@ -54,7 +54,7 @@ _OUT = click.option(
     "--out", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Folder of the result."
 )
 _LENGTH = click.option(
-    "--length", type=click.IntRange(min=1), help="Tokens of a window.  [default: 512 or the model's most]"
+    "--length", type=click.IntRange(min=1), help="Tokens of a window.  [default: the model's positions, up to 512]"
 )
 _TOKENIZER = click.option("--tokenizer", help="Name on the hub, folder, or bytes.  [default: the model's]")
 _REVISION = click.option("--revision", help="Branch, tag or commit of a model on the hub.")

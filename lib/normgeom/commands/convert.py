@@ -68,7 +68,7 @@ def convert_model(
         out: a folder that does not exist or is empty, or a link to one that is.  It takes weights, configuration and
             tokenizer, all or nothing.
         bound: of the largest difference between two logits in float64.
-        tokens, length, corpus: what is read; windows of at most 512 tokens by default.
+        tokens, length, corpus: what is read; ``length`` as in :func:`normgeom.commands.survey.survey_model`.
         dtype: one of ``normgeom.commands.survey.DTYPES``; ``"auto"`` is that of the saved weights.
         revision: a branch, tag or commit of a model on the hub.
         tokenizer: as in :func:`normgeom.text.tokens.load_encoder`; by default the model's.

@@ -578,7 +578,7 @@ def test_a_model_that_cannot_be_converted(run, tmp_path, monkeypatch, family, me
     monkeypatch.setattr(convert, "agreement", lambda *_: pytest.fail("work before the refusal"))
     uneven(family, dtype=torch.float32, vocab_size=256).save_pretrained(tmp_path / "model")
     with pytest.raises(ValueError, match=message):
-        run(tmp_path / "out", model=str(tmp_path / "model"))
+        run(tmp_path / "out", model=str(tmp_path / "model"), length=64)
     assert not (tmp_path / "out").exists()
 
 
