@@ -8,14 +8,29 @@ import normgeom as ng
 import pytest
 import torch
 from normgeom.commands.finding import find_commit
-from normgeom.commands.loading import load_config, load_model, load_to_survey, load_with_head, load_with_windows
+from normgeom.commands.loading import (
+    load_config,
+    load_model,
+    load_to_survey,
+    load_with_head,
+    load_with_windows,
+    most_tokens,
+)
 from normgeom.commands.survey import TABLE, survey_model
 from normgeom.surgery.converted import save_converted
 from normgeom.text.corpora import load_corpus
 from normgeom.training.twins import NORMS, save_twin, variants
 from safetensors.torch import load_file, save_file
 from tiny_models import FAMILIES, tiny, token_ids
-from transformers import AutoModel, AutoModelForCausalLM, BertConfig, BertForMaskedLM, GPT2Config
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    BertConfig,
+    BertForMaskedLM,
+    BloomConfig,
+    GPT2Config,
+    XLNetConfig,
+)
 
 OWN = GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=256, n_positions=32, bos_token_id=None, eos_token_id=None)
 
@@ -350,6 +365,15 @@ def test_a_model_with_its_head_and_windows_of_a_text(tmp_path):
     assert torch.equal(ids, expected), "three windows of as many tokens as the model has positions"
     with pytest.warns(UserWarning):
         assert load_with_windows(str(tmp_path / "model"), load_corpus(words), 100, 20)[1].shape == (5, 20)
+
+
+@pytest.mark.parametrize(
+    ("config", "stated"),
+    [(GPT2Config(n_positions=40), 40), (BloomConfig(), None), (XLNetConfig(), None)],
+    ids=["gpt2", "bloom", "xlnet"],
+)
+def test_the_positions_that_a_configuration_states(config, stated):
+    assert most_tokens(config) == stated
 
 
 def test_a_text_shorter_than_a_window(tmp_path):

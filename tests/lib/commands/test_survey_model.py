@@ -467,14 +467,14 @@ def test_a_model_that_does_not_read_one_text(run, tmp_path, family):
         run(tmp_path / "out", model=str(tmp_path / family))
 
 
-def test_a_window_that_the_configuration_calls_otherwise(run, tmp_path):
-    """MPT's max_seq_len; nothing of it is in the names that most models share."""
-    tiny("mpt", vocab_size=256, max_seq_len=48).save_pretrained(tmp_path / "mpt")
-    found = run(tmp_path / "out", model=str(tmp_path / "mpt"), length=None, tokens=96)
-    assert found["asked"]["windows"]["length"] == 48, "512 asked of a model that takes 48?"
-    with pytest.raises(ValueError, match=r"^length: expected at most 48, which the model takes, got 64$"):
-        run(tmp_path / "more", model=str(tmp_path / "mpt"), length=64)
-    assert not (tmp_path / "more").exists()
+@pytest.mark.parametrize("family", ["bloom", "mpt"])
+def test_a_model_whose_configuration_states_no_positions(run, tmp_path, family):
+    tiny(family, vocab_size=256).save_pretrained(tmp_path / family)
+    with pytest.raises(ValueError, match=rf"^length: .*, because the configuration of '.*{family}' states no number"):
+        run(tmp_path / "out", model=str(tmp_path / family), length=None)
+    assert not (tmp_path / "out").exists()
+    found = run(tmp_path / "out", model=str(tmp_path / family), length=16, tokens=96)
+    assert found["asked"]["windows"]["length"] == 16
 
 
 def test_a_corpus_of_less_than_a_window(run, tmp_path):
