@@ -29,7 +29,7 @@ class Passes:
         Returns which tokens of the batch are not padding, where that is known.
         """
         self.check(argument, batch)
-        masks = {**{stream: mask_of(batch, stream) for stream in STREAMS}, "images": None}
+        masks = {stream: mask_of(batch, stream) for stream in STREAMS}
         ids = token_ids(batch)
         if ids is not None and ids.numel() == 0:
             return masks[""]
@@ -38,8 +38,6 @@ class Passes:
 
         def source(site: NormSite) -> str:
             """Whose padding a norm sees."""
-            if site.images:
-                return "images"
             within = [name for name in self._told if name in masks and site.name.startswith(f"{name}.")]
             return within[0] if within else "decoder_" * (two_streams and "decoder" in site.name.split("."))
 

@@ -166,7 +166,7 @@ class Survey:
         """One row a (site, side, direction, positions).
 
         Columns: ``site``, ``side`` ("in" or "out"), ``direction``, ``positions`` ("first", "rest" or "all"; "first"
-        is empty where tokens come flattened; of an image it is the class token, or empty), ``kind``, ``dim``,
+        is empty where tokens come flattened and where the example holds images), ``kind``, ``dim``,
         ``tokens``; ``mean_deg``, ``std_deg`` of the angle; its quantiles ``q05_deg``, ``q50_deg``, ``q95_deg``;
         ``mean_abs_cos``; ``occupancy`` = d·E[cos²] (eq-occupancy).  Of the vectors, whatever the direction:
         ``mean_norm``; ``top_share``, the mean share of the squared length in the largest coordinate; ``drop_error``,

@@ -6,9 +6,9 @@ import normgeom as ng
 import pytest
 import torch
 import transformers
-from norm_checks import close, draw
+from norm_checks import draw
 from normgeom.models.sites import OtherNorm, other_norms
-from tiny_models import Apply, randomise_norms, tiny, token_ids
+from tiny_models import Apply, tiny, token_ids
 from torch import nn
 
 IMAGES = draw(2, 3, 8, 8, dtype=torch.float32)
@@ -22,50 +22,12 @@ class ChannelsFirst(nn.LayerNorm):
         return super().forward(x.movedim(1, -1)).movedim(-1, 1)
 
 
-def drawn(norm):
-    randomise_norms(norm, [norm])
-    return norm
-
-
-@pytest.mark.parametrize("gain", ["drawn", "as made"])
-def test_a_norm_of_channels(gain):
-    norm = drawn(ChannelsFirst(6, eps=1e-3)) if gain == "drawn" else ChannelsFirst(6, eps=1e-3)
-    model = nn.Sequential(nn.Conv2d(3, 6, 1), norm, nn.GELU())
-    (site,) = ng.find_norms(model, IMAGES)
-    assert (site.name, site.kind, site.dim, site.eps) == ("1", "layer", 6, 1e-3), "looked for along the last axis only?"
-    assert (site.axis, site.token_axis, site.images) == (1, None, True), "a row of the image taken for positions?"
-    close(site.weight, norm.weight, 1e-4, "gain", "That of another axis?")
-    close(site.bias, norm.bias, 1e-4, "bias", "That of another axis?")
-    seen = []
-    with ng.watch(model, [site], lambda site, x, y: seen.append((x, y))), torch.no_grad():
-        model(IMAGES)
-    ((x, y),) = seen
-    assert x.shape == (2, 8, 8, 6), "watch hands out vectors: the axis of the channels last"
-    close(ng.layer_norm(x, site.weight, site.bias, site.eps), y, 1e-4, "the norm's output", "Not moved alike?")
-
-
-def test_a_norm_of_channels_of_texts():
-    """(text, channel, token): positions are counted where the vectors' axis has been moved to the end."""
-    model = nn.Sequential(nn.Embedding(64, 8), Apply(lambda x: x.mT), drawn(ChannelsFirst(8)))
-    (site,) = ng.find_norms(model, token_ids(2, 5))
-    assert (site.axis, site.token_axis, site.images) == (1, 1, False)
-
-
-def test_the_mean_of_channels_can_be_dropped():
-    norm = drawn(ChannelsFirst(6))
-    model = nn.Sequential(norm)
-    x = draw(2, 6, 4, 4, dtype=torch.float32)
-    ng.drop_mean_subtraction(model, ng.find_norms(model, x))
-    expected = ng.rms_norm(x.movedim(1, -1), norm.weight, norm.bias, norm.eps).movedim(-1, 1)
-    close(model(x), expected, 1e-5, "without the mean", "Along the last axis?")
-
-
 IMAGE_FAMILIES = {
     "convnext": (
         "ConvNext",
         dict(image_size=16, patch_size=4, num_stages=2, hidden_sizes=[8, 16], depths=[1, 2]),
-        # embedding, three blocks, one between the stages, the last on the mean of the places
-        6,
+        # three blocks and the last on the mean of the places; the two others are over channels
+        4,
     ),
     "resnet, no LayerNorm": ("ResNet", dict(embedding_size=8, hidden_sizes=[8], depths=[1]), 0),
 }
@@ -200,21 +162,18 @@ def clip():
     return transformers.CLIPModel(config).eval()
 
 
-@pytest.mark.parametrize("length", [7, 17], ids=["of another length", "as long as the image has places"])
-def test_images_beside_padded_texts(length):
-    """Images have no padding: 16 places and a class token each, whatever the texts' mask says."""
-    model, ids = clip(), token_ids(2, length)
-    batch = dict(
-        input_ids=ids, attention_mask=torch.ones_like(ids), pixel_values=draw(2, 3, 16, 16, dtype=torch.float32)
-    )
-    batch["attention_mask"][1, 4:] = 0
-    sites = ng.find_norms(model, batch)
-    assert len(sites) == 11 and [s.images for s in sites].count(True) == 6
-    result = ng.Survey(model, ["uniform"], example_inputs=batch).run([batch], progress=False)
-    counted = result.table().query("side == 'in'").pivot(index="site", columns="positions", values="tokens")
-    assert counted.loc["text_model.final_layer_norm"].to_dict() == {"all": length + 4, "first": 2, "rest": length + 2}
-    assert counted.loc["vision_model.pre_layrnorm"].to_dict() == {"all": 34, "first": 2, "rest": 32}
-    assert counted.loc["vision_model.post_layernorm"].to_dict() == {"all": 2, "first": 0, "rest": 2}
+def test_images_beside_texts():
+    """Every row counts, and none is first."""
+    batch = dict(input_ids=token_ids(2, 7), pixel_values=draw(2, 3, 16, 16, dtype=torch.float32))
+    sites = ng.find_norms(clip(), batch)
+    assert len(sites) == 11 and {site.token_axis for site in sites} == {None}
+    survey = ng.Survey(clip(), ["uniform"], example_inputs=batch).run([batch], progress=False)
+    counted = survey.table().query("side == 'in'").pivot(index="site", columns="positions", values="tokens")
+    assert counted.loc["text_model.final_layer_norm"].to_dict() == {"all": 14, "first": 0, "rest": 14}
+    assert counted.loc["vision_model.pre_layrnorm"].to_dict() == {"all": 34, "first": 0, "rest": 34}
+    padded = dict(batch, attention_mask=torch.tensor([[1] * 7, [1] * 4 + [0] * 3]))
+    with pytest.raises(ValueError, match=r"does not show which of its rows are padding"):
+        survey.run([padded], progress=False)
 
 
 def test_padding_of_images_is_refused():
@@ -272,18 +231,19 @@ SEEN = {
     "one group": (
         nn.Sequential(nn.GroupNorm(1, 6)),
         draw(2, 6, 4, 4).float(),
-        ["GroupNorm over axes 1, 2, 3 together"],
+        ["GroupNorm over axes 1, 2, 3 of its input"],
     ),
-    "instance norm": (nn.Sequential(nn.InstanceNorm2d(3)), IMAGES, ["InstanceNorm2d over axes 2, 3 together"]),
-    "several axes": (nn.Sequential(nn.LayerNorm((3, 8, 8))), IMAGES, ["LayerNorm over axes 1, 2, 3 together"]),
+    "instance norm": (nn.Sequential(nn.InstanceNorm2d(3)), IMAGES, ["InstanceNorm2d over axes 2, 3 of its input"]),
+    "several axes": (nn.Sequential(nn.LayerNorm((3, 8, 8))), IMAGES, ["LayerNorm over axes 1, 2, 3 of its input"]),
     "gated": (Gating(), ROWS, ["Gated with a gate or the like as a second input"]),
     "written out": (Within(), ROWS, ["LayerNorm written out within a larger module"]),
     "not run": (NotRun(), ROWS, ["RMSNorm that the example does not run"]),
     "a gain of zeros": (nn.Sequential(silent()), ROWS, ["LayerNorm whose gain is zero everywhere"]),
-    "without a gain along it": (
-        nn.Sequential(Apply(lambda x: x * x.square().mean(1, keepdim=True).rsqrt())),
-        IMAGES,
-        ["Apply over axis 1, along which it has no gain"],
+    "channels": (nn.Sequential(ChannelsFirst(3)), IMAGES, ["ChannelsFirst over axis 1 of its input"]),
+    "channels of texts": (
+        nn.Sequential(nn.Embedding(64, 8), Apply(lambda x: x.mT), ChannelsFirst(8)),
+        token_ids(2, 5),
+        ["ChannelsFirst over axis 1 of its input"],
     ),
 }
 
@@ -345,14 +305,3 @@ def test_what_is_no_module_but_holds_one():
             use(Handle(tiny("gpt2")))
     with pytest.raises(TypeError, match=r"^model: expected a torch\.nn\.Module, got a str$"):
         ng.find_norms("gpt2")
-
-
-def test_a_survey_of_channels_against_stored_images():
-    norm = drawn(ChannelsFirst(6))
-    model = nn.Sequential(nn.Conv2d(3, 6, 1), norm)
-    table = ng.Survey(model, ["uniform"], example_inputs=IMAGES).run([IMAGES], progress=False).table()
-    x = model[0](IMAGES).movedim(1, -1).reshape(-1, 6).detach()
-    expected = ng.angle(x.double(), ng.uniform_vector(6)).mean()
-    row = table.query("side == 'in' and positions == 'rest'").iloc[0]
-    assert row.tokens == 128 and row.mean_deg == pytest.approx(float(expected), abs=1e-9)
-    assert table.query("positions == 'first'").tokens.sum() == 0, "no place of an image is its first"
