@@ -44,12 +44,9 @@ class Calls:
     run: set[nn.Module] = field(default_factory=set)
 
 
-def entries(inputs: Tensor | Mapping) -> dict[str, object]:
-    """What a batch holds, by name; that of a mapping within it too, where it has no such name itself."""
-    if not isinstance(inputs, Mapping):
-        return {"input_ids": inputs}
-    inner = (entries(value) for value in inputs.values() if isinstance(value, Mapping))
-    return {name: value for part in (*inner, inputs) for name, value in part.items() if not isinstance(value, Mapping)}
+def entries(inputs: Tensor | Mapping) -> Mapping[str, object]:
+    """What a batch holds, by name."""
+    return inputs if isinstance(inputs, Mapping) else {"input_ids": inputs}
 
 
 def forward(model: nn.Module, inputs: Tensor | Mapping):
@@ -58,12 +55,12 @@ def forward(model: nn.Module, inputs: Tensor | Mapping):
     device = next(there, torch.device("cpu"))
 
     def moved(value: object) -> object:
-        if isinstance(value, Mapping):
-            return {name: moved(part) for name, part in value.items()}
         return value.to(device) if isinstance(value, Tensor) else value
 
     with torch.no_grad(), by_its_modules():
-        return model(**moved(inputs)) if isinstance(inputs, Mapping) else model(moved(inputs))
+        if isinstance(inputs, Mapping):
+            return model(**{name: moved(value) for name, value in inputs.items()})
+        return model(moved(inputs))
 
 
 @contextmanager
