@@ -244,4 +244,4 @@ def test_gated_norms_are_named(family, runs, gated):
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     sites, others = seen_norms(model, IDS)
     assert (len(sites), len(others)) == (runs, gated)
-    assert {other.reason for other in others} == {"with a gate or the like as a second input"}
+    assert {other.reason for other in others} == {"with a second input"}

@@ -33,13 +33,13 @@ class Calls:
     Attributes:
         maps: modules that mapped a floating-point tensor to one of its shape, innermost first, and that shape; of a
             module with parts, only where it holds no matrices.
-        gates: of those that were given other tensors too, their arguments, tensors without values.
+        gated: those of them that were given other tensors too.
         norms: modules in which torch's own norms were called, and for each what was called and over what.
         run: all modules that ran.
     """
 
     maps: dict[nn.Module, torch.Size] = field(default_factory=dict)
-    gates: dict[nn.Module, tuple[list, dict]] = field(default_factory=dict)
+    gated: set[nn.Module] = field(default_factory=set)
     norms: dict[nn.Module, tuple[str, str | None]] = field(default_factory=dict)
     run: set[nn.Module] = field(default_factory=set)
 
@@ -108,8 +108,7 @@ def calls(model: nn.Module, inputs: Tensor | Mapping) -> Calls:
             return
         seen.maps.setdefault(module, x.shape)
         if any(isinstance(other, Tensor) for other in others):  # a gate or a condition: no function of x alone
-            shapes = [value.to("meta") if isinstance(value, Tensor) else value for value in (*args, *kwargs.values())]
-            seen.gates.setdefault(module, (shapes[: len(args)], dict(zip(kwargs, shapes[len(args) :], strict=True))))
+            seen.gated.add(module)
 
     class Norms(TorchFunctionMode):
         def __torch_function__(self, function, types, args=(), kwargs=None):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from normgeom.models.calls import Calls, calls, entries
+from normgeom.models.calls import calls, entries
 from normgeom.models.probes import plain_copy, probe, shared_axes
 
 _BATCH, _TOKENS = 2, 11  # of the default example: sizes that no model uses for heads or groups
@@ -76,10 +75,10 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
 
     Returns:
         a list of :class:`NormSite`; empty where the model runs no norm.  Each module stands once, with the shape of
-        its first call.  What else was seen of norms, such as those over a batch or over the channels of an image, gated
-        ones (Mamba2's, Qwen3-Next's), and those that the example does not run, is named by a warning, with the reason,
-        and by ``normgeom.models.sites.other_norms``.  What no module's input and output show is not seen: a norm in
-        plain arithmetic that is written out within a larger module, or whose gain is zero everywhere.
+        its first call.  One warning counts the norms that were seen and are not in the list: those over a batch or
+        over the channels of an image, those with a second input, such as a gate (Mamba2's, Qwen3-Next's), those inside
+        a larger module, those whose gain is zero or not finite, and those that the example does not run or that run in
+        TorchScript.  A norm in plain arithmetic inside a larger module is not seen.
 
     Raises:
         TypeError: ``model`` is no module; no example was given and none can be made for this model.
@@ -88,11 +87,6 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
     if others:
         warnings.warn(f"seen and not measured: {in_words(others)}", stacklevel=2)
     return sites
-
-
-def other_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> list[OtherNorm]:
-    """What :func:`find_norms` sees of norms and does not give, arguments and errors as there."""
-    return seen_norms(model, example_inputs)[1]
 
 
 def in_words(others: Sequence[OtherNorm]) -> str:
@@ -107,7 +101,7 @@ def in_words(others: Sequence[OtherNorm]) -> str:
 
 
 def seen_norms(model: nn.Module, example_inputs: Tensor | Mapping | None) -> tuple[list[NormSite], list[OtherNorm]]:
-    """What :func:`find_norms` and ``normgeom.models.sites.other_norms`` give, of one run."""
+    """What :func:`find_norms` gives, and the norms that its warning counts."""
     _check_module(model)
     inputs = _example(model) if example_inputs is None else example_inputs
     batch, tokens = _sizes(inputs)
@@ -118,14 +112,19 @@ def seen_norms(model: nn.Module, example_inputs: Tensor | Mapping | None) -> tup
     for module, shape in seen.maps.items():
         if any(part in sites or part in others for part in module.modules()):
             continue
+        if module in seen.gated:  # no function of one input, so its name alone says whether it is a norm
+            if "norm" in type(module).__name__.lower():
+                others[module] = type(module).__name__, "with a second input"
+            continue
         with warnings.catch_warnings(action="ignore"):  # of what a module is asked, the user has not asked it
-            found = _judge(module, shape, _token_axis(shape, batch, tokens), seen.gates.get(module))
+            found = _judge(module, shape, _token_axis(shape, batch, tokens))
         if isinstance(found, dict):
             sites[module] = NormSite(names[module], module, **found)
         elif found is not None:
             others[module] = found
     known = {part for module in (*sites, *others) for part in module.modules()}
-    others |= _called(seen, known) | _not_run(model, seen.run | known)
+    hidden = {m: (kind, over or "that its module's output does not show") for m, (kind, over) in seen.norms.items()}
+    others |= {m: of for m, of in hidden.items() if m not in known} | _not_run(model, seen.run | known)
     return list(sites.values()), [OtherNorm(names[m], *of) for m, of in others.items()]
 
 
@@ -137,68 +136,23 @@ def _check_module(model: nn.Module) -> None:
     raise TypeError(f"model: expected a torch.nn.Module, got a {type(model).__name__}{way_out}")
 
 
-def _judge(module: nn.Module, shape: torch.Size, token_axis: int | None, gate: tuple | None) -> dict | tuple | None:
+def _judge(module: nn.Module, shape: torch.Size, token_axis: int | None) -> dict | tuple | None:
     """The fields of a site, or kind and reason of a norm that cannot be one, or None for no norm."""
     try:
         copied = plain_copy(module)
     except Exception:
         return None  # what cannot be copied is more than a norm
-    called = type(module).__name__
     last = len(shape) - 1
-    if gate is not None:
-        return (called, "with a gate or the like as a second input") if last in _gated(copied, shape, gate) else None
-
     if found := probe(copied, shape, (last,), (token_axis,), module):
         return dict(found._asdict(), dim=shape[last], token_axis=token_axis)
     axes = shared_axes(copied.forward, shape)
     if axes in ((), (last,)) or not probe(copied, shape, axes, range(last), module):
         return None
-    return called, f"over {'axis' if len(axes) == 1 else 'axes'} {', '.join(map(str, axes))} of its input"
-
-
-def _gated(copied: nn.Module, shape: torch.Size, gate: tuple[list, dict]) -> tuple[int, ...]:
-    """Along which axes a module loses the scale of its first argument when the others are fixed."""
-    args, kwargs = gate
-    generator = torch.Generator().manual_seed(0)
-
-    def drawn(value: object) -> object:
-        if not isinstance(value, Tensor):
-            return value
-        if not value.is_floating_point():
-            return torch.zeros(value.shape, dtype=value.dtype)
-        return torch.randn(value.shape, generator=generator, dtype=torch.float32)
-
-    args, kwargs = [drawn(value) for value in args], {name: drawn(value) for name, value in kwargs.items()}
-    if args:
-        return shared_axes(lambda x: copied.forward(x, *args[1:], **kwargs), shape)
-    first = next(iter(kwargs))
-    return shared_axes(lambda x: copied.forward(**{**kwargs, first: x}), shape)
-
-
-def _called(seen: Calls, known: set[nn.Module]) -> dict[nn.Module, tuple[str, str]]:
-    """Norms of torch that were called in no module that is known as one."""
-    found = {}
-    for module, (kind, over) in seen.norms.items():
-        if module in known:
-            continue
-        found[module] = kind, over or _unseen(getattr(module, "weight", None), getattr(module, "eps", None))
-    return found
-
-
-def _unseen(weight: object, eps: object) -> str:
-    """Why a module that calls a norm of torch does not act as one."""
-    if isinstance(weight, Tensor) and not weight.is_meta:
-        if not weight.any():
-            return "whose gain is zero everywhere"
-        if not weight.isfinite().all():
-            return "whose gain has NaN or Inf"
-    if isinstance(eps, float) and not math.isfinite(eps):
-        return "whose ε is NaN or Inf"
-    return "written out within a larger module"
+    return type(module).__name__, "not over the last axis alone"
 
 
 def _not_run(model: nn.Module, known: set[nn.Module]) -> dict[nn.Module, tuple[str, str]]:
-    """Norms that the example did not run: by their parameters, which are vectors of one length."""
+    """Norms that no hook saw run: by their parameters, which are vectors of one length."""
     found = {}
     for module in model.modules():
         shapes = {p.shape for p in module.parameters(recurse=False)}
@@ -209,9 +163,7 @@ def _not_run(model: nn.Module, known: set[nn.Module]) -> dict[nn.Module, tuple[s
         except Exception:
             norm = None
         if norm is not None:
-            scripted = isinstance(module, torch.jit.ScriptModule)
-            reason = "in TorchScript, whose modules take no hooks" if scripted else "that the example does not run"
-            found[module] = _KINDS[norm.kind], reason
+            found[module] = _KINDS[norm.kind], "that was not seen to run"
     return found
 
 
