@@ -19,10 +19,10 @@ class Uncentered(nn.Module):
     def __init__(self, site: NormSite):
         super().__init__()
         self.weight, self.bias = (acting(site, name) for name in ("weight", "bias"))
-        self.eps, self.axis = site.eps, site.axis
+        self.eps = site.eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x.movedim(self.axis, -1), self.weight, self.bias, self.eps).movedim(-1, self.axis)
+        return rms_norm(x, self.weight, self.bias, self.eps)
 
 
 def drop_mean_subtraction(model: nn.Module, sites: Iterable[str | NormSite] | None = None) -> nn.Module:

@@ -30,14 +30,14 @@ class FrozenNorm(nn.Module):
         super().__init__()
         self.weight, self.bias = (acting(site, name) for name in ("weight", "bias"))
         self.register_buffer("scale", torch.tensor(scale, dtype=torch.float64, device=self.weight.device))
-        self.centered, self.axis = site.kind == "layer", site.axis
+        self.centered = site.kind == "layer"
 
     def forward(self, x: Tensor) -> Tensor:
         """As the norm, whose shapes and dtypes it takes."""
-        wide = widen(x.movedim(self.axis, -1))
+        wide = widen(x)
         wide = center(wide) if self.centered else wide
         y = wide / self.scale.to(wide.dtype) * self.weight.to(wide.dtype) + self.bias.to(wide.dtype)
-        return y.movedim(-1, self.axis).to(x.dtype)
+        return y.to(x.dtype)
 
 
 def freeze_norms(
