@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import sys
 import warnings
@@ -112,8 +111,7 @@ def _load(name_or_path: str, revision: str | None) -> Encoder | None:
             tokenizer = AutoTokenizer.from_pretrained(name_or_path, revision=revision, trust_remote_code=False)
         vocabulary = tokenizer.get_vocab()
     except Exception as error:  # a damaged file fails in tokenizers, in JSON or in transformers, each its way
-        why = _damaged_file(Path(name_or_path)) or _in_a_line(error)
-        raise _unreadable(name_or_path, why) from error
+        raise _unreadable(name_or_path, " ".join(str(error).split())) from error
     if not set(vocabulary) - set(tokenizer.all_special_tokens):
         return None
 
@@ -124,27 +122,6 @@ def _load(name_or_path: str, revision: str | None) -> Encoder | None:
     end = tokenizer.eos_token
     at_end = None if end is None else (end, tokenizer.eos_token_id)
     return Encoder(encode, type(tokenizer).__name__, at_end, max(vocabulary.values()) + 1, tokenizer.save_pretrained)
-
-
-def _damaged_file(folder: Path) -> str | None:
-    """The first file of a tokenizer in JSON that holds no object, or cannot be read."""
-    for path in sorted(folder.glob("*token*.json")):
-        try:
-            found = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            return f"{path.name} cannot be read: {error}"
-        if not isinstance(found, dict):
-            return f"{path.name} holds a {type(found).__name__}, not an object"
-    return None
-
-
-def _in_a_line(error: Exception) -> str:
-    said = " ".join(str(error).split())
-    if "trust_remote_code" in said:
-        return "it brings code of its own, which is not run"
-    if "sentencepiece" in said and "tiktoken" in said:  # which it advises to install where files are missing
-        return "its vocabulary is missing, or of a kind that needs sentencepiece or tiktoken installed"
-    return said
 
 
 @contextmanager

@@ -89,20 +89,6 @@ def test_a_tokenizer_that_is_there_and_cannot_be_read_is_an_error(tokenizer_fold
             take(tokenizer_folder)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "why"),
-    [
-        ("tokenizer_config.json", "[]", r"tokenizer_config\.json holds a list, not an object"),
-        ("tokenizer_config.json", "", r"tokenizer_config\.json cannot be read"),
-        ("tokenizer.json", "{", r"tokenizer\.json cannot be read"),
-    ],
-)
-def test_the_file_of_a_tokenizer_that_is_damaged_is_named(tokenizer_folder, name, text, why):
-    (Path(tokenizer_folder) / name).write_text(text)
-    with pytest.raises(OSError, match=rf"^tokenizer: that of .* cannot be loaded \({why}"):
-        load_tokenizer(tokenizer_folder)
-
-
 def test_a_tokenizer_s_own_code_is_not_run(tokenizer_folder, tmp_path):
     folder = Path(tokenizer_folder)
     path = folder / "tokenizer_config.json"
