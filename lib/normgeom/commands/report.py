@@ -26,7 +26,7 @@ try:
     from traitlets.config import Config
 
     from normgeom.commands.finding import find_commit
-    from normgeom.jobs.folders import held
+    from normgeom.jobs.folders import held, whole, writing
 
     # Of MathJax's bundles, the one with every extension and all glyphs inside: the others fetch what a formula needs.
     BUNDLE = "sphinx-mathjax-offline/static/mathjax/tex-svg-full.js"
@@ -142,20 +142,13 @@ def _read(value: object) -> object:
 
 @contextmanager
 def _appearing(out: Path) -> Iterator[Path]:
-    """A file beside ``out`` that takes its place when the block ends well; that one can be there is tried first."""
+    """A file that replaces ``out`` when the block ends well; taking the lock first shows that it can be written."""
     if out.suffix != ".html" or out.is_dir():
         raise ValueError(f"out: expected the name of a file that ends in .html, got {str(out)!r}")
-    part = out.with_name(f".{out.name}.part")
-    try:
-        part.touch()
-    except OSError as error:
-        raise type(error)(f"out: nothing can be written to {str(out.parent)!r}: {error.strerror}") from error
-    with held(out, out.with_name(f".{out.name}.lock")):
-        try:
-            yield part
-            os.replace(part, out)
-        finally:
-            part.unlink(missing_ok=True)
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"out: there is no folder {str(out.parent)!r}")
+    with held(out, out.with_name(f".{out.name}.lock")), writing(out), whole(out) as part:
+        yield part
 
 
 class _ThisPython(AsyncKernelManager):
