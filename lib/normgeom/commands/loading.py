@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
 
-from normgeom.commands.finding import check_readable, reading
+from normgeom.commands.finding import reading
 from normgeom.jobs.paths import is_file
 from normgeom.models.pretrained import load_pretrained, not_finite
 from normgeom.surgery import converted
@@ -122,7 +122,6 @@ def load_with_head(name_or_path: str, dtype: str = "auto", **options) -> nn.Modu
     own = _load_own(name_or_path, dtype)
     if own is not None:
         return own
-    check_readable(name_or_path, "generation_config.json")
     with reading(name_or_path):
         model, amiss = load_pretrained(AutoModelForCausalLM, name_or_path, dtype=dtype, **options)
     _check_whole(name_or_path, amiss)

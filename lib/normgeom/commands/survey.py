@@ -101,7 +101,7 @@ def survey_model(
                 allow_missing=allow_missing,
                 versions=versions(),
             )
-            with writing(out, _RESULTS):
+            with writing(out):
                 if (out / TABLE).is_dir():
                     raise IsADirectoryError(errno.EISDIR, "a folder is in the way", TABLE)
                 if first:

@@ -352,7 +352,7 @@ def test_a_folder_that_holds_something_is_left_alone(run, tmp_path, monkeypatch)
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ValueError, match=r"^out: expected a new or empty folder, .* holds something; name another"):
         run(tmp_path / "out")
-    with pytest.raises(NotADirectoryError, match=r"^out: expected a folder or a new name, .*file is a file; name anot"):
+    with pytest.raises(NotADirectoryError, match=r"^out: expected a folder or a new name, .*file is no folder"):
         run(tmp_path / "file")
     assert contents(tmp_path) == {"out/mine.txt": b"mine", "file": b"mine"}
 
@@ -388,7 +388,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_any_work(run, tmp_path, 
         AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("work before the refusal")
     )
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(NotADirectoryError, match=r"^out: expected a folder or a new name, .*file is a file; name anot"):
+    with pytest.raises(NotADirectoryError, match=r"^out: expected a folder or a new name, .*file is no folder"):
         run(tmp_path / "file" / "deep" / "out")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(PermissionError, match=r"^out: .* cannot be made or written to: .* may not be changed"):
