@@ -176,7 +176,7 @@ def emptying(kind, value, last=False):
     """The conversion of a model whose norms have lost their gain or bias, or whose final norm has."""
 
     def convert(model):
-        norms = [norm for _, norm in layout_of(model).norms_of(model)]
+        norms = [norm for _, norm, _ in layout_of(model).readers_of(model)]
         for norm in norms[-1:] if last else norms:
             nn.init.constant_(getattr(norm, kind), value)
         ng.to_rms_norm(model)
