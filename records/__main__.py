@@ -4,7 +4,6 @@ import click
 
 from records import (
     angles,
-    check,
     claims,
     designs,
     dropping,
@@ -28,7 +27,6 @@ from records import (
 
 COMMANDS = (
     angles,
-    check,
     claims,
     designs,
     dropping,

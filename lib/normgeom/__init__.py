@@ -5,70 +5,15 @@ without what surveys, surgery and pictures need.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:  # for editors and type checkers, which cannot follow __getattr__
-    from normgeom import exercises
-    from normgeom.checks import Interval, check_parameters, verify
-    from normgeom.geometry import secular
-    from normgeom.geometry.ellipsoid import Ellipsoid
-    from normgeom.geometry.jacobian import NormJacobian
-    from normgeom.geometry.uniform import angle, project_out, uniform_vector
-    from normgeom.models.sites import NormSite, find_norms
-    from normgeom.models.watch import watch
-    from normgeom.norms.elementwise import Derf, DyT, derf, dyt
-    from normgeom.norms.functions import LayerNorm, RMSNorm, layer_norm, layer_norm_steps, rms_norm
-    from normgeom.norms.heads import HeadNorm, head_norm
-    from normgeom.records import recorded
-    from normgeom.surgery.ablation import drop_mean_subtraction
-    from normgeom.surgery.converted import load_converted
-    from normgeom.surgery.freezing import freeze_norms
-    from normgeom.surgery.surgery import center_writers, fold_norms, to_rms_norm
-    from normgeom.survey.survey import Survey
-    from normgeom.training.twins import twins
-    from normgeom.view.explore import explore
-
-__all__ = [
-    "Derf",
-    "DyT",
-    "Ellipsoid",
-    "HeadNorm",
-    "Interval",
-    "LayerNorm",
-    "NormJacobian",
-    "NormSite",
-    "RMSNorm",
-    "Survey",
-    "angle",
-    "center_writers",
-    "check_parameters",
-    "derf",
-    "drop_mean_subtraction",
-    "dyt",
-    "exercises",
-    "explore",
-    "find_norms",
-    "fold_norms",
-    "freeze_norms",
-    "head_norm",
-    "layer_norm",
-    "layer_norm_steps",
-    "load_converted",
-    "project_out",
-    "recorded",
-    "rms_norm",
-    "secular",
-    "to_rms_norm",
-    "twins",
-    "uniform_vector",
-    "verify",
-    "watch",
-]
-
+# The modules of the public names; exercises and secular are modules themselves.
 _HOMES = {
     "checks": ("Interval", "check_parameters", "verify"),
+    "exercises": ("exercises",),
     "geometry.ellipsoid": ("Ellipsoid",),
     "geometry.jacobian": ("NormJacobian",),
+    "geometry.secular": ("secular",),
     "geometry.uniform": ("angle", "project_out", "uniform_vector"),
     "models.sites": ("NormSite", "find_norms"),
     "models.watch": ("watch",),
@@ -85,17 +30,14 @@ _HOMES = {
     "view.explore": ("explore",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = {"exercises": "exercises", "secular": "geometry.secular"}
+__all__ = sorted(_HOME)
 
 
-def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        value = import_module(f"normgeom.{_MODULES[name]}")
-    elif name in _HOME:
-        value = getattr(import_module(f"normgeom.{_HOME[name]}"), name)
-    else:
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
+    module = import_module(f"normgeom.{_HOME[name]}")
+    value = globals()[name] = getattr(module, name, module)
     return value
 
 

@@ -54,7 +54,7 @@ _OUT = click.option(
     "--out", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Folder of the result."
 )
 _LENGTH = click.option(
-    "--length", type=click.IntRange(min=1), help="Tokens of a window.  [default: 512 or the model's most]"
+    "--length", type=click.IntRange(min=1), help="Tokens of a window.  [default: the model's positions, up to 512]"
 )
 _TOKENIZER = click.option("--tokenizer", help="Name on the hub, folder, or bytes.  [default: the model's]")
 _REVISION = click.option("--revision", help="Branch, tag or commit of a model on the hub.")
@@ -190,8 +190,7 @@ def train(out: str, **options: object) -> None:
 def convert(**options: object) -> None:
     """Write MODEL, which has LayerNorm, as an RMSNorm model that computes the same, to the new folder OUT.
 
-    MODEL is a name on the hub or a folder that save_pretrained wrote.  normgeom.load_converted loads OUT;
-    AutoModelForCausalLM does where an architecture of transformers fits exactly (OLMo becomes Llama).
+    MODEL is a name on the hub or a folder that save_pretrained wrote.  normgeom.load_converted loads OUT.
     A small model takes seconds; memory must hold the model twice, once in float64, and once more in float64 where
     it must be run to see who reads its norms (all but the architectures of normgeom.models.layouts).
     """

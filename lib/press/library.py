@@ -1,12 +1,14 @@
-"""The library's public names and docstrings, read from its source: nothing is imported, nothing runs."""
+"""The library's public names and docstrings, read from its source; a module runs only where it makes its functions."""
 
 from __future__ import annotations
 
 import ast
 import copy
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 
 import click
 from sphinx.pycode.ast import unparse
@@ -40,14 +42,18 @@ class Module:
         """The names in ``__all__``, or every function and class without an underscore."""
         for node in self.tree.body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-                return ast.literal_eval(node.value)
+                written = isinstance(node.value, ast.List)
+                return ast.literal_eval(node.value) if written else import_module(self.name).__all__
         return [name for name in self.definitions if not name.startswith("_")]
 
     def imported(self, name: str) -> str | None:
-        """The module from which ``name`` is imported, wherever in the file that is written."""
+        """The module that ``name`` comes from, by an import anywhere in the file or by the table ``_HOMES``."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
                 return node.module
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOMES":
+                homes = ast.literal_eval(node.value)
+                return next((f"{self.name}.{home}" for home in homes if name in homes[home]), None)
         return None
 
 
@@ -141,10 +147,20 @@ class Library:
             yield Object(full, module, module.definitions[name])
         elif source in self.modules and source != module.name:
             yield from self._named(self.modules[source], name, full)
+        elif module.name.endswith(f".{name}"):  # the module itself
+            yield from self._exported(module, full)
         elif inner in self.modules:
             yield from self._exported(self.modules[inner], full)
         else:
-            raise click.ClickException(f"{module.file}: {name} is no function, class or module of the library")
+            yield Object(full, module, _made(module, name))
+
+
+def _made(module: Module, name: str) -> ast.FunctionDef:
+    """The head and the docstring of a function that the module makes when it is imported."""
+    made = getattr(import_module(module.name), name, None)
+    if not inspect.isfunction(made):
+        raise click.ClickException(f"{module.file}: {name} is no function, class or module of the library")
+    return ast.parse(f"def {name}{inspect.signature(made)}:\n    {made.__doc__!r}").body[0]
 
 
 def _constructor(node: ast.ClassDef) -> ast.arguments:

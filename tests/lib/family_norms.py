@@ -18,8 +18,7 @@ class Norm(NamedTuple):
     bias: bool  # whether a parameter ``bias`` is added
     gain: str = "w"  # how the gain that acts is made of the parameter ``weight``
     dim: int = 32
-    axis: int | None = 1  # that of the positions
-    channels: int = -1  # that of the vectors
+    axis: int | None = 1  # that of the positions; images have none
 
     def gain_of(self, module: nn.Module) -> Tensor:
         return torch.ones(self.dim) if self.gain == "1" else {"w": 0, "1 + w": 1}[self.gain] + module.weight.detach()
@@ -282,9 +281,9 @@ EXPECTED = {
     ),
     # (token, batch, 32)
     "xlnet": stack(partial(layer12, axis=0), "layer", "rel_attn.layer_norm", "ff.layer_norm"),
-    "vit": stack(layer12, "layers", "layernorm_before", "layernorm_after", after=["layernorm"]),
-    "dinov2": stack(layer6, "encoder.layer", "norm1", "norm2", after=["layernorm"]),
-    # four patches of width 16 become one of 32 between the stages; no class token
+    "vit": stack(partial(layer12, axis=None), "layers", "layernorm_before", "layernorm_after", after=["layernorm"]),
+    "dinov2": stack(place6, "encoder.layer", "norm1", "norm2", after=["layernorm"]),
+    # four patches of width 16 become one of 32 between the stages
     "swin": [
         place("embeddings.norm", dim=16),
         place("encoder.layers.0.blocks.0.layernorm_before", dim=16),
@@ -294,25 +293,16 @@ EXPECTED = {
         place("encoder.layers.1.blocks.0.layernorm_after"),
         place("layernorm"),
     ],
-    # channels first after the embedding and between the stages; a response norm keeps the scale of its input
+    # those after the embedding and between the stages are over channels; a response norm keeps its input's scale
     "convnextv2": [
-        place6("embeddings.layernorm", dim=8, channels=1),
         place6("encoder.stages.0.layers.0.layernorm", dim=8),
-        place6("encoder.stages.1.downsampling_layer.0", dim=8, channels=1),
         place6("encoder.stages.1.layers.0.layernorm", dim=16),
         layer12("layernorm", dim=16, axis=None),
     ],
     "clip_text": stack(layer, "encoder.layers", "layer_norm1", "layer_norm2", after=["final_layer_norm"]),
-    # the last sees one vector an image
     "clip_vision": stack(
-        layer,
-        "encoder.layers",
-        "layer_norm1",
-        "layer_norm2",
-        before=["pre_layrnorm"],
-        after=[layer("post_layernorm", axis=None)],
+        place, "encoder.layers", "layer_norm1", "layer_norm2", before=["pre_layrnorm"], after=["post_layernorm"]
     ),
-    # no class token
     "siglip_vision": stack(
         place6, "encoder.layers", "layer_norm1", "layer_norm2", after=["post_layernorm", "head.layernorm"]
     ),

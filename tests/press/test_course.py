@@ -9,15 +9,12 @@ from press.course import course, lectures, shown_of_nothing
 from press.exercises import code_without_grader, exercises, grader_without_exercise
 from press.slides import Place, deck, element, moved
 
-LIBRARY = '''
-__all__ = ["angle", "mistakes"]
-
-def angle(mine, device=None):
-    """Judge."""
+LIBRARY = """
+GRADERS = {"angle": None}
 
 def mistakes(grader):
     return {"a | slip": "Mend it."}
-'''
+"""
 CHAPTER = """# A chapter
 
 ## Exercises

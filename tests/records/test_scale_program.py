@@ -14,7 +14,6 @@ import pytest
 import torch
 from click import ClickException
 from click.testing import CliRunner
-from normgeom.claims import check_record
 from normgeom.survey.costs import SEVEN
 from normgeom.training.costs import operations
 from normgeom.training.twins import SIZES
@@ -31,7 +30,7 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from records import check, needs, scale
+from records import needs, scale
 from records.needs import Absent, Need, Speed, in_time, need_of
 from records.scale import Rerun
 
@@ -223,16 +222,6 @@ def test_one_that_fails_is_told_and_the_others_run(home, monkeypatch):
     )
 
 
-def test_records_are_checked_before_they_are_contributed(at_root, tmp_path):
-    good, bad = ROOT / "figures/data/training-loss.csv", tmp_path / "angles-mine.csv"
-    bad.write_text("site,side\nln_f,in\n")
-    bad.with_suffix(".json").write_text("{}")
-    done = CliRunner().invoke(check.main, [str(good), str(bad)])
-    assert done.exit_code == 1 and "training-loss.csv: good" in done.output
-    assert "angles-mine.json: versions: expected that of torch among them" in done.output
-    assert CliRunner().invoke(check.main, [str(good)]).exit_code == 0
-
-
 @pytest.mark.slow
 def test_five_families_killed_and_resumed(home):
     """The book's own files, with small models under the names that they ask for."""
@@ -260,7 +249,6 @@ def test_five_families_killed_and_resumed(home):
     written = sorted(path.stem for path in (home / "out").glob("angles-*.csv"))
     assert written == sorted(f"angles-{name}" for name in names[:-1])
     for name in written:
-        check_record(home / "out" / f"{name}.csv")
         kind = "rms" if "llama" in name else "layer"
         assert set(pd.read_csv(home / "out" / f"{name}.csv").kind) == {kind}
         about = json.loads((home / "out" / f"{name}.json").read_text())

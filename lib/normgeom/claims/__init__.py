@@ -4,30 +4,13 @@ import os
 
 import pandas as pd
 
-from normgeom.claims.evidence import Pair, check_record, models, pairs
-from normgeom.claims.judging import FAILS, HOLDS, UNTOLD, Claim, Judgement
+from normgeom.claims.evidence import models, pairs
+from normgeom.claims.judging import FAILS, HOLDS, UNTOLD, Judgement
 from normgeom.claims.overview import ends, observations, overview
 from normgeom.claims.stated import CLAIMS
 from normgeom.records import FOLDER
 
-__all__ = [
-    "CLAIMS",
-    "FAILS",
-    "HOLDS",
-    "UNTOLD",
-    "Claim",
-    "Judgement",
-    "Pair",
-    "check_record",
-    "ends",
-    "judged",
-    "models",
-    "observations",
-    "overview",
-    "pairs",
-]
-
-COLUMNS = ("claim", "evidence", *Judgement._fields)
+__all__ = ["CLAIMS", "FAILS", "HOLDS", "UNTOLD", "ends", "judged", "models", "observations", "overview", "pairs"]
 
 
 def judged(folder: str | os.PathLike = FOLDER) -> pd.DataFrame:
@@ -35,10 +18,11 @@ def judged(folder: str | os.PathLike = FOLDER) -> pd.DataFrame:
 
     Returns:
         one row a claim and a record, in the order of :data:`CLAIMS`: ``claim``, its label; ``evidence``, the model's
-        name or the pair's size; ``verdict``, ``number``, ``null``, ``spread``, ``sentence`` as in :class:`Judgement`.
+        name or the pair's size; ``verdict`` and ``sentence`` as in :class:`normgeom.claims.judging.Judgement`.
 
     Raises:
-        ValueError: a record is malformed (:func:`check_record`).
+        FileNotFoundError: a table is there without its provenance, or a model's angles without its nulls.
+        ValueError: a table lacks a column.
     """
     evidence = {"model": models(folder), "pair": pairs(folder)}
     rows = [
@@ -47,4 +31,4 @@ def judged(folder: str | os.PathLike = FOLDER) -> pd.DataFrame:
         for name, tables in evidence[claim.needs].items()
         if (found := claim.asked(tables)) is not None
     ]
-    return pd.DataFrame(rows, columns=COLUMNS)
+    return pd.DataFrame(rows, columns=["claim", "evidence", *Judgement._fields])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from normgeom.claims.evidence import Pair, only
+from normgeom.claims.evidence import only
 from normgeom.claims.judging import (
     FAILS,
     HOLDS,
@@ -17,7 +17,6 @@ from normgeom.claims.judging import (
     of_draws,
     seeds,
     through,
-    untold,
 )
 
 FEWEST_CHECKPOINTS, EARLY = 3, 0.1
@@ -30,7 +29,7 @@ def _uniform(angles: pd.DataFrame | None) -> pd.DataFrame | None:
     return None if angles is None else only(angles, {"direction": "uniform"})
 
 
-def little_at_checkpoints(pair: Pair) -> Judgement:
+def little_at_checkpoints(angles: pd.DataFrame | None) -> Judgement:
     """Do hidden vectors have no more along 1 than along a random direction, early and late, at any norm?
 
     Each seed is judged by :func:`normgeom.claims.judging.by_excess` over all norms and all checkpoints after the first
@@ -38,35 +37,30 @@ def little_at_checkpoints(pair: Pair) -> Judgement:
     one of them within the first tenth of the training.
 
     Args:
-        pair: with ``angles`` of one norm at one side.
-
-    Returns:
-        as ``number`` the median over seeds of the largest occupancy of 1 over the null's 95 % quantile; the null is 1,
-        ``spread`` goes over seeds.
+        angles: of one norm at one side, as in :class:`normgeom.claims.evidence.Pair`.
     """
-    uniform = _uniform(pair.angles)
+    uniform = _uniform(angles)
     if why := lacking(uniform, ["occupancy", "median", "high"]):
-        return untold(why)
+        return Judgement(UNTOLD, why)
     uniform = uniform[uniform.step > 0]
     steps = np.unique(uniform.step)
     if len(steps) < FEWEST_CHECKPOINTS:
-        return untold(f"{len(steps)} checkpoints are too few; {FEWEST_CHECKPOINTS} would do.")
+        return Judgement(UNTOLD, f"{len(steps)} checkpoints are too few; {FEWEST_CHECKPOINTS} would do.")
     if steps[0] > EARLY * steps[-1]:
-        return untold(f"The first checkpoint, at {steps[0]} of {steps[-1]} updates, is not early.")
+        return Judgement(UNTOLD, f"The first checkpoint, at {steps[0]} of {steps[-1]} updates, is not early.")
     times = uniform.occupancy / uniform.high
-    largest = times.groupby(uniform.seed).max()
-    verdict = of_draws([by_excess(rows) for _, rows in uniform.groupby("seed")])
+    verdicts = [by_excess(rows) for _, rows in uniform.groupby("seed")]
     at = uniform.loc[times.idxmax()]
     sentence = (
         f"At {(times <= 1).sum()} of {len(times)} places ({len(steps)} checkpoints, {uniform.site.nunique()} norms, "
-        f"{seeds(len(largest))}) the vector 1 holds no more than 95 % of random directions do; at most "
+        f"{seeds(len(verdicts))}) the vector 1 holds no more than 95 % of random directions do; at most "
         f"{times.max():.3g} times that quantile, at {at.site} after {at.step} updates. "
         f"Mean angles to 1 are off 90° by at most {(uniform.mean_deg - 90).abs().max():.2g}°."
     )
-    return Judgement(verdict, largest.median(), 1.0, (largest.min(), largest.max()), sentence)
+    return Judgement(of_draws(verdicts), sentence)
 
 
-def no_growth(pair: Pair) -> Judgement:
+def no_growth(angles: pd.DataFrame | None) -> Judgement:
     """Does training not make the stream grow along 1 more than along a random direction?
 
     It is judged at the input of the last norm, by the occupancy of 1 over the median of the null: the squared component
@@ -77,19 +71,15 @@ def no_growth(pair: Pair) -> Judgement:
     is then one draw.
 
     Args:
-        pair: with ``angles`` of one norm at one side.
-
-    Returns:
-        as ``number`` the median over seeds at the end; the null is the median over seeds of the null's 95 % quantile
-        in the same units; ``spread`` goes over seeds.
+        angles: of one norm at one side, as in :class:`normgeom.claims.evidence.Pair`.
     """
-    uniform = _uniform(pair.angles)
+    uniform = _uniform(angles)
     if why := lacking(uniform, ["occupancy", "median", "high", "rank"]):
-        return untold(why)
+        return Judgement(UNTOLD, why)
     uniform = uniform[uniform.site == uniform.site.iloc[-1]]
     first, last = (_at(uniform, step) for step in (uniform.step.min(), uniform.step.max()))
     if uniform.step.nunique() < 2 or not first.index.equals(last.index):
-        return untold("There is not a first and a last checkpoint of each seed.")
+        return Judgement(UNTOLD, "There is not a first and a last checkpoint of each seed.")
     start, end = (rows.occupancy / rows["median"] for rows in (first, last))
     within, beyond = last.occupancy <= last.high, last.occupancy / last.high > limits(last)
     verdict = of_draws(np.select([within, beyond & (end > start)], [HOLDS, FAILS], UNTOLD))
@@ -99,7 +89,7 @@ def no_growth(pair: Pair) -> Judgement:
         f"median direction's (median of {seeds(len(end))}; at the end {through(end.min(), end.max(), '.2g')}); "
         f"its rank is {through(ranks.min(), ranks.max())} of {most:.0f} there."
     )
-    return Judgement(verdict, end.median(), (last.high / last["median"]).median(), (end.min(), end.max()), sentence)
+    return Judgement(verdict, sentence)
 
 
 def _at(rows: pd.DataFrame, step: int) -> pd.DataFrame:
@@ -111,7 +101,7 @@ def of_main_part(loss: pd.DataFrame) -> pd.DataFrame:
     return loss[loss.part == "main"] if "main" in set(loss.get("part", ())) else loss
 
 
-def comparable_losses(pair: Pair) -> Judgement:
+def comparable_losses(loss: pd.DataFrame | None) -> Judgement:
     """Do networks with RMSNorm end at the loss of those with LayerNorm?
 
     Comparable is within 1 % of the loss: a choice; the book's twins without any norm are 6 % away.  The loss of
@@ -120,25 +110,22 @@ def comparable_losses(pair: Pair) -> Judgement:
     spread to judge by: then it cannot be told.
 
     Args:
-        pair: with ``loss``; where it has a column ``part``, the part ``"main"`` is taken.
-
-    Returns:
-        as ``number`` the mean difference over the mean loss with LayerNorm; the null is 0, ``spread`` goes over pairs.
+        loss: final losses; where there is a column ``part``, the part ``"main"`` is taken.
     """
-    if why := lacking(pair.loss, ["loss"]):
-        return untold(why)
-    rows = of_main_part(pair.loss)
+    if why := lacking(loss, ["loss"]):
+        return Judgement(UNTOLD, why)
+    rows = of_main_part(loss)
     rows = rows[rows.norm.isin(["layer", "rms"])]
     same = [*rows.columns.drop(["norm", "loss"])]
     losses = rows.pivot(index=same, columns="norm", values="loss").reindex(columns=["layer", "rms"]).dropna()
     if losses.empty:
-        return untold("No LayerNorm and RMSNorm network make a pair.")
+        return Judgement(UNTOLD, "No LayerNorm and RMSNorm network make a pair.")
     apart = (losses.rms - losses.layer) / losses.layer.mean()
-    mean, count, spread = apart.mean(), len(apart), (apart.min(), apart.max())
+    mean, count = apart.mean(), len(apart)
     found = f"RMSNorm's final loss less LayerNorm's is {mean:+.2%} of {losses.layer.mean():.3f} nats"
     if count == 1:
-        return Judgement(UNTOLD, mean, 0.0, spread, f"{found}, in one pair; how much seeds scatter is not known.")
+        return Judgement(UNTOLD, f"{found}, in one pair; how much seeds scatter is not known.")
     reach = _STUDENT[min(count - 2, len(_STUDENT) - 1)] * apart.sem()
     verdict = HOLDS if abs(mean) + reach < COMPARABLE else FAILS if abs(mean) - reach > COMPARABLE else UNTOLD
-    sentence = f"{found}, ± {reach:.2%} at 95 %; {count} pairs from {spread[0]:+.2%} to {spread[1]:+.2%}."
-    return Judgement(verdict, mean, 0.0, spread, sentence)
+    sentence = f"{found}, ± {reach:.2%} at 95 %; {count} pairs from {apart.min():+.2%} to {apart.max():+.2%}."
+    return Judgement(verdict, sentence)

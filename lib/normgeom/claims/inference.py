@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from normgeom.claims.judging import FAILS, HOLDS, UNTOLD, Judgement, by_excess, lacking, untold
+from normgeom.claims.judging import FAILS, HOLDS, UNTOLD, Judgement, by_excess, lacking
 
-# Of a random direction a tenth of the norms are outside of the middle nine tenths.
-OUTSIDE_BY_CHANCE, FEW, MANY = 0.1, 0.2, 0.5
+FEW, MANY = 0.2, 0.5  # of the norms
 
 _OPPOSITE = {HOLDS: FAILS, FAILS: HOLDS, UNTOLD: UNTOLD}
 
@@ -20,20 +19,16 @@ def little_along_one(rows: pd.DataFrame) -> Judgement:
 
     Args:
         rows: of one model at one side of its norms, as :func:`normgeom.claims.models` gives them.
-
-    Returns:
-        as ``number`` the largest over norms of the occupancy of 1 over the 95 % quantile of random directions; the
-        null is 1, ``spread`` goes over norms.
     """
     uniform = rows[rows.direction == "uniform"]
     if why := lacking(uniform, ["occupancy", "median", "high"]):
-        return untold(why)
+        return Judgement(UNTOLD, why)
     times = uniform.occupancy / uniform.high
     sentence = (
         f"At {(times <= 1).sum()} of {len(times)} norms the vector 1 holds no more than 95 % of random directions do; "
         f"at most {times.max():.3g} times that quantile, at {uniform.site[times.idxmax()]}. {_mean_angles(rows)}"
     )
-    return Judgement(by_excess(uniform), times.max(), 1.0, (times.min(), times.max()), sentence)
+    return Judgement(by_excess(uniform), sentence)
 
 
 def _mean_angles(rows: pd.DataFrame) -> str:
@@ -43,7 +38,7 @@ def _mean_angles(rows: pd.DataFrame) -> str:
 
 
 def much_along_one(rows: pd.DataFrame) -> Judgement:
-    """Is this model an exception to :func:`little_along_one`?  Its numbers, and the opposite of its verdict."""
+    """Is this model an exception to :func:`little_along_one`?  Its sentence, and the opposite of its verdict."""
     found = little_along_one(rows)
     return found._replace(verdict=_OPPOSITE[found.verdict])
 
@@ -58,14 +53,10 @@ def ordinary(rows: pd.DataFrame) -> Judgement:
 
     Args:
         rows: as of :func:`little_along_one`.
-
-    Returns:
-        as ``number`` the share of norms outside, beside 0.1; ``spread`` is, over norms, the smallest and the largest
-        occupancy of 1 over the median of random directions.
     """
     uniform = rows[rows.direction == "uniform"]
     if why := lacking(uniform, ["occupancy", "low", "median", "high"]):
-        return untold(why)
+        return Judgement(UNTOLD, why)
     below, above = uniform.occupancy < uniform.low, uniform.occupancy > uniform.high
     share = (below | above).mean()
     times = uniform.occupancy / uniform["median"]
@@ -74,4 +65,4 @@ def ordinary(rows: pd.DataFrame) -> Judgement:
         f"At {below.sum()} of {len(uniform)} norms the vector 1 holds less than the middle nine tenths of random "
         f"directions, at {above.sum()} more; from {times.min():.2g} to {times.max():.2g} times their median."
     )
-    return Judgement(verdict, share, OUTSIDE_BY_CHANCE, (times.min(), times.max()), sentence)
+    return Judgement(verdict, sentence)

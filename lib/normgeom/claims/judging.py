@@ -1,16 +1,12 @@
-"""What a claim is, and how a table of occupancies decides one."""
+"""How a table of occupancies decides a claim."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import nan
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-
-from normgeom.claims.evidence import Pair, only
 
 HOLDS, FAILS, UNTOLD = "holds", "fails", "cannot be told"
 
@@ -21,65 +17,17 @@ TWICE, FAR = 2, 5
 
 
 class Judgement(NamedTuple):
-    """What tables say of a claim.
-
-    ``verdict`` is :data:`HOLDS`, :data:`FAILS` or :data:`UNTOLD`; ``number`` decides it beside ``null``, what chance or
-    exact geometry gives; ``spread`` is the smallest and the largest number over norms or seeds; ``sentence`` is for
-    readers.
-    """
+    """What a table says of a claim: :data:`HOLDS`, :data:`FAILS` or :data:`UNTOLD`, and a sentence that says why."""
 
     verdict: str
-    number: float
-    null: float
-    spread: tuple[float, float]
     sentence: str
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A claim of a source.
-
-    Attributes:
-        label: its name here.
-        words: the claim in a sentence of ours.
-        source: where it stands.
-        needs: ``"model"``, a table of :func:`normgeom.claims.models`, or ``"pair"``, one of
-            :func:`normgeom.claims.pairs`.
-        judge: what is asked of the rows that the claim speaks of.
-        of: the values that columns have in these rows.
-        without: values that they do not have.
-    """
-
-    label: str
-    words: str
-    source: str
-    needs: str
-    judge: Callable[[pd.DataFrame | Pair], Judgement]
-    of: Mapping[str, str] = field(default_factory=dict)
-    without: Mapping[str, str] = field(default_factory=dict)
-
-    def asked(self, evidence: pd.DataFrame | Pair) -> Judgement | None:
-        """What the evidence says of the claim; None where the claim does not speak of it."""
-        if isinstance(evidence, Pair) != (self.needs == "pair"):
-            return None
-        if isinstance(evidence, Pair):
-            return self.judge(evidence.only(self.of))
-        rows = only(evidence, self.of)
-        for column, value in self.without.items():
-            rows = rows[rows[column] != value]
-        return None if rows.empty else self.judge(rows)
-
-
-def untold(why: str) -> Judgement:
-    """No number decides."""
-    return Judgement(UNTOLD, nan, nan, (nan, nan), why)
 
 
 def lacking(rows: pd.DataFrame | None, columns: Sequence[str]) -> str:
     """Why these rows decide nothing, as a sentence; empty where they may."""
     if rows is None or rows.empty:
         return "There are no such rows."
-    if holes := [name for name in columns if rows[name].isna().any()]:
+    if holes := [name for name in columns if not np.isfinite(rows[name]).all()]:
         return f"Not every row has a number for {', '.join(holes)}."
     if "drawn" in rows and rows.drawn.isna().any():
         return "The record does not say of how many random directions its quantiles are."

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from normgeom.claims.columns import HUB
 from normgeom.claims.during import of_main_part
-from normgeom.claims.evidence import Pair, check_record, only
+from normgeom.claims.evidence import Pair, only, read
 from normgeom.claims.stated import CLAIMS
 from normgeom.records import FOLDER
 
+# The models of the paper's table 1, by the names of their files in reruns/ and of their records.
+MODELS = ("gpt2-xl", "gpt-neo-1.3b", "pythia-1.4b", "gpt-j-6b", "pythia-6.9b", "llama-2-7b", "llama-3-8b")
 PAIRS = ("70M", "160M", "410M", "1B")  # the sizes of the paper's table 2, by the names of their files in reruns/
 
 
@@ -32,7 +33,7 @@ def overview(found: pd.DataFrame, needs: str) -> pd.DataFrame:
     """
     labels = {label: re.sub("-(layer|rms)$", "", label) if needs == "model" else label for label in _asking(needs)}
     rows = found[found.claim.isin(labels)]
-    asked = {"model": HUB, "pair": PAIRS}[needs]
+    asked = {"model": MODELS, "pair": PAIRS}[needs]
     evidence = list(dict.fromkeys([*asked, *rows.evidence]))
     table = rows.assign(claim=rows.claim.map(labels)).pivot(index="evidence", columns="claim", values="verdict")
     table = table.reindex(index=evidence, columns=list(dict.fromkeys(labels.values()))).astype(object)
@@ -78,12 +79,12 @@ def observations(folder: str | os.PathLike = FOLDER) -> pd.DataFrame:
         holds where the number is at most 1.
 
     Raises:
-        ValueError: a record is malformed (:func:`normgeom.claims.check_record`).
+        FileNotFoundError, ValueError: as :func:`normgeom.claims.evidence.read`.
     """
     small, others = {}, {}
     for path in sorted(Path(folder).glob("observed-*.csv")):
         _, chapter, name = path.stem.split("-", 2)
-        judged = check_record(path).table.set_index("claim")
+        judged = read(path, "observed").table.set_index("claim")
         others.setdefault(name, {}).update(judged.deviation / judged.bound)
         tried = pd.read_csv(Path(folder) / f"claims-{chapter}.csv").groupby("claim", sort=False).deviation.max()
         small.update(tried[[claim for claim in tried.index if claim in judged.index]])

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 
 import numpy as np
+import pandas as pd
 
-from normgeom.claims.evidence import Pair
-from normgeom.claims.judging import FAILS, HOLDS, UNTOLD, Judgement, lacking, of_seeds, seeds, through, untold
+from normgeom.claims.judging import FAILS, HOLDS, UNTOLD, Judgement, lacking, of_seeds, seeds, through
 
 NEAR, TOO_FEW = 0.95, 0.9
 AXES = 8  # the record compares the eight longest
@@ -16,7 +15,7 @@ STAYED, EXCHANGED = 7 / 8, 1 / 2
 _MIDDLE = (0.3, 0.7)
 
 
-def at_surface(pair: Pair) -> Judgement:
+def at_surface(forms: pd.DataFrame | None) -> Judgement:
     """Do outputs lie near the surface of the ellipsoid at the end of the training?
 
     Near is within 5 % of the way out.  An output lies at 1/√(1 + ε/σ²) of it (cor-radius), which for ε = 0 is exactly
@@ -25,14 +24,10 @@ def at_surface(pair: Pair) -> Judgement:
     Over seeds :func:`normgeom.claims.judging.of_seeds` decides.
 
     Args:
-        pair: with ``forms`` of one norm.
-
-    Returns:
-        as ``number`` the smallest share over norms and seeds; the null is 1, ``spread`` goes over seeds.
+        forms: of one norm, as in :class:`normgeom.claims.evidence.Pair`.
     """
-    forms = pair.forms
     if why := lacking(forms, ["near"]):
-        return untold(why)
+        return Judgement(UNTOLD, why)
     last = forms[forms.step == forms.step.max()]
     least = last.near.groupby(last.seed).min()
     verdict = of_seeds(np.select([least >= NEAR, least < TOO_FEW], [HOLDS, FAILS], UNTOLD))
@@ -41,10 +36,10 @@ def at_surface(pair: Pair) -> Judgement:
         f"At each of {last.site.nunique()} norms in {seeds(len(least))} at least {at.near:.2%} of the outputs lie "
         f"within 5 % of the surface, at {at.site} fewest; their 5 % quantile is there {at.q05:.4f} of the way out."
     )
-    return Judgement(verdict, at.near, 1.0, (least.min(), least.max()), sentence)
+    return Judgement(verdict, sentence)
 
 
-def axes_stay(pair: Pair) -> Judgement:
+def axes_stay(forms: pd.DataFrame | None) -> Judgement:
     """Are the longest axes, half-way through the training, those of its end?
 
     The overlap of the eight longest axes with those of the end, in the mean over norms.  A seed holds where it is at
@@ -54,23 +49,19 @@ def axes_stay(pair: Pair) -> Judgement:
     step nearest to half is taken, from 30 to 70 %.
 
     Args:
-        pair: with ``forms`` of one norm, and in their provenance's ``model`` the width as "d = 128".
-
-    Returns:
-        as ``number`` the mean over seeds; the null is the mean that noise gives; ``spread`` goes over seeds.
+        forms: of one norm, as in :class:`normgeom.claims.evidence.Pair`.
     """
-    forms = pair.forms
     if why := lacking(forms, ["overlap"]):
-        return untold(why)
-    width = re.search(r"\bd = (\d+)", pair.provenance["forms"]["model"])
-    if not width:
-        return untold("The record's note does not say how wide the network is.")
+        return Judgement(UNTOLD, why)
+    width = forms.width.iloc[0]
+    if np.isnan(width):
+        return Judgement(UNTOLD, "The record's note does not say how wide the network is.")
     steps, end = forms.step.unique(), forms.step.max()
     half = min(steps, key=lambda step: abs(step - end / 2))
     if not _MIDDLE[0] <= half / end <= _MIDDLE[1]:
-        return untold(f"There is no checkpoint near half of the {end} updates.")
+        return Judgement(UNTOLD, f"There is no checkpoint near half of the {end} updates.")
     found = forms[forms.step == half].groupby("seed").overlap.mean()
-    noise = noise_overlap(int(width[1]), forms.site.nunique(), half, end)
+    noise = noise_overlap(int(width), forms.site.nunique(), half, end)
     by_noise = np.quantile(noise, 0.95)
     stays = (found >= STAYED) & (found > by_noise)
     verdict = of_seeds(np.select([stays, found < EXCHANGED], [HOLDS, FAILS], UNTOLD))
@@ -79,7 +70,7 @@ def axes_stay(pair: Pair) -> Judgement:
         f"over norms; {seeds(len(found))}, {through(found.min(), found.max(), '.2f')}); gains moved by noise share "
         f"{noise.mean():.2f}, in one of twenty sets more than {by_noise:.2f}."
     )
-    return Judgement(verdict, found.mean(), float(noise.mean()), (found.min(), found.max()), sentence)
+    return Judgement(verdict, sentence)
 
 
 def noise_overlap(width: int, norms: int, step: int, steps: int, sets: int = 200) -> np.ndarray:

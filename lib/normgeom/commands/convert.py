@@ -19,8 +19,7 @@ from normgeom.jobs.processes import check_choice
 from normgeom.models.calls import evaluating, forward
 from normgeom.surgery.converted import check_free, save_converted
 from normgeom.surgery.double import double_throughout
-from normgeom.surgery.plain import as_plain
-from normgeom.surgery.surgery import to_rms_norm
+from normgeom.surgery.surgery import refusal, to_rms_norm
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import TokenBatches
 
@@ -60,17 +59,16 @@ def convert_model(
     """Convert a pre-norm LayerNorm model to RMSNorm, see that it computes the same, and write it to a folder.
 
     :func:`normgeom.to_rms_norm` is applied twice, on the CPU: in float64, where the logits on the first ``tokens`` of
-    ``corpus`` must be what they were, and in ``dtype``, which is written.  :func:`normgeom.load_converted` loads it.
+    ``corpus`` must be what they were, and in ``dtype``, which is written.  :func:`normgeom.load_converted` loads it;
+    ``AutoModelForCausalLM`` refuses it.
     An architecture without a ``normgeom.models.layouts.layout_of`` takes a third copy of the weights, in float64.
-    Where an architecture of transformers fits exactly (:func:`normgeom.surgery.plain.as_plain`: OLMo becomes Llama),
-    a model of that is written, which ``AutoModelForCausalLM`` loads too; it refuses the others.
 
     Args:
         model: a name on the hub or a folder.
         out: a folder that does not exist or is empty, or a link to one that is.  It takes weights, configuration and
             tokenizer, all or nothing.
         bound: of the largest difference between two logits in float64.
-        tokens, length, corpus: what is read; windows of at most 512 tokens by default.
+        tokens, length, corpus: what is read; ``length`` as in :func:`normgeom.commands.survey.survey_model`.
         dtype: one of ``normgeom.commands.survey.DTYPES``; ``"auto"`` is that of the saved weights.
         revision: a branch, tag or commit of a model on the hub.
         tokenizer: as in :func:`normgeom.text.tokens.load_encoder`; by default the model's.
@@ -92,13 +90,14 @@ def convert_model(
         commit, encoder, window = read_config(model, revision, length, tokenizer)
         read = load_corpus(corpus)
         network = load_with_head(model, revision=commit, dtype=dtype)
-        to_rms_norm(network, dry_run=True)
+        if reason := refusal(network):
+            raise ValueError(reason)
         if length is None:
             window = min(window, tokens)
         batches = list(TokenBatches(read, encoder, tokens, window, 1))
         if not batches:
             raise ValueError(f"corpus: expected {corpus} to hold a window of {window} tokens, it has fewer")
-        found, written = compare(network, batches)
+        found = agreement(network, batches)
         if not 0 < found.largest < math.inf:
             raise ValueError(f"model: expected logits to compare on this text, the largest is {found.largest}")
         if not found.exact <= bound:  # NaN, too
@@ -110,16 +109,11 @@ def convert_model(
             agreement=asdict(found),
             versions=versions(),
         )
-        save_converted(written, out, about, encoder.save)
+        save_converted(network, out, about, encoder.save)
         return found
 
 
 def agreement(network: nn.Module, batches: Sequence[Tensor]) -> Agreement:
-    """What :func:`compare` finds."""
-    return compare(network, batches)[0]
-
-
-def compare(network: nn.Module, batches: Sequence[Tensor]) -> tuple[Agreement, nn.Module]:
     """Convert a model in place, in its dtype, and compare it on the way with what it computes in float64.
 
     Args:
@@ -127,7 +121,7 @@ def compare(network: nn.Module, batches: Sequence[Tensor]) -> tuple[Agreement, n
         batches: token ids ``(batch, length)``.
 
     Returns:
-        the agreement, and what is to be written: the model, or one of a plain architecture.
+        how far its logits are from those in float64, before and after.
 
     Raises:
         ValueError: it cannot be converted, or there is no batch; nothing has been changed then.
@@ -139,12 +133,11 @@ def compare(network: nn.Module, batches: Sequence[Tensor]) -> tuple[Agreement, n
         before = _logits(exact, batches)
         exact = _difference(before, _logits(to_rms_norm(exact), batches))
     unconverted = _difference(before, _logits(network, batches))
-    written = as_plain(to_rms_norm(network)) or network
-    converted = _difference(before, _logits(written, batches))
+    converted = _difference(before, _logits(to_rms_norm(network), batches))
     largest = max(float(logits.abs().max()) for logits in before)
     count = sum(batch.numel() for batch in batches)
     dtype = str(network.dtype).removeprefix("torch.")
-    return Agreement(exact, converted, unconverted, largest, count, dtype), written
+    return Agreement(exact, converted, unconverted, largest, count, dtype)
 
 
 def _logits(model: nn.Module, batches: Iterable[Tensor]) -> list[Tensor]:

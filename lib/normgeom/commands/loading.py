@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
 
-from normgeom.commands.finding import check_readable, reading
+from normgeom.commands.finding import reading
 from normgeom.jobs.paths import is_file
 from normgeom.models.pretrained import load_pretrained, not_finite
-from normgeom.models.window import longest_window
 from normgeom.surgery import converted
 from normgeom.text.corpora import Corpus
 from normgeom.text.tokens import TokenBatches, load_encoder
@@ -39,7 +38,7 @@ def load_to_survey(name_or_path: str, corpus: Corpus, tokens: int) -> tuple[dict
         the model by its name, of a folder the last part, as :func:`load_model` loads it, or both twins by
         :data:`normgeom.training.pairs.NAMES`; and batches ``(≤ 32, length)`` of token ids, read by the model's own
         tokenizer, as :class:`normgeom.text.tokens.TokenBatches` makes them: windows of 128 tokens, shorter where the
-        model takes no more.
+        model has fewer positions.
 
     Raises:
         OSError: the model or its tokenizer cannot be loaded.
@@ -54,7 +53,7 @@ def load_to_survey(name_or_path: str, corpus: Corpus, tokens: int) -> tuple[dict
         places = {folder.name if folder.is_dir() else name_or_path: name_or_path}
     networks = {name: load_model(place) for name, place in places.items()}
     first, place = next(iter(networks.values())), next(iter(places.values()))
-    length = longest_window(first.config, _LENGTH)
+    length = min(_LENGTH, most_tokens(first.config) or _LENGTH)
     encoder = load_encoder(place, first.config.vocab_size)
     batches = list(TokenBatches(corpus, encoder, tokens, length, 32))
     had = sum(batch.numel() for batch in batches)
@@ -71,6 +70,12 @@ def load_config(name_or_path: str, **options) -> PreTrainedConfig:
             return AutoConfig.from_pretrained(name_or_path, trust_remote_code=False, **options)
         settings = about[_OWN[about["model_type"]][1]]
         return CONFIG_MAPPING[settings["model_type"]].from_dict(settings)
+
+
+def most_tokens(config: PreTrainedConfig) -> int | None:
+    """The number of positions that a configuration states, and None if it states none."""
+    stated = getattr(config.get_text_config(), "max_position_embeddings", None) or 0
+    return stated if stated > 0 else None
 
 
 def load_model(
@@ -117,7 +122,6 @@ def load_with_head(name_or_path: str, dtype: str = "auto", **options) -> nn.Modu
     own = _load_own(name_or_path, dtype)
     if own is not None:
         return own
-    check_readable(name_or_path, "generation_config.json")
     with reading(name_or_path):
         model, amiss = load_pretrained(AutoModelForCausalLM, name_or_path, dtype=dtype, **options)
     _check_whole(name_or_path, amiss)
@@ -163,7 +167,7 @@ def load_with_windows(name_or_path: str, corpus: Corpus, tokens: int, length: in
         ValueError: weights are missing; ``tokens`` or the text is shorter than a window.
     """
     model = load_with_head(name_or_path, dtype="float32")
-    length = longest_window(model.config, length)
+    length = min(length, most_tokens(model.config) or length)
     encoder = load_encoder(name_or_path, model.config.vocab_size)
     batches = list(TokenBatches(corpus, encoder, tokens, length, batch_size=1))
     if not batches:

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from html import escape
 from importlib import metadata
 from pathlib import Path
 
@@ -21,12 +20,17 @@ try:
     from jupyter_client.kernelspec import KernelSpec
     from jupyter_client.manager import AsyncKernelManager
     from nbclient.exceptions import DeadKernelError
+    from nbconvert import HTMLExporter
     from nbformat import NotebookNode
     from papermill.exceptions import PapermillExecutionError
+    from traitlets.config import Config
 
     from normgeom.commands.finding import find_commit
-    from normgeom.jobs.folders import held
-    from normgeom.view.page import page
+    from normgeom.jobs.folders import held, whole, writing
+
+    # Of MathJax's bundles, the one with every extension and all glyphs inside: the others fetch what a formula needs.
+    BUNDLE = "sphinx-mathjax-offline/static/mathjax/tex-svg-full.js"
+    MATHJAX = Path(metadata.distribution("sphinx-mathjax-offline").locate_file(BUNDLE))
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f"report: {error.name} is missing: run `pip install '.[report]'` in the folder of the repository",
@@ -39,19 +43,51 @@ KERNEL_OPTIONS = [
     # Progress bars as text: standard error is shown while a cell runs, widgets are not.
     "--IPKernelApp.exec_lines=import tqdm.auto; tqdm.auto.tqdm = tqdm.std.tqdm",
 ]
-HEAD = """<p>Norm report</p>
-<h1>{model}</h1>
-<p>Measured on the corpus {corpus}, {tokens:,} tokens asked for; written {when:%Y-%m-%d %H:%M} UTC.</p>
-<p>This is chapter 7 of <cite>The Geometry of Layer Normalization</cite>, run on this model. Its words are the book's
-and speak of the small models that the chapter trains; what its cells print and draw is of this run, except where they
-show a recorded measurement and say so. The numbers of chapters, statements and figures are the book's.</p>
+UNSEEN = {"setup", "parameters", "injected-parameters"}
+# nbconvert's page, with a heading above the notebook, folded code, no standard error, and alt texts of the pictures.
+# The page carries the MathJax that sets its formulas, without the commands that make links; its policy forbids the
+# browser to load anything.
+TEMPLATE = """{% extends 'lab/index.html.j2' %}
+{% block html_head_js_requirejs %}{% endblock %}
+{% block html_head_js_mermaidjs %}{% endblock %}
+{% block html_head_js_mathjax %}
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
+<style>
+body { max-width: 50rem; margin: 0 auto; }
+.jp-Notebook pre { white-space: pre-wrap; }
+img { max-width: 100%; }
+mjx-container { overflow-x: auto; overflow-y: hidden; }
+</style>
+<script>
+window.MathJax = {options: {enableMenu: false}, tex: {inlineMath: [['$', '$']], packages: {'[-]': ['html']}}};
+</script>
+<script>{{ resources.mathjax }}</script>
+{% endblock %}
+{% block body_header %}{{ super() }}
+<header class="jp-RenderedHTMLCommon mathjax_ignore">
+<p>Norm report</p>
+<h1>{{ resources.model | e }}</h1>
+<p>Measured on the corpus {{ resources.corpus | e }}, {{ "{:,}".format(resources.tokens) }} tokens asked for;
+written {{ resources.written }} UTC.</p>
+<p>This is chapter 7 of <cite>The Geometry of Layer Normalization</cite>, run on this model. The text is the book's and
+describes the small models that the chapter trains. What the cells print and draw comes from this run, except where
+they show a recorded measurement and say so. The numbers of chapters, statements and figures are the book's.</p>
 <details>
 <summary>Parameters and versions</summary>
 <table>
-{rows}
-</table>
-</details>"""
-ROW = '<tr><th scope="row">{}</th><td>{}</td><td>{}</td></tr>'
+{% for row in resources.rows %}<tr>{% for entry in row %}<td>{{ entry | e }}</td>{% endfor %}</tr>
+{% endfor %}</table>
+</details>
+</header>
+{% endblock %}
+{% block input %}<details><summary>Code</summary>{{ super() }}</details>{% endblock %}
+{% block stream_stderr %}{% endblock %}
+{% block data_svg %}
+<img alt="{{ output.metadata.alt | e }}"
+ src="data:image/svg+xml;base64,{{ output.data['image/svg+xml'] | text_base64 }}">
+{% endblock %}
+"""
 
 
 def write_report(model: str, out: str | os.PathLike, parameters: Mapping[str, object] | None = None) -> Path:
@@ -78,9 +114,9 @@ def write_report(model: str, out: str | os.PathLike, parameters: Mapping[str, ob
     with _appearing(Path(out)) as part:
         if model != "twins":
             find_commit(model)
-        cells = _run(chapter, values)
-        head = _head(values, {name: parameter["help"] for name, parameter in known.items()})
-        part.write_text(page(f"Norm report: {_short(model)}", head, cells), encoding="utf-8")
+        done = _run(chapter, values)
+        meanings = {name: parameter["help"] for name, parameter in known.items()}
+        part.write_text(_page(done, values, meanings), encoding="utf-8")
     return Path(out)
 
 
@@ -106,20 +142,13 @@ def _read(value: object) -> object:
 
 @contextmanager
 def _appearing(out: Path) -> Iterator[Path]:
-    """A file beside ``out`` that takes its place when the block ends well; that one can be there is tried first."""
+    """A file that replaces ``out`` when the block ends well; taking the lock first shows that it can be written."""
     if out.suffix != ".html" or out.is_dir():
         raise ValueError(f"out: expected the name of a file that ends in .html, got {str(out)!r}")
-    part = out.with_name(f".{out.name}.part")
-    try:
-        part.touch()
-    except OSError as error:
-        raise type(error)(f"out: nothing can be written to {str(out.parent)!r}: {error.strerror}") from error
-    with held(out, out.with_name(f".{out.name}.lock")):
-        try:
-            yield part
-            os.replace(part, out)
-        finally:
-            part.unlink(missing_ok=True)
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"out: there is no folder {str(out.parent)!r}")
+    with held(out, out.with_name(f".{out.name}.lock")), writing(out), whole(out) as part:
+        yield part
 
 
 class _ThisPython(AsyncKernelManager):
@@ -128,15 +157,16 @@ class _ThisPython(AsyncKernelManager):
     kernel_spec = KernelSpec(**get_kernel_dict())
 
 
-def _run(chapter: NotebookNode, values: Mapping[str, object]) -> list[NotebookNode]:
+def _run(chapter: NotebookNode, values: Mapping[str, object]) -> NotebookNode:
     try:
-        done = papermill.execute_notebook(
+        return papermill.execute_notebook(
             chapter,
             None,
             values,
             kernel_manager_class=_ThisPython,
             extra_arguments=KERNEL_OPTIONS,
             shutdown_kernel="immediate",
+            store_widget_state=False,
             stderr_file=sys.stderr,
         )
     except PapermillExecutionError as error:
@@ -144,7 +174,6 @@ def _run(chapter: NotebookNode, values: Mapping[str, object]) -> list[NotebookNo
         raise RuntimeError(f"report: chapter 7 stopped in “{where}”. {error.ename}: {error.evalue}") from error
     except DeadKernelError as error:
         raise RuntimeError("report: the process of chapter 7 died, most often for want of memory") from error
-    return done.cells
 
 
 def _section(chapter: NotebookNode, source: str) -> str:
@@ -154,18 +183,29 @@ def _section(chapter: NotebookNode, source: str) -> str:
     return re.findall(r"^#+ (.+)$", text, re.M)[-1]
 
 
-def _head(values: Mapping[str, object], meanings: Mapping[str, str]) -> str:
+def _page(notebook: NotebookNode, values: Mapping[str, object], meanings: Mapping[str, str]) -> str:
+    """An executed chapter as one page of HTML that needs no other file and no network."""
     versions = {name: metadata.version(name) for name in ("normgeom", "torch", "transformers")}
     versions["python"] = platform.python_version()
-    rows = [(name, value, meanings[name]) for name, value in values.items()]
-    rows += [(name, version, "") for name, version in versions.items()]
-    return HEAD.format(
-        model=escape(_short(values["model"])),
-        corpus=escape(_short(values["corpus"])),
-        tokens=values["tokens"],
-        when=datetime.now(UTC),
-        rows="\n".join(ROW.format(*(escape(str(entry)) for entry in row)) for row in rows),
+    head = {
+        "model": _short(values["model"]),
+        "corpus": _short(values["corpus"]),
+        "tokens": values["tokens"],
+        "written": f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
+        "rows": [(name, value, meanings.get(name, "")) for name, value in {**values, **versions}.items()],
+    }
+    notebook.metadata["title"] = f"Norm report: {head['model']}"
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":  # a link to another file of the book leads nowhere: its words stay
+            cell.source = re.sub(r"\[([^\]]*)\]\((?!http|#)[^)]*\)", r"\1", cell.source)
+    exporter = HTMLExporter(
+        raw_template=TEMPLATE,
+        exclude_input_prompt=True,
+        exclude_output_prompt=True,
+        config=Config(TagRemovePreprocessor={"remove_cell_tags": UNSEEN}),
     )
+    html, _ = exporter.from_notebook_node(notebook, head | {"mathjax": MATHJAX.read_text("utf-8")})
+    return html
 
 
 def _short(name_or_path: str) -> str:

@@ -15,11 +15,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from normgeom.commands.finding import find_commit, reading
-from normgeom.commands.loading import load_config, load_model
+from normgeom.commands.finding import find_commit
+from normgeom.commands.loading import load_config, load_model, most_tokens
 from normgeom.jobs.folders import PROVENANCE, claiming, damaged, note, now, place, versions, whole, writing
 from normgeom.jobs.processes import check_choice, launched
-from normgeom.models.window import longest_window
 from normgeom.survey.directions import Directions
 from normgeom.survey.survey import Survey
 from normgeom.text.corpora import load_corpus
@@ -58,7 +57,8 @@ def survey_model(
     Args:
         tokens: at most so many are read, in whole windows; fewer where the corpus ends, with a warning.
         corpus: as in :func:`normgeom.text.corpora.load_corpus`.
-        length: of the windows; by default 512, or the most that the model takes if that is less.
+        length: of the windows; by default 512, or the number of positions that the model's configuration states if
+            that is less; required if it states none.
         directions, seed: as in :class:`normgeom.Survey`; the pilot of matched directions is the corpus's first batch.
         device: by default an accelerator where there is one.
         dtype: one of :data:`DTYPES`; ``"auto"`` is that of the saved weights.
@@ -101,7 +101,7 @@ def survey_model(
                 allow_missing=allow_missing,
                 versions=versions(),
             )
-            with writing(out, _RESULTS):
+            with writing(out):
                 if (out / TABLE).is_dir():
                     raise IsADirectoryError(errno.EISDIR, "a folder is in the way", TABLE)
                 if first:
@@ -137,11 +137,15 @@ def read_config(
     vocabulary = getattr(text, "vocab_size", None)
     if vocabulary is None or config.is_encoder_decoder:
         raise ValueError(f"model: expected one that reads one text, got a {type(config).__name__}")
-    with reading(model):
-        most = longest_window(config, _LENGTH if length is None else length)
-    if length is not None and length > most:
+    most = most_tokens(config)
+    if length is None and most is None:
+        raise ValueError(
+            f"length: expected a number of tokens, because the configuration of {model!r} states no number of positions"
+        )
+    if length is not None and most is not None and length > most:
         raise ValueError(f"length: expected at most {most}, which the model takes, got {length}")
-    return commit, load_encoder(model, vocabulary, commit, tokenizer), most
+    length = min(_LENGTH, most) if length is None else length
+    return commit, load_encoder(model, vocabulary, commit, tokenizer), length
 
 
 def _finish(out: Path, network: nn.Module, batches: TokenBatches) -> dict:

@@ -90,7 +90,7 @@ def train_twins(
         first = processes.is_main_process
         run.arguments(out, device, processes.num_processes)  # refuses before any work
         holding = claiming(out, "training", _RESULTS) if first else nullcontext()
-        with holding as claim, writing(out, _RESULTS):
+        with holding as claim, writing(out):
             encoder = load_tokenizer(tokenizer)
             text_of, survey_of = load_corpus(corpus), load_corpus(survey_corpus) if survey_corpus else None
             asked = dict(

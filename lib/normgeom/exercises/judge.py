@@ -25,8 +25,9 @@ class Wrong(NamedTuple):
 
 @dataclass(frozen=True)
 class Exercise:
-    """The right function, what to try it on, and the wrong functions by the name of their mistake."""
+    """What is asked for, the right function, what to try it on, and wrong functions by the name of their mistake."""
 
+    asks: str
     right: Function
     probes: tuple[tuple, ...]
     mistakes: dict[str, Wrong]

@@ -31,21 +31,15 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def writing(out: Path, results: Sequence[str] = ()) -> Iterator[None]:
-    """An error of the file system names the folder, and says what became of the work: of files of these patterns."""
+def writing(out: Path) -> Iterator[None]:
+    """Make an error of the file system name the folder."""
     try:
         yield
     except OSError as error:
         if error.strerror is None:
             raise
         what = f"{error.strerror} ({Path(error.filename).name})" if error.filename else error.strerror
-        if isinstance(error, (IsADirectoryError, NotADirectoryError, FileExistsError)):
-            became = "remove what is in the way, or name another folder"
-        elif _found(out, results):
-            became = "what was saved before is whole, and the same command goes on from it"
-        else:
-            became = "nothing is saved"
-        raise OSError(f"out: {out}: {what}; {became}") from error
+        raise OSError(f"out: {out}: {what}; what was saved before is whole") from error
 
 
 def place(out: str | os.PathLike) -> Path:
@@ -65,8 +59,7 @@ def place(out: str | os.PathLike) -> Path:
         out.lstat()  # a name that is too long, a link to itself
     near = next(path for path in (out, *out.absolute().parents) if os.path.lexists(path))
     if not near.is_dir():
-        what = f"a link to {os.readlink(near)}, which is no folder" if near.is_symlink() else "a file"
-        raise NotADirectoryError(f"out: expected a folder or a new name, {near} is {what}; name another")
+        raise NotADirectoryError(f"out: expected a folder or a new name, {near} is no folder; name another")
     if not os.access(near, os.W_OK | os.X_OK):
         raise PermissionError(
             f"out: {out} cannot be made or written to: {near} may not be changed; name another folder"
@@ -154,8 +147,6 @@ def _is_of(out: Path, work: str, asked: dict, results: Sequence[str]) -> bool:
         raise ValueError(f"out: {out} holds a {its_work}, expected a {work} or nothing; name another folder")
     here = _flat(json.loads(json.dumps(asked)))
     if differing := [key for key in {**there, **here} if there.get(key) != here.get(key)]:
-        if not _found(out, results):
-            return False  # what was to come of it was never saved
         parts = "; ".join(f"{key}: {there.get(key)!r:.80} there, {here.get(key)!r:.80} asked for" for key in differing)
         raise ValueError(f"out: {out} holds another {work} ({parts}); name another folder")
     return True

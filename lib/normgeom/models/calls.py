@@ -33,23 +33,20 @@ class Calls:
     Attributes:
         maps: modules that mapped a floating-point tensor to one of its shape, innermost first, and that shape; of a
             module with parts, only where it holds no matrices.
-        gates: of those that were given other tensors too, their arguments, tensors without values.
+        gated: those of them that were given other tensors too.
         norms: modules in which torch's own norms were called, and for each what was called and over what.
         run: all modules that ran.
     """
 
     maps: dict[nn.Module, torch.Size] = field(default_factory=dict)
-    gates: dict[nn.Module, tuple[list, dict]] = field(default_factory=dict)
+    gated: set[nn.Module] = field(default_factory=set)
     norms: dict[nn.Module, tuple[str, str | None]] = field(default_factory=dict)
     run: set[nn.Module] = field(default_factory=set)
 
 
-def entries(inputs: Tensor | Mapping) -> dict[str, object]:
-    """What a batch holds, by name; that of a mapping within it too, where it has no such name itself."""
-    if not isinstance(inputs, Mapping):
-        return {"input_ids": inputs}
-    inner = (entries(value) for value in inputs.values() if isinstance(value, Mapping))
-    return {name: value for part in (*inner, inputs) for name, value in part.items() if not isinstance(value, Mapping)}
+def entries(inputs: Tensor | Mapping) -> Mapping[str, object]:
+    """What a batch holds, by name."""
+    return inputs if isinstance(inputs, Mapping) else {"input_ids": inputs}
 
 
 def forward(model: nn.Module, inputs: Tensor | Mapping):
@@ -58,12 +55,12 @@ def forward(model: nn.Module, inputs: Tensor | Mapping):
     device = next(there, torch.device("cpu"))
 
     def moved(value: object) -> object:
-        if isinstance(value, Mapping):
-            return {name: moved(part) for name, part in value.items()}
         return value.to(device) if isinstance(value, Tensor) else value
 
     with torch.no_grad(), by_its_modules():
-        return model(**moved(inputs)) if isinstance(inputs, Mapping) else model(moved(inputs))
+        if isinstance(inputs, Mapping):
+            return model(**{name: moved(value) for name, value in inputs.items()})
+        return model(moved(inputs))
 
 
 @contextmanager
@@ -111,8 +108,7 @@ def calls(model: nn.Module, inputs: Tensor | Mapping) -> Calls:
             return
         seen.maps.setdefault(module, x.shape)
         if any(isinstance(other, Tensor) for other in others):  # a gate or a condition: no function of x alone
-            shapes = [value.to("meta") if isinstance(value, Tensor) else value for value in (*args, *kwargs.values())]
-            seen.gates.setdefault(module, (shapes[: len(args)], dict(zip(kwargs, shapes[len(args) :], strict=True))))
+            seen.gated.add(module)
 
     class Norms(TorchFunctionMode):
         def __torch_function__(self, function, types, args=(), kwargs=None):

@@ -52,10 +52,6 @@ class Layout:
         pairs.append((self.final, [self.head]))
         return [(norm, model.get_submodule(norm), _named(model, readers)) for norm, readers in pairs]
 
-    def norms_of(self, model: nn.Module) -> list[Named]:
-        """The norms of the stream, ``(name, module)``, the final one last."""
-        return [(name, norm) for name, norm, _ in self.readers_of(model)]
-
     def aside_of(self, model: nn.Module) -> list[Named]:
         """What stands aside, ``(name, module)``, where the model has it."""
         there = dict(model.named_modules())

@@ -109,15 +109,6 @@ def shared_axes(run: Run, shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(shared)
 
 
-def has_gain_along(copied: nn.Module, shape: Sequence[int], axis: int) -> bool:
-    """Whether a norm over ``axis`` has parameters for a gain or a bias along it, whatever they are now."""
-    drawn, generator = copy.deepcopy(copied), torch.Generator().manual_seed(0)
-    for p in drawn.parameters():
-        p.data = 1 + torch.rand(p.shape, generator=generator, dtype=p.dtype)
-    found = probe(drawn, shape, (axis,), range(len(shape)), drawn)
-    return found is not None and bool((found.weight.std(-1) + found.bias.std(-1) > 1e-3).any())
-
-
 def _rows(shape: Sequence[int]) -> Tensor:
     # float32 as the copy is, whatever the default is
     return _LARGE * torch.randn(tuple(shape), generator=torch.Generator().manual_seed(0), dtype=torch.float32)

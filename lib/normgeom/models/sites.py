@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from normgeom.models.calls import Calls, calls, entries
-from normgeom.models.images import of_images
-from normgeom.models.probes import has_gain_along, plain_copy, probe, shared_axes
+from normgeom.models.calls import calls, entries
+from normgeom.models.probes import plain_copy, probe, shared_axes
 
 _BATCH, _TOKENS = 2, 11  # of the default example: sizes that no model uses for heads or groups
 _KINDS = {"layer": "LayerNorm", "rms": "RMSNorm"}
@@ -34,10 +32,8 @@ class NormSite:
         eps: ε as it acts inside the root; where a module adds it outside, the ε inside that shortens by √2 the rows
             which it shortens by √2.
         dim: d, the length of the vectors.
-        token_axis: the axis that counts positions, of the norm's input with ``axis`` moved to the end; None where
-            tokens come flattened, and for places of an image, of which none is first; a class token is.
-        axis: that of the norm's input along which its vectors lie: the last, or that of an image's channels.
-        images: whether it sees images alone, which a mask of a text's padding does not concern.
+        token_axis: the axis of the norm's input that counts positions; None where tokens come flattened, and where
+            the example holds images.
     """
 
     name: str
@@ -48,12 +44,6 @@ class NormSite:
     eps: float
     dim: int
     token_axis: int | None
-    axis: int = -1
-    images: bool = False
-
-    def vectors(self, x: Tensor) -> Tensor:
-        """An input or output of the norm as vectors ``(..., dim)``; a view."""
-        return x if self.axis == -1 else x.movedim(self.axis, -1)
 
 
 class OtherNorm(NamedTuple):
@@ -76,9 +66,8 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
     One forward pass shows which modules map a floating-point tensor to one of the same shape; each that holds no
     more than a norm may, and no norm within, is copied and probed with rows along one direction, which show gain, bias
     and ε, and with random rows, to which the formula with these must apply; if the output ignores a shift along 1, the
-    formula is LayerNorm's.  Vectors lie along the last axis, or along the one of the channels where a gain or a bias
-    does.  Class names and attribute names do not matter.  The pass goes through the modules, also where torch would
-    run a compiled model or its fast path for encoders around them.
+    formula is LayerNorm's.  Vectors lie along the last axis.  Class names and attribute names do not matter.  The pass
+    goes through the modules, also where torch would run a compiled model or its fast path for encoders around them.
 
     Args:
         model: any module; a transformers model of text or of images needs no example.
@@ -86,10 +75,10 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
 
     Returns:
         a list of :class:`NormSite`; empty where the model runs no norm.  Each module stands once, with the shape of
-        its first call.  What else was seen of norms, such as those over a batch or over groups of channels, gated ones
-        (Mamba2's, Qwen3-Next's), and those that the example does not run, is named by a warning, with the reason, and
-        by ``normgeom.models.sites.other_norms``.  What no module's input and output show is not seen: a norm in plain
-        arithmetic that is written out within a larger module, or whose gain is zero everywhere.
+        its first call.  One warning counts the norms that were seen and are not in the list: those over a batch or
+        over the channels of an image, those with a second input, such as a gate (Mamba2's, Qwen3-Next's), those inside
+        a larger module, those whose gain is zero or not finite, and those that the example does not run or that run in
+        TorchScript.  A norm in plain arithmetic inside a larger module is not seen.
 
     Raises:
         TypeError: ``model`` is no module; no example was given and none can be made for this model.
@@ -98,11 +87,6 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
     if others:
         warnings.warn(f"seen and not measured: {in_words(others)}", stacklevel=2)
     return sites
-
-
-def other_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> list[OtherNorm]:
-    """What :func:`find_norms` sees of norms and does not give, arguments and errors as there."""
-    return seen_norms(model, example_inputs)[1]
 
 
 def in_words(others: Sequence[OtherNorm]) -> str:
@@ -117,7 +101,7 @@ def in_words(others: Sequence[OtherNorm]) -> str:
 
 
 def seen_norms(model: nn.Module, example_inputs: Tensor | Mapping | None) -> tuple[list[NormSite], list[OtherNorm]]:
-    """What :func:`find_norms` and ``normgeom.models.sites.other_norms`` give, of one run."""
+    """What :func:`find_norms` gives, and the norms that its warning counts."""
     _check_module(model)
     inputs = _example(model) if example_inputs is None else example_inputs
     batch, tokens = _sizes(inputs)
@@ -128,15 +112,20 @@ def seen_norms(model: nn.Module, example_inputs: Tensor | Mapping | None) -> tup
     for module, shape in seen.maps.items():
         if any(part in sites or part in others for part in module.modules()):
             continue
+        if module in seen.gated:  # no function of one input, so its name alone says whether it is a norm
+            if "norm" in type(module).__name__.lower():
+                others[module] = type(module).__name__, "with a second input"
+            continue
         with warnings.catch_warnings(action="ignore"):  # of what a module is asked, the user has not asked it
-            found = _judge(module, shape, lambda lying: _token_axis(lying, batch, tokens), seen.gates.get(module))
+            found = _judge(module, shape, _token_axis(shape, batch, tokens))
         if isinstance(found, dict):
             sites[module] = NormSite(names[module], module, **found)
         elif found is not None:
             others[module] = found
     known = {part for module in (*sites, *others) for part in module.modules()}
-    others |= _called(seen, known) | _not_run(model, seen.run | known)
-    return of_images(model, inputs, list(sites.values())), [OtherNorm(names[m], *of) for m, of in others.items()]
+    hidden = {m: (kind, over or "that its module's output does not show") for m, (kind, over) in seen.norms.items()}
+    others |= {m: of for m, of in hidden.items() if m not in known} | _not_run(model, seen.run | known)
+    return list(sites.values()), [OtherNorm(names[m], *of) for m, of in others.items()]
 
 
 def _check_module(model: nn.Module) -> None:
@@ -147,81 +136,23 @@ def _check_module(model: nn.Module) -> None:
     raise TypeError(f"model: expected a torch.nn.Module, got a {type(model).__name__}{way_out}")
 
 
-def _judge(
-    module: nn.Module, shape: torch.Size, token_axis: Callable[[Sequence[int]], int | None], gate: tuple | None
-) -> dict | tuple | None:
+def _judge(module: nn.Module, shape: torch.Size, token_axis: int | None) -> dict | tuple | None:
     """The fields of a site, or kind and reason of a norm that cannot be one, or None for no norm."""
     try:
         copied = plain_copy(module)
     except Exception:
         return None  # what cannot be copied is more than a norm
-    called = type(module).__name__
     last = len(shape) - 1
-    if gate is not None:
-        return (called, "with a gate or the like as a second input") if last in _gated(copied, shape, gate) else None
-
-    def as_site(axis: int) -> dict | None:
-        lying = [*(n for k, n in enumerate(shape) if k != axis), shape[axis]]
-        counts = token_axis(lying)
-        found = probe(copied, shape, (axis,), (counts,) if axis == last else range(last), module)
-        return found and dict(found._asdict(), dim=shape[axis], token_axis=counts, axis=-1 if axis == last else axis)
-
-    if found := as_site(last):
-        return found
+    if found := probe(copied, shape, (last,), (token_axis,), module):
+        return dict(found._asdict(), dim=shape[last], token_axis=token_axis)
     axes = shared_axes(copied.forward, shape)
-    if axes in ((), (last,)):
+    if axes in ((), (last,)) or not probe(copied, shape, axes, range(last), module):
         return None
-    if len(axes) == 1 and has_gain_along(copied, shape, *axes) and (found := as_site(*axes)):
-        return found
-    alone = f"over axis {axes[0]}, along which it has no gain"
-    kind = probe(copied, shape, axes, range(last), module)
-    together = alone if len(axes) == 1 else f"over axes {', '.join(map(str, axes))} together"
-    return kind and (called, together)
-
-
-def _gated(copied: nn.Module, shape: torch.Size, gate: tuple[list, dict]) -> tuple[int, ...]:
-    """Along which axes a module loses the scale of its first argument when the others are fixed."""
-    args, kwargs = gate
-    generator = torch.Generator().manual_seed(0)
-
-    def drawn(value: object) -> object:
-        if not isinstance(value, Tensor):
-            return value
-        if not value.is_floating_point():
-            return torch.zeros(value.shape, dtype=value.dtype)
-        return torch.randn(value.shape, generator=generator, dtype=torch.float32)
-
-    args, kwargs = [drawn(value) for value in args], {name: drawn(value) for name, value in kwargs.items()}
-    if args:
-        return shared_axes(lambda x: copied.forward(x, *args[1:], **kwargs), shape)
-    first = next(iter(kwargs))
-    return shared_axes(lambda x: copied.forward(**{**kwargs, first: x}), shape)
-
-
-def _called(seen: Calls, known: set[nn.Module]) -> dict[nn.Module, tuple[str, str]]:
-    """Norms of torch that were called in no module that is known as one."""
-    found = {}
-    for module, (kind, over) in seen.norms.items():
-        if module in known:
-            continue
-        found[module] = kind, over or _unseen(getattr(module, "weight", None), getattr(module, "eps", None))
-    return found
-
-
-def _unseen(weight: object, eps: object) -> str:
-    """Why a module that calls a norm of torch does not act as one."""
-    if isinstance(weight, Tensor) and not weight.is_meta:
-        if not weight.any():
-            return "whose gain is zero everywhere"
-        if not weight.isfinite().all():
-            return "whose gain has NaN or Inf"
-    if isinstance(eps, float) and not math.isfinite(eps):
-        return "whose ε is NaN or Inf"
-    return "written out within a larger module"
+    return type(module).__name__, "not over the last axis alone"
 
 
 def _not_run(model: nn.Module, known: set[nn.Module]) -> dict[nn.Module, tuple[str, str]]:
-    """Norms that the example did not run: by their parameters, which are vectors of one length."""
+    """Norms that no hook saw run: by their parameters, which are vectors of one length."""
     found = {}
     for module in model.modules():
         shapes = {p.shape for p in module.parameters(recurse=False)}
@@ -232,9 +163,7 @@ def _not_run(model: nn.Module, known: set[nn.Module]) -> dict[nn.Module, tuple[s
         except Exception:
             norm = None
         if norm is not None:
-            scripted = isinstance(module, torch.jit.ScriptModule)
-            reason = "in TorchScript, whose modules take no hooks" if scripted else "that the example does not run"
-            found[module] = _KINDS[norm.kind], reason
+            found[module] = _KINDS[norm.kind], "that was not seen to run"
     return found
 
 
@@ -253,12 +182,13 @@ def _example(model: nn.Module) -> Mapping:
 
 
 def _sizes(inputs: Tensor | Mapping) -> tuple[int | None, int | None]:
-    """How many texts or images an example holds, and how many positions, where these are known."""
+    """How many texts an example holds, and how many positions, where these are known."""
     given = entries(inputs)
-    batch = next(
-        (v.shape for v in (given.get("input_ids"), *given.values()) if isinstance(v, Tensor) and v.dim() > 0), (None,)
-    )
-    return batch[0], batch[1] if len(batch) in (2, 3) else None
+    shapes = [v.shape for v in (given.get("input_ids"), *given.values()) if isinstance(v, Tensor) and v.dim() > 0]
+    if not shapes or any(len(shape) > 3 for shape in shapes):
+        return None, None  # with images, whose places have no order
+    batch = shapes[0]
+    return batch[0], batch[1] if len(batch) > 1 else None
 
 
 def _token_axis(shape: Sequence[int], batch: int | None, tokens: int | None) -> int | None:
@@ -268,5 +198,5 @@ def _token_axis(shape: Sequence[int], batch: int | None, tokens: int | None) -> 
     if behind:
         return behind[0]
     if shape[0] == batch:
-        return 1  # of another length: image patches, a decoder beside its encoder
+        return 1  # of another length: a decoder beside its encoder
     return 0 if tuple(shape[:2]) == (tokens, batch) else None

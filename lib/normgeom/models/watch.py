@@ -17,9 +17,9 @@ def watch(
 ) -> Iterator[None]:
     """While the block runs, call ``callback(site, x_in, x_out)`` whenever a norm of ``sites`` runs.
 
-    The tensors are the norm's own, detached, on its device and in its dtype, ``(..., site.dim)``, an axis of channels
-    moved to the end; whoever wants to keep them copies them.  Meanwhile torch runs neither its compiler nor its fast
-    path for encoders around the modules.  The hooks are removed on leaving, after an error too.
+    The tensors are the norm's own, detached, on its device and in its dtype, ``(..., site.dim)``; whoever wants
+    to keep them copies them.  Meanwhile torch runs neither its compiler nor its fast path for encoders around the
+    modules.  The hooks are removed on leaving, after an error too.
 
     Raises:
         ValueError: a site's module is not a part of ``model``.
@@ -33,7 +33,7 @@ def watch(
     def hook(site):
         def call(module, args, kwargs, output):
             x = next(iter((*args, *kwargs.values())))
-            callback(site, site.vectors(x.detach()), site.vectors(output.detach()))
+            callback(site, x.detach(), output.detach())
 
         return call
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +11,6 @@ from normgeom.models.modules import replace_module
 from normgeom.models.sites import NormSite, find_norms
 from normgeom.norms.functions import rms_norm
 from normgeom.surgery.flow import check_present
-from normgeom.surgery.surgery import Change, apply
 
 
 class Uncentered(nn.Module):
@@ -21,15 +19,13 @@ class Uncentered(nn.Module):
     def __init__(self, site: NormSite):
         super().__init__()
         self.weight, self.bias = (acting(site, name) for name in ("weight", "bias"))
-        self.eps, self.axis = site.eps, site.axis
+        self.eps = site.eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x.movedim(self.axis, -1), self.weight, self.bias, self.eps).movedim(-1, self.axis)
+        return rms_norm(x, self.weight, self.bias, self.eps)
 
 
-def drop_mean_subtraction(
-    model: nn.Module, sites: Iterable[str | NormSite] | None = None, dry_run: bool = False
-) -> nn.Module | list[Change]:
+def drop_mean_subtraction(model: nn.Module, sites: Iterable[str | NormSite] | None = None) -> nn.Module:
     r"""Make LayerNorms divide by the root mean square of x and subtract nothing: an ablation, not a conversion.
 
     Each becomes :math:`\gamma\odot x/\sqrt{\overline{x^2}+\varepsilon}+\beta` (eq-drop-mean) with γ, β and ε as they
@@ -39,10 +35,9 @@ def drop_mean_subtraction(
     Args:
         model: any whose LayerNorms :func:`normgeom.find_norms` finds, of whatever placement.  Changed in place.
         sites: names, or what :func:`normgeom.find_norms` found; all LayerNorms by default.
-        dry_run: change nothing and list what would be changed.
 
     Returns:
-        the model, or the list of ``Change``.
+        the model.
 
     Raises:
         ValueError: a site is no LayerNorm of this model, or one whose heads have gains of their own; the model runs
@@ -50,12 +45,9 @@ def drop_mean_subtraction(
         TypeError: the sites are not given as :func:`normgeom.find_norms` found them, and it needs an example.
     """
     check_present(model)
-    chosen = _layer_norms(model, sites)
-    changes = [
-        Change(site.name, "its mean is not subtracted", partial(replace_module, model, site.module, Uncentered(site)))
-        for site in chosen
-    ]
-    return apply(model, changes, dry_run)
+    for old, new in [(site.module, Uncentered(site)) for site in _layer_norms(model, sites)]:
+        replace_module(model, old, new)
+    return model
 
 
 def _layer_norms(model: nn.Module, sites: Iterable[str | NormSite] | None) -> list[NormSite]:

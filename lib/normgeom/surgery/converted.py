@@ -16,15 +16,12 @@ from torch import Tensor, nn
 from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
-    AutoModelForCausalLM,
     GenerationConfig,
     PreTrainedConfig,
 )
 from transformers.utils import logging
 
 from normgeom.jobs.folders import place
-from normgeom.models.pretrained import load_pretrained
-from normgeom.surgery.plain import is_plain
 from normgeom.surgery.surgery import match_converted
 
 # transformers knows neither these types nor this file: it refuses such a folder instead of reading LayerNorms into it,
@@ -40,9 +37,7 @@ def save_converted(
 
     The folder takes the weights in their dtype; a ``config.json`` that holds the configuration of the model and
     ``about``; what is set for generation; and what ``tokenizer`` writes to the folder that it is called with.  Until
-    all is written it is called ``<folder>.part``.  A model of transformers alone, as
-    :func:`normgeom.surgery.plain.as_plain` gives, is saved as ``save_pretrained`` does, ``about`` being an entry
-    ``normgeom`` of its configuration: ``AutoModelForCausalLM`` loads it.
+    all is written it is called ``<folder>.part``.
 
     Raises:
         ValueError: the folder exists and is not empty.
@@ -51,10 +46,6 @@ def save_converted(
     with _whole(check_free(folder)) as part:
         if tokenizer is not None:
             tokenizer(part)
-        if is_plain(model):
-            model.config.normgeom = about
-            model.save_pretrained(part)
-            return
         save_file(_each_its_own(model.state_dict()), part / WEIGHTS, metadata={"format": "pt"})
         if getattr(model, "generation_config", None) is not None:
             model.generation_config.save_pretrained(part)
@@ -90,11 +81,6 @@ def load_converted(folder: str | os.PathLike) -> nn.Module:
         raise FileNotFoundError(f"folder: expected one that normgeom convert wrote, {folder} is no folder")
     try:
         stated = json.loads((folder / CONFIG).read_text("utf-8"))
-        if "normgeom" in stated:
-            model, amiss = load_pretrained(AutoModelForCausalLM, folder, dtype="auto")
-            if amiss:
-                raise ValueError(f"its weights are not those of its configuration: {amiss}")
-            return model
         if stated["model_type"] not in MODEL_TYPES:
             raise ValueError(f"its model_type is {stated['model_type']!r}, not {MODEL_TYPES[0]!r}")
         settings = stated["converted"]

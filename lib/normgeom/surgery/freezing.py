@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,6 @@ from normgeom.models.sites import NormSite, find_norms
 from normgeom.norms.formula import center, widen
 from normgeom.surgery.ablation import acting
 from normgeom.surgery.flow import check_present
-from normgeom.surgery.surgery import Change, apply
 from normgeom.survey.passes import Passes
 
 
@@ -32,22 +30,21 @@ class FrozenNorm(nn.Module):
         super().__init__()
         self.weight, self.bias = (acting(site, name) for name in ("weight", "bias"))
         self.register_buffer("scale", torch.tensor(scale, dtype=torch.float64, device=self.weight.device))
-        self.centered, self.axis = site.kind == "layer", site.axis
+        self.centered = site.kind == "layer"
 
     def forward(self, x: Tensor) -> Tensor:
         """As the norm, whose shapes and dtypes it takes."""
-        wide = widen(x.movedim(self.axis, -1))
+        wide = widen(x)
         wide = center(wide) if self.centered else wide
         y = wide / self.scale.to(wide.dtype) * self.weight.to(wide.dtype) + self.bias.to(wide.dtype)
-        return y.movedim(-1, self.axis).to(x.dtype)
+        return y.to(x.dtype)
 
 
 def freeze_norms(
     model: nn.Module,
     batches: Iterable[Tensor | Mapping],
     sites: Iterable[str | NormSite] | None = None,
-    dry_run: bool = False,
-) -> nn.Module | list[Change]:
+) -> nn.Module:
     r"""Make norms divide by the mean of their scales on a text: :math:`\gamma\odot\Pi x/\bar s+\beta` (eq-frozen-norm).
 
     At a vector whose own scale is s the output less β comes out as :math:`s/\bar s` of what it was, whatever the gain
@@ -60,10 +57,9 @@ def freeze_norms(
             count.  Where tokens are told apart, the first of a text does not count either: its scale is often many
             times the others' (claim-massive).
         sites: names, or what :func:`normgeom.find_norms` found; all norms by default.
-        dry_run: change nothing and list what would be changed, each with its scale.
 
     Returns:
-        the model, or the list of ``Change``.
+        the model.
 
     Raises:
         ValueError: a site is no norm of this model, or is frozen already; none is left; a norm saw no vector that
@@ -87,7 +83,7 @@ def freeze_norms(
     with torch.no_grad(), evaluating(model):
         for batch in itertools.chain([first], batches):
             passes.run("batches", batch, add)
-    changes = []
+    frozen = []
     for site in chosen:
         total, count = sums[site.name].tolist()
         if not count:
@@ -96,10 +92,10 @@ def freeze_norms(
             raise ValueError(
                 f"batches: the scales at {site.name} add up to {total}; expected a positive, finite number"
             )
-        frozen = FrozenNorm(site, total / count)
-        words = f"divides by {total / count:.4g}"
-        changes.append(Change(site.name, words, partial(replace_module, model, site.module, frozen)))
-    return apply(model, changes, dry_run)
+        frozen.append((site.module, FrozenNorm(site, total / count)))
+    for old, new in frozen:
+        replace_module(model, old, new)
+    return model
 
 
 def scales(site: NormSite, x: Tensor) -> Tensor:

@@ -1,10 +1,9 @@
-"""Single steps of surgery, as lists of changes of a model whose stream is known; nothing is changed by listing them."""
+"""Single steps of surgery on a model whose stream is known, and what is checked before the first of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
-from dataclasses import dataclass, field
-from functools import partial, reduce
+from collections.abc import Container, Iterable
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -14,33 +13,6 @@ from normgeom.norms.functions import RMSNorm
 from normgeom.surgery.streams import READS, WRITES, Flow, Matrix, StreamNorm, matrix_of
 
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-
-
-@dataclass(frozen=True)
-class Change:
-    """One change of a model.
-
-    Attributes:
-        name: of a parameter, a module or, after ``config.``, an entry of the configuration.
-        what: becomes of it.
-    """
-
-    name: str
-    what: str
-    make: Callable[[], None] = field(repr=False, compare=False)
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.what}"
-
-
-def apply(model: nn.Module, changes: list[Change], dry_run: bool) -> nn.Module | list[Change]:
-    """The changes made in their order, and the model; or, as a dry run, the changes."""
-    if dry_run:
-        return changes
-    with torch.no_grad():
-        for change in changes:
-            change.make()
-    return model
 
 
 def check_tensors(model: nn.Module, flow: Flow) -> None:
@@ -66,101 +38,91 @@ def check_tensors(model: nn.Module, flow: Flow) -> None:
             raise ValueError(f"model: expected a weight of its own for each module, {first} and {name} are one")
 
 
-def _tensor(module: nn.Module, name: str) -> Tensor | None:
-    return reduce(getattr, name.split("."), module)
-
-
-def untying(model: nn.Module, flow: Flow) -> list[Change]:
-    def untie(module: nn.Module):
-        module.weight = nn.Parameter(module.weight.detach().clone(), requires_grad=module.weight.requires_grad)
-
-    def forget(name: str):
-        model.config.tie_word_embeddings = False
-        getattr(model, "all_tied_weights_keys", {}).pop(name, None)
-
-    writers = (model.get_submodule(name) for name in flow.writers)
-    written = {module.weight for module in writers if isinstance(module, nn.Embedding)}
-    readers = {name for norm in flow.norms for name in norm.readers}
-    others = {name: m for name, m in model.named_modules() if not isinstance(m, nn.Embedding)}
-    tied = {name: module for name, module in others.items() if getattr(module, "weight", None) in written}
-    changes = [
-        Change(f"{name}.weight", "a copy of its own, no longer the embedding's", partial(untie, module))
-        for name, module in tied.items()
-    ]
-    if getattr(getattr(model, "config", None), "tie_word_embeddings", False):
-        for name in (name for name in others if name in tied or name in readers):
-            if others[name] is model.get_output_embeddings():
-                changes.append(Change("config.tie_word_embeddings", "False", partial(forget, f"{name}.weight")))
-    return changes
-
-
-def folding(model: nn.Module, flow: Flow) -> list[Change]:
-    changes = []
-    for norm in flow.norms:
-        module = model.get_submodule(norm.name)
-        readers = [(name, model.get_submodule(name), matrix) for name, matrix in _matrices(model, norm.readers, READS)]
-        weight, bias = (name and getattr(module, name, None) for name in (norm.gain, norm.bias))
-        gain = None if weight is None else _double(weight) + norm.offset
-        shift = None if bias is None else _double(bias)
-        # the bias first: it takes W as it was
-        if shift is not None and (shift != 0).any():
-            changes += [
-                Change(f"{of}.{matrix.bias}", f"b + Wβ, β of {norm.name}", partial(_add_to_bias, reader, matrix, shift))
-                for of, reader, matrix in readers
-            ]
-            changes.append(Change(f"{norm.name}.{norm.bias}", "0", partial(_set, bias, torch.zeros_like(shift))))
-        if gain is not None and (gain != 1).any():
-            changes += [
-                Change(f"{of}.{matrix.weight}", f"W diag(γ), γ of {norm.name}", partial(_scale, reader, matrix, gain))
-                for of, reader, matrix in readers
-            ]
-            neutral = torch.full_like(gain, 1 - norm.offset)
-            changes.append(Change(f"{norm.name}.{norm.gain}", f"{1 - norm.offset:g}", partial(_set, weight, neutral)))
-    return changes
-
-
-def _matrices(model: nn.Module, names: tuple[str, ...], kinds: dict[type, Matrix]) -> list[tuple[str, Matrix]]:
-    return [(name, matrix_of(model.get_submodule(name), kinds)) for name in names]
-
-
-def making_biases(names: Container[str], model: nn.Module, flow: Flow) -> list[Change]:
-    return [
-        Change(f"{of}.{matrix.bias}", "new", partial(_make_bias, reader, matrix))
-        for norm in flow.norms
-        for of, matrix in _matrices(model, norm.readers, READS)
-        if getattr(reader := model.get_submodule(of), matrix.bias) is None and f"{of}.{matrix.bias}" in names
-    ]
-
-
-def centering(model: nn.Module, flow: Flow) -> list[Change]:
+def check_centred(model: nn.Module, flow: Flow) -> None:
     for norm in flow.norms:
         if not norm.centred:
             raise ValueError(
                 f"model: expected LayerNorm wherever this {type(model).__name__} norms its stream, {norm.name} is a "
                 f"{type(model.get_submodule(norm.name)).__name__}: if it does not subtract the mean, the mean matters"
             )
-    changes = []
-    for name, matrix in _matrices(model, flow.writers, WRITES):
-        writer = model.get_submodule(name)
-        for of, axis, what in ((matrix.weight, matrix.axis, "ΠW, no mean over what it writes"), (matrix.bias, 0, "Πb")):
-            if of is not None and (tensor := _tensor(writer, of)) is not None:
-                changes.append(Change(f"{name}.{of}", what, partial(_center, tensor, axis)))
+
+
+def untie(model: nn.Module, flow: Flow) -> None:
+    """Give a head that shares an embedding's weight a copy of its own."""
+    writers = (model.get_submodule(name) for name in flow.writers)
+    written = {module.weight for module in writers if isinstance(module, nn.Embedding)}
+    readers = {name for norm in flow.norms for name in norm.readers}
+    others = {name: m for name, m in model.named_modules() if not isinstance(m, nn.Embedding)}
+    tied = {name: module for name, module in others.items() if getattr(module, "weight", None) in written}
+    for module in tied.values():
+        module.weight = nn.Parameter(module.weight.detach().clone(), requires_grad=module.weight.requires_grad)
+    if getattr(getattr(model, "config", None), "tie_word_embeddings", False):
+        for name in (name for name in others if name in tied or name in readers):
+            if others[name] is model.get_output_embeddings():
+                model.config.tie_word_embeddings = False
+                getattr(model, "all_tied_weights_keys", {}).pop(f"{name}.weight", None)
+
+
+def fold(model: nn.Module, flow: Flow) -> None:
+    """Move the gain and bias of each norm into its readers."""
+    # All are read before the first is reset: two names may belong to one norm.
+    found = [(norm, *_gain_and_bias(model, norm)) for norm in flow.norms]
+    for norm, gain, bias in found:
+        module = model.get_submodule(norm.name)
+        readers = _matrices(model, norm.readers, READS)
+        # The bias goes first, because it is multiplied by W as it was.
+        if bias is not None and (bias != 0).any():
+            for reader, matrix in readers:
+                _add_to_bias(reader, matrix, bias)
+            _set(getattr(module, norm.bias), torch.zeros_like(bias))
+        if gain is not None and (gain != 1).any():
+            for reader, matrix in readers:
+                _scale(reader, matrix, gain)
+            _set(getattr(module, norm.gain), torch.full_like(gain, 1 - norm.offset))
+
+
+def make_biases(names: Container[str], model: nn.Module, flow: Flow) -> None:
+    """Give readers without a bias one of zeros, where ``names`` has its name."""
+    for name in (name for norm in flow.norms for name in norm.readers):
+        reader = model.get_submodule(name)
+        matrix = matrix_of(reader, READS)
+        if getattr(reader, matrix.bias) is None and f"{name}.{matrix.bias}" in names:
+            _make_bias(reader, matrix)
+
+
+def center(model: nn.Module, flow: Flow) -> None:
+    """Take the mean out of everything that is written to the stream."""
+    for writer, matrix in _matrices(model, flow.writers, WRITES):
+        _center(_tensor(writer, matrix.weight), matrix.axis)
+        if matrix.bias is not None and (bias := _tensor(writer, matrix.bias)) is not None:
+            _center(bias, 0)
     for name in flow.added:
-        changes.append(Change(name, "Πv, no mean in what is added", partial(_center, _tensor(model, name), -1)))
-    return changes
+        _center(_tensor(model, name), -1)
 
 
-def swapping(model: nn.Module, flow: Flow) -> list[Change]:
-    changes = [
-        Change(norm.name, f"RMSNorm with ε = {norm.eps:g}, gain 1", partial(_swap, model, norm)) for norm in flow.norms
-    ]
-    for name, module in model.named_modules():
+def swap(model: nn.Module, flow: Flow) -> None:
+    """Replace each LayerNorm of the stream by an RMSNorm with its ε and gain 1."""
+    for norm in flow.norms:
+        _swap(model, norm)
+    for module in model.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
-            without = partial(setattr, module, "activation_relu_or_gelu", 0)
-            changes.append(
-                Change(f"{name}.activation_relu_or_gelu", "0: no fast path, which expects LayerNorm", without)
-            )
-    return changes
+            module.activation_relu_or_gelu = 0  # no fast path, which expects LayerNorm
+
+
+def _matrices(model: nn.Module, names: Iterable[str], kinds: dict[type, Matrix]) -> list[tuple[nn.Module, Matrix]]:
+    modules = (model.get_submodule(name) for name in names)
+    return [(module, matrix_of(module, kinds)) for module in modules]
+
+
+def _tensor(module: nn.Module, name: str) -> Tensor | None:
+    return reduce(getattr, name.split("."), module)
+
+
+def _gain_and_bias(model: nn.Module, norm: StreamNorm) -> tuple[Tensor | None, Tensor | None]:
+    """What acts as gain and bias, float64; None where there is none."""
+    module = model.get_submodule(norm.name)
+    gain, bias = (name and getattr(module, name, None) for name in (norm.gain, norm.bias))
+    return None if gain is None else _double(gain) + norm.offset, None if bias is None else _double(bias)
 
 
 def _swap(model: nn.Module, of: StreamNorm) -> None:

@@ -9,25 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from normgeom.surgery.flow import Seen, check_present, find_flow
-from normgeom.surgery.steps import (
-    Change,
-    apply,
-    centering,
-    check_tensors,
-    folding,
-    making_biases,
-    swapping,
-    untying,
-)
+from normgeom.surgery.steps import center, check_centred, check_tensors, fold, make_biases, swap, untie
 from normgeom.surgery.streams import Flow
 
-Step = Callable[[nn.Module, Flow], list[Change]]
+Step = Callable[[nn.Module, Flow], None]
+_CONVERSION = (untie, fold, center, swap)
 _BOUND = 1e-10  # in float64, of the change of an output over the largest
 
 
-def fold_norms(
-    model: nn.Module, dry_run: bool = False, example_inputs: Tensor | Mapping | None = None
-) -> nn.Module | list[Change]:
+def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> nn.Module:
     r"""Move gain and bias of each norm of the stream into the modules that read it; what the model computes stays.
 
     A reader :math:`W(\gamma\odot n+\beta)+b` becomes :math:`(W\operatorname{diag}\gamma)\,n+(b+W\beta)`
@@ -40,22 +30,19 @@ def fold_norms(
             to its stream and who reads it, a float64 copy with drawn weights is run and watched
             (``normgeom.surgery.flow.seen_flow``), and changed first: what it computes may not change by more than 1e-10
             of its largest output.
-        dry_run: change nothing and list what would be changed.
         example_inputs: what that copy is run on; as in :func:`normgeom.find_norms`.
 
     Returns:
-        the model, or the list of ``Change``.  Products are float64 and cast once to the parameter's dtype.
+        the model.  Products are float64 and cast once to the parameter's dtype.
 
     Raises:
         ValueError: no norm reads a stream of which all is known; or a tensor cannot be changed: quantised, on the meta
             device, spread over several devices, shared by several modules.  Nothing has been changed then.
     """
-    return _operate(model, (untying, folding), dry_run, example_inputs)
+    return _operate(model, (untie, fold), example_inputs)
 
 
-def center_writers(
-    model: nn.Module, dry_run: bool = False, example_inputs: Tensor | Mapping | None = None
-) -> nn.Module | list[Change]:
+def center_writers(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> nn.Module:
     r"""Take the mean out of everything that writes to the residual stream of a pre-norm LayerNorm model.
 
     Embeddings, output matrices and their biases become :math:`\Pi W` and :math:`\Pi b` (eq-center-writers).  Each
@@ -63,21 +50,19 @@ def center_writers(
     norm the stream is now orthogonal to 1, up to rounding.  A head that shares the embedding's weight gets its own.
 
     Args:
-        model, dry_run, example_inputs: as in :func:`fold_norms`.
+        model, example_inputs: as in :func:`fold_norms`.
 
     Returns:
-        the model, or the list of ``Change``.
+        the model.
 
     Raises:
         ValueError: as in :func:`fold_norms`; also where a norm of the stream is no LayerNorm: if nothing subtracts the
             component along 1, it is part of what the model computes.
     """
-    return _operate(model, (untying, centering), dry_run, example_inputs)
+    return _operate(model, (untie, center), example_inputs)
 
 
-def to_rms_norm(
-    model: nn.Module, dry_run: bool = False, example_inputs: Tensor | Mapping | None = None
-) -> nn.Module | list[Change]:
+def to_rms_norm(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> nn.Module:
     r"""Turn a pre-norm LayerNorm model into an RMSNorm model that computes the same (thm-to-rms-norm).
 
     :math:`\mathrm{LN}_\varepsilon(x)=\mathrm{RMSNorm}_\varepsilon(\Pi x)` with the same ε.  :func:`fold_norms` empties
@@ -92,21 +77,21 @@ def to_rms_norm(
     reads.
 
     Args:
-        model, dry_run, example_inputs: as in :func:`fold_norms`.
+        model, example_inputs: as in :func:`fold_norms`.
 
     Returns:
-        the model, or the list of ``Change``.
+        the model.
 
     Raises:
         ValueError: as in :func:`center_writers`.
     """
-    return _operate(model, (untying, folding, centering, swapping), dry_run, example_inputs)
+    return _operate(model, _CONVERSION, example_inputs)
 
 
 def refusal(model: nn.Module) -> str | None:
     """Why :func:`to_rms_norm` does not convert a model, in its words; None where it does.  Nothing is changed."""
     try:
-        to_rms_norm(model, dry_run=True)
+        _check(model, _CONVERSION)
     except ValueError as reason:
         return str(reason)
     return None
@@ -119,30 +104,38 @@ def match_converted(model: nn.Module, names: Container[str]) -> nn.Module:
     """
     flow = find_flow(model)
     flow = flow.flow if isinstance(flow, Seen) else flow
-    return apply(model, _changes(model, flow, (untying, partial(making_biases, names), swapping)), dry_run=False)
+    check_tensors(model, flow)
+    return _apply(model, flow, (untie, partial(make_biases, names), swap))
 
 
-def _operate(
-    model: nn.Module, steps: tuple[Step, ...], dry_run: bool, example_inputs: Tensor | Mapping | None
-) -> nn.Module | list[Change]:
-    """All that can be refused is refused while the changes are listed."""
+def _operate(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor | Mapping | None) -> nn.Module:
+    return _apply(model, _check(model, steps, example_inputs), steps)
+
+
+def _check(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor | Mapping | None = None) -> Flow:
+    """The flow of a model that the steps can change, or a ValueError that says why they cannot; nothing is changed."""
     check_present(model)
-    found = find_flow(model, example_inputs, centred=centering in steps)
-    changes = _changes(model, found.flow if isinstance(found, Seen) else found, steps)
+    found = find_flow(model, example_inputs, centred=center in steps)
+    flow = found.flow if isinstance(found, Seen) else found
+    check_tensors(model, flow)
+    if center in steps:
+        check_centred(model, flow)
     if isinstance(found, Seen):
         _try(found, steps)
-    return apply(model, changes, dry_run)
+    return flow
 
 
-def _changes(model: nn.Module, flow: Flow, steps: tuple[Step, ...]) -> list[Change]:
-    check_tensors(model, flow)
-    return [change for step in steps for change in step(model, flow)]
+@torch.no_grad()
+def _apply(model: nn.Module, flow: Flow, steps: tuple[Step, ...]) -> nn.Module:
+    for step in steps:
+        step(model, flow)
+    return model
 
 
 def _try(seen: Seen, steps: tuple[Step, ...]) -> None:
     """Change the copy that was seen; a ValueError unless it computes what it did."""
     before = seen.answer()
-    apply(seen.drawn, _changes(seen.drawn, seen.flow, steps), dry_run=False)
+    _apply(seen.drawn, seen.flow, steps)
     off = [(x - y).abs().max() / y.abs().max() for x, y in zip(seen.answer(), before, strict=True)]
     if not (found := float(torch.stack(off).max())) <= _BOUND:
         raise ValueError(

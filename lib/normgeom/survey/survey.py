@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from normgeom.models.calls import evaluating
+from normgeom.models.calls import entries, evaluating
 from normgeom.models.sites import in_words, seen_norms
 from normgeom.survey import state
 from normgeom.survey.devices import fetched
@@ -103,9 +103,8 @@ class Survey:
     ) -> Survey:
         """Measure every batch: token ids ``(batch, length)``, or a mapping passed as ``model(**batch)``.
 
-        Padding is not measured where a mapping, or one within it, has an ``attention_mask`` or torch's
-        ``src_key_padding_mask``, or where the model makes one and tells a module of its own.  A batch enters the state
-        when all of it has been measured, so an interrupted run holds whole batches.
+        Padding that an ``attention_mask`` of the mapping marks, or for a decoder a ``decoder_attention_mask``, is not
+        measured.  A batch enters the state when all of it has been measured, so an interrupted run holds whole batches.
 
         Args:
             checkpoint: a file that takes the state after the first batch, then as often as a hundredth of the time
@@ -113,8 +112,9 @@ class Survey:
                 holds are taken from it and not measured again; ``batches`` must begin with them.
 
         Raises:
-            ValueError: token ids outside of the model's vocabulary; padding in a norm's input that does not show which
-                rows it is; a survey loaded from a file; a checkpoint of another survey, or of other batches.
+            ValueError: token ids outside of the model's vocabulary; padding that another mask marks, or in a norm's
+                input that does not show which rows it is; a mapping within a mapping; a survey loaded from a file; a
+                checkpoint of another survey, or of other batches.
             TypeError: token ids that are no tensor, or of a non-integer dtype.
         """
         if self._meter is None:
@@ -166,7 +166,7 @@ class Survey:
         """One row a (site, side, direction, positions).
 
         Columns: ``site``, ``side`` ("in" or "out"), ``direction``, ``positions`` ("first", "rest" or "all"; "first"
-        is empty where tokens come flattened; of an image it is the class token, or empty), ``kind``, ``dim``,
+        is empty where tokens come flattened and where the example holds images), ``kind``, ``dim``,
         ``tokens``; ``mean_deg``, ``std_deg`` of the angle; its quantiles ``q05_deg``, ``q50_deg``, ``q95_deg``;
         ``mean_abs_cos``; ``occupancy`` = d·E[cos²] (eq-occupancy).  Of the vectors, whatever the direction:
         ``mean_norm``; ``top_share``, the mean share of the squared length in the largest coordinate; ``drop_error``,
@@ -273,13 +273,10 @@ def _rows(site: dict, positions: str, part: Tally) -> list[dict]:
 def _digest(before: str, batch: Tensor | Mapping) -> str:
     """Of all batches before and this one."""
     digest = hashlib.sha256(before.encode())
-    given = batch if isinstance(batch, Mapping) else {"input_ids": batch}
-    for name, value in given.items():
+    for name, value in entries(batch).items():
         if isinstance(value, Tensor):
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
             digest.update(value.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
-        elif isinstance(value, Mapping):
-            digest.update(f"{name} {_digest('', value)}".encode())
         else:
             digest.update(f"{name} {value!r}".encode())
     return digest.hexdigest()

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
-import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -19,8 +16,7 @@ from torch import Tensor
 
 from normgeom.text.corpora import Corpus, alternate
 
-# Names that the files of tokenizers have.
-_FILES = ("*token*", "*vocab*", "merges.txt", "*.model", "tekken.json", "spiece*", "*.bpe", "bpe.codes")
+_FILES = ("*token*", "*vocab*", "*.model")  # of a tokenizer
 _MOST_OF_BYTES = 384  # of ids: bytes, special tokens, and what rounds that up, as ByT5 has them
 _GROUP = 2**18  # characters of documents that are tokenised at once
 
@@ -54,7 +50,7 @@ BYTES = Encoder(lambda texts: [byte_tokens(text) for text in texts], "bytes", No
 def load_encoder(
     name_or_path: str, vocabulary: int, revision: str | None = None, tokenizer: str | None = None
 ) -> Encoder:
-    """How a transformers model reads text: by its tokenizer, or where it has none by bytes, with a warning.
+    """How a transformers model reads text: by its tokenizer; a folder that has none by bytes, with a warning.
 
     Args:
         vocabulary: how many ids the model takes.
@@ -62,21 +58,14 @@ def load_encoder(
         tokenizer: in place of the model's, as in :func:`load_tokenizer`.
 
     Raises:
-        OSError: the tokenizer is there and cannot be read, or out of reach.
-        ValueError: the model has no tokenizer, and more or fewer ids than bytes and special tokens are; while text is
+        OSError: there is no tokenizer that can be used.
+        ValueError: the folder has no tokenizer, and more or fewer ids than bytes and special tokens are; while text is
             read: the tokenizer gives ids that the model does not take.
     """
     folder = Path(name_or_path)
     if tokenizer == "":
         raise ValueError("tokenizer: expected a name on the hub, a folder or 'bytes', got ''")
-    given = tokenizer or (name_or_path if any(path for names in _FILES for path in folder.glob(names)) else None)
-    if given:
-        found = load_tokenizer(given)
-    elif folder.is_dir():
-        found = None
-    else:
-        found = _load(name_or_path, revision)
-    if found is None:
+    if tokenizer is None and folder.is_dir() and not any(path for names in _FILES for path in folder.glob(names)):
         if not 256 <= vocabulary <= _MOST_OF_BYTES:
             raise ValueError(
                 f"model: {name_or_path} has no tokenizer, and its {vocabulary} token ids are not bytes, 256 and a few; "
@@ -84,6 +73,7 @@ def load_encoder(
             )
         warnings.warn(f"{name_or_path} has no tokenizer: the bytes of the text are its token ids", stacklevel=2)
         return BYTES
+    found = load_tokenizer(tokenizer or name_or_path, None if tokenizer else revision)
     if found is BYTES and vocabulary < 256:
         raise ValueError(f"tokenizer: 'bytes' needs 256 ids, the model takes {vocabulary}")
     return found._replace(encode=_within(found, vocabulary))
@@ -95,27 +85,22 @@ def load_tokenizer(name_or_path: str, revision: str | None = None) -> Encoder:
     Raises:
         OSError: it is out of reach, damaged, or knows no words.
     """
-    found = _load(name_or_path, revision)
-    if found is None:
-        raise _unreadable(name_or_path, "it knows no words")
-    return found
-
-
-def _load(name_or_path: str, revision: str | None) -> Encoder | None:
-    """A tokenizer; None where transformers makes one that knows its special tokens alone, for want of files."""
-    from transformers import AutoTokenizer
-
     if name_or_path == "bytes":
         return BYTES
+    from transformers import AutoTokenizer, logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # it warns of configurations that it does not know, such as those of our own models
     try:
-        with _without_word_of_models():
-            tokenizer = AutoTokenizer.from_pretrained(name_or_path, revision=revision, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, revision=revision, trust_remote_code=False)
         vocabulary = tokenizer.get_vocab()
+        if not set(vocabulary) - set(tokenizer.all_special_tokens):
+            raise ValueError("it knows no words")
     except Exception as error:  # a damaged file fails in tokenizers, in JSON or in transformers, each its way
-        why = _damaged_file(Path(name_or_path)) or _in_a_line(error)
-        raise _unreadable(name_or_path, why) from error
-    if not set(vocabulary) - set(tokenizer.all_special_tokens):
-        return None
+        why = " ".join(str(error).split())
+        raise OSError(f"tokenizer: {name_or_path!r} has no usable one ({why}); name another, or 'bytes'") from error
+    finally:
+        logging.set_verbosity(verbosity)
 
     def encode(texts: list[str]) -> list[Tensor]:
         ids = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
@@ -124,49 +109,6 @@ def _load(name_or_path: str, revision: str | None) -> Encoder | None:
     end = tokenizer.eos_token
     at_end = None if end is None else (end, tokenizer.eos_token_id)
     return Encoder(encode, type(tokenizer).__name__, at_end, max(vocabulary.values()) + 1, tokenizer.save_pretrained)
-
-
-def _damaged_file(folder: Path) -> str | None:
-    """The first file of a tokenizer in JSON that holds no object, or cannot be read."""
-    for path in sorted(folder.glob("*token*.json")):
-        try:
-            found = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            return f"{path.name} cannot be read: {error}"
-        if not isinstance(found, dict):
-            return f"{path.name} holds a {type(found).__name__}, not an object"
-    return None
-
-
-def _in_a_line(error: Exception) -> str:
-    said = " ".join(str(error).split())
-    if "trust_remote_code" in said:
-        return "it brings code of its own, which is not run"
-    if "sentencepiece" in said and "tiktoken" in said:  # which it advises to install where files are missing
-        return "its vocabulary is missing, or of a kind that needs sentencepiece or tiktoken installed"
-    return said
-
-
-@contextmanager
-def _without_word_of_models() -> Iterator[None]:
-    """Without what transformers says of models that it does not know, ours among them: a tokenizer is asked for."""
-    logger = logging.getLogger("transformers.configuration_utils")
-    logger.addFilter(_not_of_models)
-    try:
-        yield
-    finally:
-        logger.removeFilter(_not_of_models)
-
-
-def _not_of_models(record: logging.LogRecord) -> bool:
-    return "You are using a model of type" not in record.getMessage()
-
-
-def _unreadable(name_or_path: str, why: str) -> OSError:
-    return OSError(
-        f"tokenizer: that of {name_or_path!r} cannot be loaded ({why}); save or name another, or 'bytes', which needs "
-        "no network"
-    )
 
 
 def name_of(tokenizer: str | None) -> str | None:

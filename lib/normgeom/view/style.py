@@ -14,7 +14,6 @@ import numpy as np
 from IPython.display import display
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from normgeom.view.space import Turning
@@ -23,8 +22,6 @@ from normgeom.view.space import Turning
 COLORS = {"uniform": "#0072B2", "random_a": "#D55E00", "random_b": "#009E73", "null": "#8A8A8A", "ink": "#2F2F2F"}
 MARKERS = {"uniform": "o", "random_a": "s", "random_b": "^"}
 WIDTH = 5.4  # inches: with letters of 10 points the text is 9 pixels high where a phone shows a figure 358 pixels wide
-PHONE, READABLE = 358, 9.0  # pixels: a figure's width on a phone, and its least size of type there
-_RAISING = re.compile(r"\$.*[\^_].*\$")
 _DRAWN, _PATH = re.compile(r' (?:d|x|y)="[^"]*"|translate\([^)]*\)'), re.compile(r'(?<= d=")[^"]*')
 _LONG = re.compile(r"-?\d+\.\d{3,}")
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -91,15 +88,6 @@ def _power(value: float, _place: int | None = None) -> str:
         return f"{value:g}"
     factor = round(value / 10.0**exponent)
     return ("" if factor == 1 else f"{factor}·") + "10" + str(exponent).translate(_RAISED)
-
-
-def smallest_text(figure: Figure) -> float:
-    """How high a figure's smallest type is, in pixels, where a phone shows the figure :data:`PHONE` pixels wide."""
-    figure.draw_without_rendering()
-    texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
-    # matplotlib sets exponents and indices of a formula at seven tenths
-    sizes = [text.get_fontsize() * (0.7 if _RAISING.search(text.get_text()) else 1) for text in texts]
-    return min(sizes, default=math.inf) * PHONE / (72 * figure.get_figwidth())
 
 
 def show(figure: Figure | Turning, alt: str) -> None:

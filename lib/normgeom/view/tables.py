@@ -87,5 +87,5 @@ def _plain(columns: list[tuple[str, bool, list[str]]]) -> str:
 def _markdown(columns: list[tuple[str, bool, list[str]]]) -> str:
     heads, numbers, entries = zip(*columns, strict=True)
     lines = [heads, ["--:" if right else ":--" for right in numbers], *zip(*entries, strict=True)]
-    escaped = ([cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines)
+    escaped = ([cell.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;") for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in escaped)

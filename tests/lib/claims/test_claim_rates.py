@@ -5,9 +5,8 @@ from math import comb
 import numpy as np
 import pandas as pd
 import pytest
-from claim_tables import in_dimensions
 from normgeom.claims.during import _STUDENT
-from normgeom.claims.inference import FEW, MANY, OUTSIDE_BY_CHANCE
+from normgeom.claims.inference import FEW, MANY
 from normgeom.claims.judging import FAILS, HOLDS, by_excess, limits
 from normgeom.claims.shapes import noise_overlap
 from normgeom.training.courses import noise_walks, shapes
@@ -19,6 +18,13 @@ SHARES = {
     "a third in one, the rest in all": [1 / 3, *[2 / 3 / 63] * 63],
     "nearly all in one": [0.9, *[0.1 / 63] * 63],
 }
+
+
+def in_dimensions(shares, d, count, generator):
+    """Σ d·λ (uᵀe)² for random directions u: occupancies where vectors have the shares λ along orthogonal axes e."""
+    u = generator.standard_normal((count, d))
+    u /= np.linalg.norm(u, axis=1, keepdims=True)
+    return d * (u[:, : len(shares)] ** 2) @ np.asarray(shares)
 
 
 def beside_bands(shares, drawn, count=40_000, d=64):
@@ -61,7 +67,7 @@ def test_what_has_more_than_chance_fails():
 
 @pytest.mark.parametrize(("norms", "too_many", "not_few"), [(10, 7000, 14), (5, 120, 12)])
 def test_how_often_a_random_direction_is_not_ordinary(norms, too_many, not_few):
-    p = OUTSIDE_BY_CHANCE
+    p = 0.1  # a random direction is outside of the middle nine tenths of others
 
     def more_than(share):
         return sum(comb(norms, n) * p**n * (1 - p) ** (norms - n) for n in range(norms + 1) if n > share * norms)

@@ -40,7 +40,6 @@ from transformers import (
     GenerationConfig,
     GPT2LMHeadModel,
     GPT2Model,
-    LlamaForCausalLM,
     PreTrainedTokenizerFast,
 )
 
@@ -245,21 +244,7 @@ def test_a_folder_written_before_its_type_said_so_is_loaded(written, tmp_path):
     assert torch.equal(logits(ng.load_converted(old)), logits(ng.load_converted(written[0])))
 
 
-def test_olmo_becomes_a_llama_that_transformers_loads(run, tmp_path):
-    uneven("olmo", dtype=torch.float32, vocab_size=256).save_pretrained(tmp_path / "olmo")
-    found = run(tmp_path / "out", model=str(tmp_path / "olmo"))
-    assert found.exact <= 1e-10 and found.converted <= 3 * found.unconverted
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
-    assert isinstance(loaded, LlamaForCausalLM), "no code of ours is needed, and none may be left in"
-    before = logits(AutoModelForCausalLM.from_pretrained(tmp_path / "olmo").eval())
-    assert 0 < apart(logits(loaded), before) <= 1e-4 * float(before.abs().max())
-    assert torch.equal(logits(ng.load_converted(tmp_path / "out")), logits(loaded))
-    stated = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))
-    assert stated["normgeom"]["agreement"]["exact"] == found.exact and stated["normgeom"]["model"]["name"] == "olmo"
-    assert str(tmp_path) not in json.dumps(stated), "a path of this machine"
-
-
-@pytest.mark.parametrize("family", ["falcon", "stablelm", "cohere", "nemotron"])
+@pytest.mark.parametrize("family", ["falcon", "stablelm", "cohere", "nemotron", "olmo"])
 def test_a_family_without_a_layout_is_written_and_loaded(run, tmp_path, family):
     uneven(family, dtype=torch.float32, vocab_size=256).save_pretrained(tmp_path / family)
     assert run(tmp_path / "out", model=str(tmp_path / family)).exact <= 1e-10
@@ -279,17 +264,6 @@ def test_weights_that_are_still_tied_are_written_and_loaded(tmp_path, family):
     model = ng.to_rms_norm(AutoModelForCausalLM.from_pretrained(tmp_path / "plain").eval())
     save_converted(model, tmp_path / "out", {})
     assert torch.equal(logits(ng.load_converted(tmp_path / "out")), logits(model))
-
-
-def test_a_plain_folder_whose_weights_are_missing_is_not_drawn(run, tmp_path):
-    uneven("olmo", dtype=torch.float32, vocab_size=256).save_pretrained(tmp_path / "olmo")
-    run(tmp_path / "out", model=str(tmp_path / "olmo"))
-    weights = tmp_path / "out" / "model.safetensors"
-    state = converted.load_file(weights)
-    del state["model.norm.weight"]
-    converted.save_file(state, weights, metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"^folder: .* missing: model\.norm\.weight"):
-        ng.load_converted(tmp_path / "out")
 
 
 @pytest.mark.parametrize("kind", [GPT2LMHeadModel, GPT2Model])
@@ -378,7 +352,7 @@ def test_a_folder_that_holds_something_is_left_alone(run, tmp_path, monkeypatch)
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ValueError, match=r"^out: expected a new or empty folder, .* holds something; name another"):
         run(tmp_path / "out")
-    with pytest.raises(NotADirectoryError, match=r"^out: expected a folder or a new name, .*file is a file; name anot"):
+    with pytest.raises(NotADirectoryError, match=r"^out: expected a folder or a new name, .*file is no folder"):
         run(tmp_path / "file")
     assert contents(tmp_path) == {"out/mine.txt": b"mine", "file": b"mine"}
 
@@ -414,7 +388,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_any_work(run, tmp_path, 
         AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("work before the refusal")
     )
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(NotADirectoryError, match=r"^out: expected a folder or a new name, .*file is a file; name anot"):
+    with pytest.raises(NotADirectoryError, match=r"^out: expected a folder or a new name, .*file is no folder"):
         run(tmp_path / "file" / "deep" / "out")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(PermissionError, match=r"^out: .* cannot be made or written to: .* may not be changed"):
@@ -584,7 +558,7 @@ def test_what_counts_as_exact_is_float64_throughout(run, tmp_path):
     ids=lambda value: name_of(value) if isinstance(value, dict) else "",
 )
 def test_bad_input_is_named_before_any_work(run, tmp_path, monkeypatch, changes, error, message):
-    monkeypatch.setattr(convert, "compare", lambda *_: pytest.fail("work before the refusal"))
+    monkeypatch.setattr(convert, "agreement", lambda *_: pytest.fail("work before the refusal"))
     with pytest.raises(error, match=message):
         run(tmp_path / "out", **changes)
     assert list(tmp_path.iterdir()) == []
@@ -601,10 +575,10 @@ def test_bad_input_is_named_before_any_work(run, tmp_path, monkeypatch, changes,
 )
 @pytest.mark.filterwarnings("ignore:.*RoPE")
 def test_a_model_that_cannot_be_converted(run, tmp_path, monkeypatch, family, message):
-    monkeypatch.setattr(convert, "compare", lambda *_: pytest.fail("work before the refusal"))
+    monkeypatch.setattr(convert, "agreement", lambda *_: pytest.fail("work before the refusal"))
     uneven(family, dtype=torch.float32, vocab_size=256).save_pretrained(tmp_path / "model")
     with pytest.raises(ValueError, match=message):
-        run(tmp_path / "out", model=str(tmp_path / "model"))
+        run(tmp_path / "out", model=str(tmp_path / "model"), length=64)
     assert not (tmp_path / "out").exists()
 
 

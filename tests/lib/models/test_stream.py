@@ -23,7 +23,7 @@ D, EPS = 12, 1e-2
 def drawn(family, **changes):
     """In float64, with norms that are not at their initial values."""
     model = tiny(family, **changes).double()
-    randomise_norms(model, [norm for _, norm in layout_of(model).norms_of(model)])
+    randomise_norms(model, [norm for _, norm, _ in layout_of(model).readers_of(model)])
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.dim() == 2 or name.endswith("bias"):
@@ -34,7 +34,7 @@ def drawn(family, **changes):
 def caught(model, ids=IDS):
     """What enters each norm of the stream and each block, ``{name: tensor}``, by hooks of this file's own."""
     layout, seen = layout_of(model), {}
-    modules = layout.norms_of(model)
+    modules = [(name, norm) for name, norm, _ in layout.readers_of(model)]
     modules += [(f"block {i + 1}", block) for i, block in enumerate(model.get_submodule(layout.blocks))]
 
     def keep(name):

@@ -114,8 +114,6 @@ def test_what_is_seen_is_what_the_table_says(family, changes):
 def test_each_surgery(surgery, family):
     model = drawn(family)
     before = answer(model)
-    with Untouched(model):
-        assert surgery(model, dry_run=True)
     surgery(model)
     assert float((answer(model) - before).abs().max()) <= BOUND
 

@@ -124,48 +124,6 @@ def test_a_decision_of_the_host_is_seen(waits, monkeypatch):
         assert len(found["second batch"]) - len(found["the model alone"]) == sides
 
 
-class Layers(nn.Module):
-    """Without a container, each is told of padding by itself; ``more`` positions become padding behind each."""
-
-    def __init__(self, number, more=0):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(number))
-        self.more = more
-
-    def forward(self, x, padded):
-        padded = padded.clone()
-        for layer in self.layers:
-            x = layer(x, src_key_padding_mask=padded)
-            if self.more:
-                padded[:, : self.more] = True
-        return x
-
-
-PADDED = dict(x=draw(2, 5, 8, dtype=torch.float32), padded=torch.arange(5) > torch.tensor([[2], [4]]))
-
-
-def test_a_mask_that_layers_are_given_is_read_once():
-    counts = []
-    for number in (1, 3):
-        result = ng.Survey(model := Layers(number), example_inputs=PADDED)
-        with Pretended() as device:
-            model.to(DEVICE)
-            device.waits.clear()
-            result._measure(PADDED, "")
-            counts.append(len(device.waits))
-            assert set(result.table().query("positions == 'all'").tokens) == {8}
-    assert counts[0] == counts[1], "a wait for each layer"
-
-
-def test_a_mask_that_is_written_into_is_read_again():
-    table = survey(Layers(3, more=1), [PADDED], example_inputs=PADDED).table().query("positions == 'all'")
-    assert {name: set(part) for name, part in table.tokens.groupby(table.site.str[:8])} == {
-        "layers.0": {8},
-        "layers.1": {6},
-        "layers.2": {6},
-    }
-
-
 def test_fetched_keeps_order_shape_and_dtype():
     here = [torch.arange(6).view(2, 3), draw(4, 1), torch.arange(2), draw(0, 3), torch.tensor(3.0)]
     with Pretended() as device:

@@ -259,6 +259,23 @@ def test_masks_of_another_kind_are_refused(stream, mask):
     assert_same_state(s, before)
 
 
+@pytest.mark.parametrize("name", ["src_key_padding_mask", "pixel_mask", "pixel_attention_mask"])
+def test_padding_that_another_mask_marks_is_refused(name):
+    """It would be measured."""
+    model, ids = tiny("gpt2"), token_ids(2, 7)
+    message = rf"^batches: {name} marks padding; only what an attention_mask marks is left out$"
+    with pytest.raises(ValueError, match=message):
+        survey(model, [{"input_ids": ids, name: torch.arange(7).expand(2, 7) > 4}])
+
+
+def test_a_mapping_within_a_batch_is_refused():
+    """Its padding would be measured."""
+    ids = token_ids(2, 7)
+    message = r"^batches: expected tensors, got a mapping as features; survey the part it is for$"
+    with pytest.raises(ValueError, match=message):
+        survey(tiny("gpt2"), [dict(features=dict(input_ids=ids, attention_mask=ids > 7))])
+
+
 def test_nan_on_padding_is_no_news(recwarn):
     model = tiny("gpt2")
     result = ng.Survey(model)

@@ -85,22 +85,8 @@ def test_a_tokenizer_that_is_there_and_cannot_be_read_is_an_error(tokenizer_fold
     else:
         path.write_bytes(path.read_bytes()[:left])
     for take in (partial(load_encoder, vocabulary=256), load_tokenizer):
-        with pytest.raises(OSError, match=r"^tokenizer: that of '.*' cannot be loaded \(.*\); .*'bytes'"):
+        with pytest.raises(OSError, match=r"^tokenizer: '.*' has no usable one \(.*\); name another, or 'bytes'$"):
             take(tokenizer_folder)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "why"),
-    [
-        ("tokenizer_config.json", "[]", r"tokenizer_config\.json holds a list, not an object"),
-        ("tokenizer_config.json", "", r"tokenizer_config\.json cannot be read"),
-        ("tokenizer.json", "{", r"tokenizer\.json cannot be read"),
-    ],
-)
-def test_the_file_of_a_tokenizer_that_is_damaged_is_named(tokenizer_folder, name, text, why):
-    (Path(tokenizer_folder) / name).write_text(text)
-    with pytest.raises(OSError, match=rf"^tokenizer: that of .* cannot be loaded \({why}"):
-        load_tokenizer(tokenizer_folder)
 
 
 def test_a_tokenizer_s_own_code_is_not_run(tokenizer_folder, tmp_path):
@@ -155,7 +141,7 @@ def test_an_encoder_names_its_end_of_text(tokenizer_folder):
 
 def test_a_tokenizer_out_of_reach(monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(OSError, match=r"^tokenizer: that of 'nobody/nothing' cannot be loaded"):
+    with pytest.raises(OSError, match=r"^tokenizer: 'nobody/nothing' has no usable one"):
         load_encoder("nobody/nothing", 256)
 
 

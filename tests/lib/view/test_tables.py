@@ -45,6 +45,11 @@ def test_as_markdown(shown):
     ]
 
 
+def test_a_name_cannot_bring_html_into_a_page(shown):
+    text = shown(view.table, {"<img src=x>": {"<b>": "<i>"}})["text/markdown"]
+    assert text.split("\n")[::2] == ["|  | &lt;b> |", "| &lt;img src=x> | &lt;i> |"]
+
+
 def test_digits_are_of_all_columns_or_of_one(shown):
     rows = {"x": {"a": 0.12345, "b": -0.00012, "c": 0.987, "d": 1234567.0}}
 
