@@ -26,5 +26,5 @@ def verdicts_of(notebook: NotebookNode, path: Path, parameters: dict, progress: 
     nbformat.write(notebook, path)
     quiet = dict(progress_bar=progress, request_save_on_cell_execute=progress)
     done = papermill.execute_notebook(path, path, parameters, kernel_name="python3", **quiet)
-    printed = next(o.text for o in reversed(done.cells[-1].outputs) if o.get("name") == "stdout")
-    return json.loads(printed)
+    # A kernel may hand over one print in several outputs.
+    return json.loads("".join(o.text for o in done.cells[-1].outputs if o.get("name") == "stdout"))
