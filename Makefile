@@ -278,7 +278,7 @@ _build/run/%.ipynb: _build/src/%.ipynb $(LIBRARY) | $(PROFILE)
 	  { echo "make: chapter $* failed; its cells up to the error are in _build/part/$*.ipynb" >&2; exit 1; }; \
 	  mv _build/part/$*.ipynb $@
 
-$(BOOK): $(EXECUTED) $(PAGES) $(PRESS) $(CLAIMED) $(wildcard records/tried.csv chapters/*.bib _static/* _live/* figures/*.svg) _config.yml _toc.yml \
+$(BOOK): $(EXECUTED) $(PAGES) $(PRESS) $(CLAIMED) $(wildcard records/tried.csv chapters/*.bib chapters/*.yml _static/* _live/* figures/*.svg) _config.yml _toc.yml \
   pyproject.toml CITATION.cff | $(VENV)
 	@$(call timed,book/pages,{ python -m press stage && python -m press site; })
 	@python -m press times book

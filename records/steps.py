@@ -118,14 +118,15 @@ def call(command: Sequence[str], log: Path, seconds: float | None) -> tuple[int 
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True
         )
         copying = Thread(target=_copy, args=(program.stdout, file))
-        copying.start()
-        try:
+        try:  # a signal may come as soon as the program has said something
+            copying.start()
             code = program.wait(seconds)
         except subprocess.TimeoutExpired:
             code = None
         finally:
             _end(program)
-            copying.join()
+            if copying.ident is not None:
+                copying.join()
     lines = re.split(r"[\r\n]+", log.read_text("utf-8", errors="replace").strip())
     return code, lines[-1].strip()
 
