@@ -50,7 +50,7 @@ BYTES = Encoder(lambda texts: [byte_tokens(text) for text in texts], "bytes", No
 def load_encoder(
     name_or_path: str, vocabulary: int, revision: str | None = None, tokenizer: str | None = None
 ) -> Encoder:
-    """How a transformers model reads text: by its tokenizer; a folder that has none by bytes, with a warning.
+    """How a transformers model reads text: by its tokenizer, or by bytes where it has none, with a warning.
 
     Args:
         vocabulary: how many ids the model takes.
@@ -59,13 +59,17 @@ def load_encoder(
 
     Raises:
         OSError: there is no tokenizer that can be used.
-        ValueError: the folder has no tokenizer, and more or fewer ids than bytes and special tokens are; while text is
+        ValueError: the model has no tokenizer, and more or fewer ids than bytes and special tokens are; while text is
             read: the tokenizer gives ids that the model does not take.
     """
     folder = Path(name_or_path)
     if tokenizer == "":
         raise ValueError("tokenizer: expected a name on the hub, a folder or 'bytes', got ''")
-    if tokenizer is None and folder.is_dir() and not any(path for names in _FILES for path in folder.glob(names)):
+    without = tokenizer is None and folder.is_dir() and not any(path for names in _FILES for path in folder.glob(names))
+    found = None if without else _load(tokenizer or name_or_path, None if tokenizer else revision)
+    if found is None and tokenizer:
+        raise _unusable(tokenizer, "it knows no words")
+    if found is None:
         if not 256 <= vocabulary <= _MOST_OF_BYTES:
             raise ValueError(
                 f"model: {name_or_path} has no tokenizer, and its {vocabulary} token ids are not bytes, 256 and a few; "
@@ -73,7 +77,6 @@ def load_encoder(
             )
         warnings.warn(f"{name_or_path} has no tokenizer: the bytes of the text are its token ids", stacklevel=2)
         return BYTES
-    found = load_tokenizer(tokenizer or name_or_path, None if tokenizer else revision)
     if found is BYTES and vocabulary < 256:
         raise ValueError(f"tokenizer: 'bytes' needs 256 ids, the model takes {vocabulary}")
     return found._replace(encode=_within(found, vocabulary))
@@ -85,6 +88,18 @@ def load_tokenizer(name_or_path: str, revision: str | None = None) -> Encoder:
     Raises:
         OSError: it is out of reach, damaged, or knows no words.
     """
+    found = _load(name_or_path, revision)
+    if found is None:
+        raise _unusable(name_or_path, "it knows no words")
+    return found
+
+
+def _unusable(name_or_path: str, why: str) -> OSError:
+    return OSError(f"tokenizer: {name_or_path!r} has no usable one ({why}); name another, or 'bytes'")
+
+
+def _load(name_or_path: str, revision: str | None) -> Encoder | None:
+    """A tokenizer; None where transformers makes one that knows only its special tokens, because files are missing."""
     if name_or_path == "bytes":
         return BYTES
     from transformers import AutoTokenizer, logging
@@ -94,13 +109,12 @@ def load_tokenizer(name_or_path: str, revision: str | None = None) -> Encoder:
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, revision=revision, trust_remote_code=False)
         vocabulary = tokenizer.get_vocab()
-        if not set(vocabulary) - set(tokenizer.all_special_tokens):
-            raise ValueError("it knows no words")
     except Exception as error:  # a damaged file fails in tokenizers, in JSON or in transformers, each its way
-        why = " ".join(str(error).split())
-        raise OSError(f"tokenizer: {name_or_path!r} has no usable one ({why}); name another, or 'bytes'") from error
+        raise _unusable(name_or_path, " ".join(str(error).split())) from error
     finally:
         logging.set_verbosity(verbosity)
+    if not set(vocabulary) - set(tokenizer.all_special_tokens):
+        return None
 
     def encode(texts: list[str]) -> list[Tensor]:
         ids = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
