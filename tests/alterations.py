@@ -11,7 +11,6 @@ import copy
 import io
 import json
 import os
-import re
 import signal
 import sys
 import time
@@ -122,7 +121,7 @@ def main(path: Path) -> None:
     for cell in jupytext.read(path).cells:
         if cell.cell_type == "code":
             tree, check = ast.parse(cell.source), "check" in cell.metadata.get("tags", [])
-            if check and re.search(os.environ.get("ONLY", ""), cell.source):
+            if check:
                 count, passed = missed(tree, known, space)
                 tried, caught = tried + count, caught + count - len(passed)
                 print(f"{', '.join(cell.metadata['verifies'])}: {count - len(passed)} of {count}")
