@@ -55,10 +55,11 @@ def exercises(book: Book) -> list[Exercise]:
 
 
 def graders(book: Book) -> list[str]:
-    """The public self-checks, by their names in the library's module."""
+    """The public self-checks: what the library's module of that name exports and judges by."""
     library = Library(book)
-    module = f"{library.name}.{MODULE}"
-    return list(import_module(module).GRADERS) if module in library.modules else []
+    module = library.modules.get(f"{library.name}.{MODULE}")
+    functions = [name for name in module.exported if name in module.definitions] if module else []
+    return [name for name in functions if module.definitions[name].args.args[0].arg == "mine"]
 
 
 def mistakes(book: Book, grader: str) -> dict[str, str]:

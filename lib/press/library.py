@@ -1,14 +1,12 @@
-"""The library's public names and docstrings, read from its source; a module runs only where it makes its functions."""
+"""The library's public names and docstrings, read from its source: nothing is imported, nothing runs."""
 
 from __future__ import annotations
 
 import ast
 import copy
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 
 import click
 from sphinx.pycode.ast import unparse
@@ -38,22 +36,31 @@ class Module:
         return {node.name: node for node in self.tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
 
     @property
+    def homes(self) -> dict[str, tuple[str, ...]]:
+        """The public names by the module that each comes from: the table ``_HOMES``, where a file has one."""
+        for node in self.tree.body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOMES":
+                return ast.literal_eval(node.value)
+        return {}
+
+    @property
     def exported(self) -> list[str]:
-        """The names in ``__all__``, or every function and class without an underscore."""
+        """The names in the table of homes or in ``__all__``, or every function and class without an underscore."""
+        if self.homes:
+            return sorted(name for names in self.homes.values() for name in names)
         for node in self.tree.body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-                written = isinstance(node.value, ast.List)
-                return ast.literal_eval(node.value) if written else import_module(self.name).__all__
+                return ast.literal_eval(node.value)
         return [name for name in self.definitions if not name.startswith("_")]
 
     def imported(self, name: str) -> str | None:
-        """The module that ``name`` comes from, by an import anywhere in the file or by the table ``_HOMES``."""
+        """The module that ``name`` comes from, by the table of homes or by an import anywhere in the file."""
+        for home, names in self.homes.items():
+            if name in names:
+                return f"{self.name}.{home}"
         for node in ast.walk(self.tree):
             if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
                 return node.module
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOMES":
-                homes = ast.literal_eval(node.value)
-                return next((f"{self.name}.{home}" for home in homes if name in homes[home]), None)
         return None
 
 
@@ -152,15 +159,7 @@ class Library:
         elif inner in self.modules:
             yield from self._exported(self.modules[inner], full)
         else:
-            yield Object(full, module, _made(module, name))
-
-
-def _made(module: Module, name: str) -> ast.FunctionDef:
-    """The head and the docstring of a function that the module makes when it is imported."""
-    made = getattr(import_module(module.name), name, None)
-    if not inspect.isfunction(made):
-        raise click.ClickException(f"{module.file}: {name} is no function, class or module of the library")
-    return ast.parse(f"def {name}{inspect.signature(made)}:\n    {made.__doc__!r}").body[0]
+            raise click.ClickException(f"{module.file}: {name} is no function, class or module of the library")
 
 
 def _constructor(node: ast.ClassDef) -> ast.arguments:

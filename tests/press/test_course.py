@@ -9,12 +9,15 @@ from press.course import course, lectures, shown_of_nothing
 from press.exercises import code_without_grader, exercises, grader_without_exercise
 from press.slides import Place, deck, element, moved
 
-LIBRARY = """
-GRADERS = {"angle": None}
+LIBRARY = '''
+__all__ = ["angle", "mistakes"]
+
+def angle(mine, device=None):
+    """Judge."""
 
 def mistakes(grader):
     return {"a | slip": "Mend it."}
-"""
+'''
 CHAPTER = """# A chapter
 
 ## Exercises

@@ -1,12 +1,9 @@
 """The reference page: what the library exports, and how its docstrings read."""
 
 import re
-import runpy
-from types import SimpleNamespace
 
 import click
 import pytest
-from press import library
 from press.book import Book
 from press.labels import NAMED, role
 from press.library import Library
@@ -80,16 +77,6 @@ def test_a_name_that_cannot_be_described_is_refused(copy):
     file.write_text(file.read_text("utf-8").replace('"draw", ', '"draw", "LIMIT", ') + "\nLIMIT = 3\n", "utf-8")
     with pytest.raises(click.ClickException, match=r"lib/toy/__init__\.py: LIMIT is no function, class or module"):
         _ = Library(Book(copy)).public
-
-
-def test_a_function_that_a_module_makes_is_described(copy, monkeypatch):
-    maker = "def maker(doc):\n    def f(mine: int, device=None):\n        pass\n    f.__doc__ = doc\n    return f\n"
-    rows = 'angle = maker("Judge ``mine``.")\n__all__ = sorted({"angle"})\n'
-    file = copy / "lib/toy/secular.py"
-    file.write_text(maker + rows, "utf-8")
-    monkeypatch.setattr(library, "import_module", lambda _: SimpleNamespace(**runpy.run_path(file)))
-    (made,) = (o for o in Library(Book(copy)).public if o.name.startswith("ng.secular"))
-    assert (made.name, made.signature, made.doc) == ("ng.secular.angle", "(mine, device=None)", "Judge ``mine``.")
 
 
 def test_the_library_is_read_and_not_run(copy):

@@ -28,7 +28,6 @@ def _centred(x: Tensor) -> Tensor:
 
 
 PROJECT_OUT = Exercise(
-    "``mine(x, direction)``: ``x`` ``(..., d)`` without its component along ``direction`` ``(d,)``.",
     uniform.project_out,
     (_LONG, (_X[0, 0], torch.ones(6, dtype=torch.float64))),
     {
@@ -82,7 +81,6 @@ def _by(cosine: Function) -> Function:
 
 _LENGTHS = "A cosine is x·u over both lengths."
 ANGLE = Exercise(
-    "``mine(x, direction)``: the angle in degrees, ``(...)``, between ``x`` and ``direction`` ``(d,)``.",
     uniform.angle,
     (_LONG, _SHORT, (_X[0, 0], draw(6, seed=11))),
     {
@@ -131,7 +129,6 @@ def _occupancy(h: Tensor, u: Tensor) -> Tensor:
 _EACH = "Each vector counts alike, whatever its length: divide its product by its own length."
 _ORDER = "Square the cosine of each vector, then take the mean."
 OCCUPANCY = Exercise(
-    "``mine(h, direction)``: the occupancy (eq-occupancy) of ``direction`` ``(d,)`` in ``h`` ``(..., d)``.",
     _occupancy,
     (_LONG, (_X[0], torch.ones(6, dtype=torch.float64)), _SHORT),
     {

@@ -44,9 +44,6 @@ def _plain(x: Tensor, eps: float) -> Tensor:
 _BATCH, _SMALL_SERIES = draw(5, 6, seed=5) + 0.7, 0.01 * draw(4, 6, 6, seed=6) - 0.02
 _AXES = "Take them over axis 0 and, where there is one, axis 2."
 BATCH_NORM = Exercise(
-    "``mine(x, weight, bias, eps)``: batch norm in training, with statistics of the batch alone.\n\n"
-    "``x`` is ``(N, C)`` or ``(N, C, T)``: examples, features and, if there are three axes, positions.  ``weight`` and "
-    "``bias`` are ``(C,)``.",
     _over(0, 2),
     ((_BATCH, WEIGHT, BIAS, EPS), (_SMALL_SERIES, WEIGHT, BIAS, EPS)),
     {

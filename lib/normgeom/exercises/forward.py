@@ -56,7 +56,6 @@ def _scale(v: Tensor, eps: float) -> Tensor:
 
 GAIN = "Multiply by weight once the division is done."
 LAYER_NORM = Exercise(
-    "``mine(x, weight, bias, eps)``: LayerNorm over the last axis of ``x`` ``(..., d)``.",
     functions.layer_norm,
     ((X, WEIGHT, BIAS, EPS), (SMALL, WEIGHT, BIAS, EPS)),
     {
@@ -90,7 +89,6 @@ LAYER_NORM = Exercise(
     },
 )
 RMS_NORM = Exercise(
-    "``mine(x, weight, eps)``: RMSNorm over the last axis of ``x`` ``(..., d)``.",
     lambda x, w, eps: functions.rms_norm(x, w, eps=eps),
     ((X, WEIGHT, EPS), (SMALL, WEIGHT, EPS)),
     {

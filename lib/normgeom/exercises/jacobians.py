@@ -37,7 +37,6 @@ def _jacobian(formula: Function, center: bool = True) -> Function:
 _right_jacobian = _jacobian(lambda gain, one, pi, nn, s: gain * (pi - nn) / s)
 _DEPENDS = "s depends on x too: subtract nnᵀ/d."
 LAYER_NORM_JACOBIAN = Exercise(
-    "``mine(x, weight, eps)``: the matrix ``(d, d)`` of ∂yᵢ/∂xⱼ of LayerNorm at one vector ``x`` ``(d,)``.",
     _right_jacobian,
     ((_X[0], _WEIGHT, _EPS), (_SMALL[0], _WEIGHT, _EPS)),
     {
@@ -90,7 +89,6 @@ _right_vjp = _vjp(lambda g, h, n, s: (h - _mean(h) - n * _mean(n * h)) / s)
 _FIRST = "With the transpose γ comes first: work with γ⊙g."
 _ALONG = "s depends on x too: subtract n times the mean of n⊙γ⊙g."
 LAYER_NORM_VJP = Exercise(
-    "``mine(x, weight, grad, eps)``: LayerNorm's gradient to ``x`` ``(..., d)`` from ``grad`` at its output.",
     _right_vjp,
     ((_X, _WEIGHT, _GRAD, _EPS), (_SMALL, _WEIGHT, _GRAD, _EPS), (_X[0], _WEIGHT, _GRAD[0], _EPS)),
     {

@@ -25,9 +25,8 @@ class Wrong(NamedTuple):
 
 @dataclass(frozen=True)
 class Exercise:
-    """What is asked for, the right function, what to try it on, and wrong functions by the name of their mistake."""
+    """The right function, what to try it on, and the wrong functions by the name of their mistake."""
 
-    asks: str
     right: Function
     probes: tuple[tuple, ...]
     mistakes: dict[str, Wrong]

@@ -51,8 +51,6 @@ def _scaled_too_early(y: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Te
 _S = "s² is ε/(1 − m), with m the mean of n², and x less its mean is s·n."
 _SUM = "The entries of n add up to 0: this one is minus the sum of the others."
 RECOVER = Exercise(
-    "``mine(y, weight, bias, eps)``: x less its mean, ``(..., d)``, from LayerNorm's output ``y`` for ε > 0.\n\n"
-    "At most one gain is 0.",
     _by(_from),
     _PROBES,
     {

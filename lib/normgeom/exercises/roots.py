@@ -36,8 +36,6 @@ def _by(formula: Function) -> Function:
 
 _EIGENVALUES = "Return the λ themselves, eigenvalues of GΠG."
 BISECTION = Exercise(
-    "``mine(gain)``: the ``(d - 1,)`` eigenvalues of GΠG between neighbouring squares of ``gain`` ``(d,)``.\n\n"
-    "They ascend; no two gains have the same size.",
     _roots,
     ((draw(6, seed=41),), (3 * draw(9, seed=42),)),
     {

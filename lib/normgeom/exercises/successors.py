@@ -33,7 +33,6 @@ def _interleaved(x: Tensor, heads: int, weight: Tensor, eps: float) -> Tensor:
 
 _SCALE = "Use sqrt(mean of squares + eps)."
 HEAD_NORM = Exercise(
-    "``mine(x, heads, weight, eps)``: RMSNorm of each of ``heads`` parts of ``x`` ``(..., d)``, by one gain.",
     lambda x, heads, weight, eps: head_norm(x, heads, weight, eps=eps),
     ((_X, _HEADS, _WEIGHT, _EPS), (_SMALL, _HEADS, _WEIGHT, _EPS)),
     {
@@ -92,7 +91,6 @@ _ON = _unit(draw(5, 6, seed=23))
 _TO, _SIZES = 3 * draw(5, 6, seed=24), torch.linspace(0.05, 0.6, 6, dtype=torch.float64)
 
 SPHERE_STEP = Exercise(
-    "``mine(x, h, a)``: nGPT's step from ``x`` ``(..., d)``, of length √d, towards ``h``; ``a`` is ``(d,)``.",
     _step,
     ((_ON, _TO, _SIZES),),
     {
