@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from normgeom.models.sites import find_norms
 from normgeom.norms.elementwise import dyt
 from normgeom.norms.functions import rms_norm
+from normgeom.training.loop import adamw
 from normgeom.training.stages import held_out_loss
-from normgeom.training.twins import adamw
 from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 

@@ -16,7 +16,8 @@ from normgeom.models.sites import NormSite, find_norms
 from normgeom.models.watch import watch
 from normgeom.norms.functions import check_floating, layer_norm, rms_norm
 from normgeom.text.tokens import random_windows
-from normgeom.training.twins import Size, train, variants
+from normgeom.training.loop import train
+from normgeom.training.twins import Size, variants
 from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 
@@ -253,7 +254,7 @@ def read_before_and_after(
     """Train a GPT-2 with LayerNorm and read its norms' inputs back from their outputs, before and after.
 
     Args:
-        size: of the model and of its training, which :func:`normgeom.training.twins.train` does.
+        size: of the model and of its training, which :func:`normgeom.training.loop.train` does.
         seed: of the initial weights and of the windows.
         tokens: ids to train on.
         held_out: batches to read on.

@@ -17,7 +17,8 @@ from normgeom.models.modules import replace_module
 from normgeom.models.sites import find_norms
 from normgeom.norms.functions import RMSNorm
 from normgeom.text.tokens import byte_tokens, random_windows
-from normgeom.training.twins import Size, train, twins
+from normgeom.training.loop import train
+from normgeom.training.twins import Size, twins
 from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
@@ -322,10 +323,10 @@ class Trained(NamedTuple):
 
 
 def train_on_bytes(size: Size, text: str, seed: int, device: torch.device | str = "cpu") -> Trained:
-    """Train a GPT-2 with LayerNorm (:func:`normgeom.training.twins.train`) on a text, without its last bytes.
+    """Train a GPT-2 with LayerNorm (:func:`normgeom.training.loop.train`) on a text, without its last bytes.
 
     Args:
-        size: of the model and of its training; ``spacing`` is not used.
+        size: of the model and of its training; ``eval_interval`` is not used.
         text: longer than :data:`HELD_OUT` bytes by at least a window.
         seed: of the weights and of the places of the windows.
         device: where both models are.

@@ -4,7 +4,8 @@ import pandas as pd
 import pytest
 import torch
 from normgeom.text.tokens import random_windows
-from normgeom.training.twins import Size, train, twins
+from normgeom.training.loop import train
+from normgeom.training.twins import Size, twins
 from normgeom_lab import irreversibility as reading
 from normgeom_lab.irreversibility import read_before_and_after, read_norms
 

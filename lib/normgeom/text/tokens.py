@@ -51,7 +51,7 @@ def load_tokenizer(name_or_path: str, vocabulary: int | None = None, revision: s
             raise ValueError("it knows no words")
     except Exception as error:  # a damaged file fails in tokenizers, in JSON or in transformers, each its way
         why = " ".join(str(error).split())
-        if not 256 <= (vocabulary or 0) <= 384:
+        if not 256 <= (vocabulary or 0) <= 384 or any(Path(name_or_path).glob("tokenizer*")):
             raise OSError(f"tokenizer: {name_or_path!r} has no usable one ({why}); name another, or 'bytes'") from error
         warnings.warn(f"{name_or_path} has no tokenizer ({why}): the text's bytes are its token ids", stacklevel=2)
         return BYTES
@@ -79,6 +79,9 @@ class TokenBatches:
     rank: int = 0
     of: int = 1
     had: int = 0
+
+    def __post_init__(self):
+        _check(self.tokens, self.length, self.batch_size)
 
     def __len__(self) -> int:
         batches = -(-(self.tokens // self.length) // self.batch_size)
@@ -112,7 +115,7 @@ class TokenBatches:
 def windows(tokens: Tensor, length: int, batch_size: int) -> list[Tensor]:
     """Consecutive windows ``(≤ batch_size, length)`` of ids ``(n,)`` that share no token; the rest is left out.
 
-    A ValueError says that the text is shorter than one window.
+    A ValueError says that a size is below 1, or the text shorter than one window.
 
     Example:
         >>> import torch
@@ -120,19 +123,22 @@ def windows(tokens: Tensor, length: int, batch_size: int) -> list[Tensor]:
         >>> [batch.tolist() for batch in windows(torch.arange(10), length=3, batch_size=2)]
         [[[0, 1, 2], [3, 4, 5]], [[6, 7, 8]]]
     """
-    _check(tokens, length)
+    _check(len(tokens), length, batch_size)
     count = len(tokens) // length
     return list(tokens[: count * length].reshape(count, length).split(batch_size))
 
 
 def random_windows(tokens: Tensor, length: int, batch_size: int, seed: int) -> Iterator[Tensor]:
     """Windows ``(batch_size, length)`` of ids ``(n,)`` at places drawn with ``seed``, without end."""
-    _check(tokens, length)
+    _check(len(tokens), length, batch_size)
     generator = torch.Generator().manual_seed(seed)
     place, starts = torch.arange(length), len(tokens) - length + 1
     return (tokens[torch.randint(starts, (batch_size, 1), generator=generator) + place] for _ in itertools.count())
 
 
-def _check(tokens: Tensor, length: int) -> None:
-    if len(tokens) < length:
-        raise ValueError(f"tokens: expected at least one window of {length}, got {len(tokens)}")
+def _check(tokens: int, length: int, batch_size: int) -> None:
+    for name, value in (("length", length), ("batch_size", batch_size)):
+        if value < 1:
+            raise ValueError(f"{name}: expected at least 1, got {value}")
+    if tokens < length:
+        raise ValueError(f"tokens: expected at least one window of {length}, got {tokens}")

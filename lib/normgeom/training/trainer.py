@@ -47,8 +47,8 @@ class Windows(Dataset):
 class Run:
     """How one model is trained.
 
-    ``micro_batch`` windows pass through the device together, by default the batch.  ``precision`` is ``"no"``,
-    ``"bf16"`` or ``"fp16"``.  A checkpoint is written after every ``save_every`` steps, by default ``eval_interval``.
+    ``micro_batch`` windows pass through the device together, by default the batch.  ``precision`` is ``"no"``
+    or ``"bf16"``.  A checkpoint is written after every ``save_every`` steps, by default the size's ``eval_interval``.
     """
 
     size: Size
@@ -59,6 +59,8 @@ class Run:
     save_every: int | None = None
 
     def __post_init__(self):
+        if self.precision not in ("no", "bf16"):
+            raise ValueError(f"precision: expected 'no' or 'bf16', got {self.precision!r}")
         if self.size.batch % (self.micro_batch or 1):
             raise ValueError(f"micro_batch: expected a divisor of {self.size.batch}, the batch, got {self.micro_batch}")
 
@@ -102,7 +104,6 @@ def fit_and_measure(
         train_sampling_strategy="sequential",  # Windows has an order of its own
         seed=run.seed,
         bf16=run.precision == "bf16",
-        fp16=run.precision == "fp16",
         use_cpu=torch.device(device).type == "cpu",
         logging_steps=max(1, run.size.steps // 1000),
         logging_nan_inf_filter=False,  # or a loss that is not a number would be logged as 0

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import huggingface_hub
@@ -61,7 +62,7 @@ def test_bytes_by_name_and_for_a_model_without_a_tokenizer(tmp_path):
 
 
 @pytest.mark.parametrize("left", [0, 60, -1], ids=["empty", "half", "gone"])
-@pytest.mark.parametrize("vocabulary", [None, 255, 1000])
+@pytest.mark.parametrize("vocabulary", [None, 256, 1000])
 def test_a_tokenizer_that_cannot_be_read(words, left, vocabulary):
     path = Path(words) / "tokenizer.json"
     if left < 0:
@@ -169,10 +170,19 @@ def test_windows_share_no_token(count, shapes):
     assert torch.cat(got).flatten().tolist() == list(range(count // 5 * 5)), "in order, the rest left out"
 
 
-@pytest.mark.parametrize("cut", [windows, lambda *sizes: random_windows(*sizes, seed=0)])
-def test_a_text_shorter_than_a_window(cut):
-    with pytest.raises(ValueError, match=r"^tokens: expected at least one window of 5, got 4"):
-        cut(torch.arange(4), 5, 2)
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (dict(length=0), "^length: expected at least 1, got 0"),
+        (dict(batch_size=0), "^batch_size: expected at least 1, got 0"),
+        (dict(length=5), "^tokens: expected at least one window of 5, got 4"),
+    ],
+)
+def test_impossible_windows(sizes, message):
+    sizes = dict(length=2, batch_size=2) | sizes
+    for cut in (windows, partial(random_windows, seed=0), lambda ids, **of: TokenBatches(None, BYTES, len(ids), **of)):
+        with pytest.raises(ValueError, match=message):
+            cut(torch.arange(4), **sizes)
 
 
 def test_random_windows_are_pieces_of_the_text():

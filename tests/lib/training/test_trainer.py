@@ -194,10 +194,17 @@ def test_mixed_precision(whole, tmp_path):
     assert {p.dtype for p in trained.parameters()} == {torch.float32}
 
 
-@pytest.mark.parametrize("micro_batch", [3, 8])
-def test_a_micro_batch_that_does_not_divide_the_batch(micro_batch):
-    with pytest.raises(ValueError, match=rf"^micro_batch: expected a divisor of 4, the batch, got {micro_batch}$"):
-        Run(SIZE, micro_batch=micro_batch)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (dict(micro_batch=3), "^micro_batch: expected a divisor of 4, the batch, got 3$"),
+        (dict(micro_batch=8), "^micro_batch: expected a divisor of 4, the batch, got 8$"),
+        (dict(precision="fp16"), "^precision: expected 'no' or 'bf16', got 'fp16'$"),
+    ],
+)
+def test_a_run_that_cannot_be(given, message):
+    with pytest.raises(ValueError, match=message):
+        Run(SIZE, **given)
 
 
 # a kill
