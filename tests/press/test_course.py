@@ -9,13 +9,13 @@ from press.course import course, lectures, shown_of_nothing
 from press.exercises import code_without_grader, exercises, grader_without_exercise
 from press.slides import Place, deck, element, moved
 
-LIBRARY = '''
+LIBRARY = """
 class Exercise:
     def __init__(self, **mistakes):
         self.mistakes = mistakes["mistakes"]
 
 angle = Exercise(mistakes={"a | slip": ("Mend it.", None)})
-'''
+"""
 CHAPTER = """# A chapter
 
 ## Exercises
