@@ -1,14 +1,7 @@
-"""A training of a second, and ways to disturb it.
-
-As a program, ``tiny_training.py FOLDER`` trains once undisturbed and once for each of :data:`KILLED`: there a forked
-process is killed, and a second one is given the same call.
-"""
+"""A training of a second, and a way to stop it."""
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from normgeom.training import trainer
 from normgeom.training.trainer import Run, fit_and_measure
 from normgeom.training.twins import Size, load_twin, variants
 
@@ -41,10 +33,6 @@ def fit(folder, norm="rms", text=TEXT, held_out=HELD_OUT, network=None, **change
 
 def tables(folder):
     return {name: pd.read_parquet(folder / f"{name}.parquet") for name in TABLES}
-
-
-def losses(folder):
-    return torch.tensor(pd.read_parquet(folder / "curve.parquet").loss.to_numpy())
 
 
 def recorded(network):
@@ -79,59 +67,14 @@ def disturb(patch: pytest.MonkeyPatch, owner, name: str, at: int, disturbance: C
     patch.setattr(owner, name, call)
 
 
-def interrupt(*_, **__):
-    raise KeyboardInterrupt
+def stopped(folder: Path, at: int, owner=torch.optim.AdamW, name: str = "step", done: bool = False) -> None:
+    """A training that was stopped in that call, by default of a step, or as soon as that call was done."""
 
+    def stop(works, *args, **kwargs):
+        if done:
+            works(*args, **kwargs)
+        raise KeyboardInterrupt
 
-def stopped(folder: Path, at: int) -> None:
-    """A training that was stopped in that step."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        disturb(patch, torch.optim.AdamW, "step", at, interrupt)
+        disturb(patch, owner, name, at, stop)
         fit(folder)
-
-
-def die(*_, **__):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def work_and_die(works, *args, **kwargs):
-    works(*args, **kwargs)
-    die()
-
-
-# What is called for the how manieth time when the process is killed, and how.
-KILLED = {
-    "before the first checkpoint": (torch.optim.AdamW, "step", 2, die),
-    "after the weights of a checkpoint": (trainer.Trainer, "save_model", 3, work_and_die),
-    "while tables are written": (pd.DataFrame, "to_parquet", 6, die),
-    "after the last checkpoint": (trainer, "save_twin", 1, die),
-    "before the clearing": (trainer.shutil, "rmtree", 1, die),
-}
-
-
-def forked(work: Callable) -> int:
-    """The exit status of ``work`` in a process of its own."""
-    child = os.fork()
-    if child:
-        return os.waitpid(child, 0)[1]
-    try:
-        work()
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-        os._exit(1)
-    os._exit(0)
-
-
-def killed_in(folder: Path, owner, name: str, at: int, disturbance: Callable) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        disturb(patch, owner, name, at, disturbance)
-        fit(folder)
-
-
-if __name__ == "__main__":
-    into = Path(sys.argv[1])
-    assert forked(lambda: fit(into / "undisturbed")) == 0
-    for case, how in KILLED.items():
-        status = forked(lambda folder=into / case, how=how: killed_in(folder, *how))
-        assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, f"{case}: not killed"
-        assert forked(lambda folder=into / case: fit(folder)) == 0, f"{case}: the same call failed"

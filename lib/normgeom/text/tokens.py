@@ -50,10 +50,10 @@ def load_tokenizer(name_or_path: str, vocabulary: int | None = None, revision: s
         if not set(words) - set(tokenizer.all_special_tokens):  # transformers makes that of a model without one
             raise ValueError("it knows no words")
     except Exception as error:  # a damaged file fails in tokenizers, in JSON or in transformers, each its way
-        why = " ".join(str(error).split())
         if not 256 <= (vocabulary or 0) <= 384 or any(Path(name_or_path).glob("tokenizer*")):
+            why = " ".join(str(error).split())
             raise OSError(f"tokenizer: {name_or_path!r} has no usable one ({why}); name another, or 'bytes'") from error
-        warnings.warn(f"{name_or_path} has no tokenizer ({why}): the text's bytes are its token ids", stacklevel=2)
+        warnings.warn(f"{name_or_path} has no tokenizer: the bytes of the text are its token ids", stacklevel=2)
         return BYTES
 
     def encode(text: str) -> Tensor:
