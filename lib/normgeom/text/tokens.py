@@ -60,7 +60,8 @@ def load_tokenizer(name_or_path: str, vocabulary: int | None = None, revision: s
         return torch.tensor(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=torch.int64)
 
     end = encode("\n\n") if tokenizer.eos_token is None else torch.tensor([tokenizer.eos_token_id])
-    return Encoder(Path(name_or_path).name, max(words.values()) + 1, encode, end, tokenizer.save_pretrained)
+    name = Path(name_or_path).resolve().name if Path(name_or_path).is_dir() else name_or_path
+    return Encoder(name, max(words.values()) + 1, encode, end, tokenizer.save_pretrained)
 
 
 @dataclass
