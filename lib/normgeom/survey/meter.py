@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from normgeom.models.sites import NormSite
-from normgeom.survey.passes import device_of_sums, to_device
+from normgeom.survey.passes import device_of_sums
 
 BINS = 720  # of 0.25 degrees
 _BLOCK = 2**17  # entries that are upcast together: on a CPU what its cache holds
@@ -71,7 +71,7 @@ class Tally:
         return Tally(count, mine.mean + share * delta, m2, mine.counts + other.counts, mine.excluded + other.excluded)
 
     def to(self, device: torch.device | str) -> Tally:
-        return Tally(*(to_device(tensor, torch.device(device)) for tensor in vars(self).values()))
+        return Tally(*(tensor.to(device) for tensor in vars(self).values()))
 
     def at(self, position: int) -> Tally:
         """Of one position, that axis gone; ``excluded`` is not split."""
@@ -107,7 +107,7 @@ class Meter:
     def measure(self, x_in: Tensor, x_out: Tensor, positions: Tensor) -> Tally:
         """Of the vectors before and after the norm, ``(..., d)``."""
         device = device_of_sums(x_in)
-        self._in, self._out = to_device(self._in, device), to_device(self._out, device)
+        self._in, self._out = self._in.to(device), self._out.to(device)
         products_in, length_in, largest_in = project(x_in, self._in)
         products_out, length_out, largest_out = project(x_out, self._out)
         error = drop_error(products_in[-1], length_in, (*products_out[-2:], length_out), self._gain)
@@ -118,15 +118,9 @@ class Meter:
 
 
 def project(x: Tensor, columns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Products with some directions, length and largest entry of each vector.
+    """Of vectors ``(..., d)``: products with ``columns`` ``(k, d)``, length and largest ∣entry∣ of each.
 
-    Args:
-        x: vectors ``(..., d)``, any floating dtype.
-        columns: ``(k, d)`` float64 on the device of ``x``; on the CPU where that device has no float64.
-
-    Returns:
-        ``(products (k, n), length (n,), largest |entry| (n,))``, the leading axes of ``x`` flattened; the first two
-        float64, the last, which is exact, in the dtype of ``x``.
+    Returns ``(k, n)``, ``(n,)`` and ``(n,)``; the first two float64, the last, which is exact, in the dtype of ``x``.
     """
     rows = x.reshape(-1, x.shape[-1]).to(columns.device)
     blocks = rows.split(max(1, _BLOCK // rows.shape[-1])) if rows.is_cpu else [rows]
@@ -140,15 +134,14 @@ def project(x: Tensor, columns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def drop_error(mean: Tensor, length: Tensor, output: Sequence[Tensor], gain: Sequence[float]) -> Tensor:
     """How far a LayerNorm's output would move if it did not subtract the mean, relative to ‖γ⊙n‖ (eq-drop-error).
 
-    Nothing is computed twice: with x = m·1 + s·n, the difference is γ⊙(n − x/r) = γ⊙((1 − s/r)n − (m/r)1).
+    With x = m·1 + s·n, the output moves by γ⊙(n − x/r) = γ⊙((1 − s/r)n − (m/r)1).
 
     Args:
         mean, length: of the inputs x, ``(n,)``.
         output: of the outputs y, each ``(n,)``: products with γ and with β, and length.
         gain: of the norm: ``(d, ε, ‖γ‖², γ·β, ‖β‖²)``.
 
-    Returns:
-        ``(n,)``; NaN where the output is β alone, or the input constant, to the rounding of float32.
+    Returns ``(n,)``; NaN where the output is β alone, or the input constant, to the rounding of float32.
     """
     d, eps, gain_square, gain_bias, bias_square = gain
     with_gain, with_bias, output_length = output

@@ -46,7 +46,7 @@ class Passes:
                 if positions is None:
                     seen = f"{site.name}: an input of shape {tuple(x_in.shape)}"
                     raise ValueError(f"{argument}: {seen} does not show which of its rows are padding")
-                known[key] = to_device(positions, key[-1])
+                known[key] = positions.to(key[-1], non_blocking=True)  # the host does not wait for a GPU
             look(site, known[key], x_in, x_out)
 
         with watch(self.model, self.sites, call):
@@ -80,10 +80,9 @@ class Passes:
 
 
 def _positions(lead: torch.Size, token_axis: int | None, mask: Tensor | None) -> Tensor | None:
-    """Which rows of an input ``(*lead, d)`` stand first in a text and which behind, ``(2, rows)`` bool on the CPU.
+    """Which rows of an input ``(*lead, d)`` stand first in a text and which behind; None where it does not show that.
 
-    ``mask``, ``(batch, length)``, is true for tokens that are not padding; None where there is no padding.  The result
-    is None where the input does not show which of its rows are padding.
+    ``mask``, ``(batch, length)``, is true for tokens that are not padding; None where there is no padding.
     """
     batch_axis = 1 if token_axis == 0 else 0
     flat = token_axis is None  # then nothing shows where a text begins
@@ -104,8 +103,3 @@ def _positions(lead: torch.Size, token_axis: int | None, mask: Tensor | None) ->
 def device_of_sums(x: Tensor) -> torch.device:
     """Where sums over ``x`` are taken: there is no float64 on Apple's GPUs."""
     return torch.device("cpu") if x.device.type == "mps" else x.device
-
-
-def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """``tensor`` on ``device``; the host does not wait for a GPU, unless it is to have what was computed there."""
-    return tensor.to(device, non_blocking=device.type != "cpu")

@@ -24,24 +24,23 @@ from normgeom.survey.directions import DEFAULT, MATCHED, SIDES, at_width, matche
 from normgeom.survey.meter import Meter, Tally, quantiles
 from normgeom.survey.passes import Passes
 
-_SHARED = ("directions", "sites", "seed", "vectors", "pilot", "fingerprint")  # by surveys that can be merged
+_SHARED = ("directions", "sites", "seed", "vectors", "pilot", "fingerprint")  # the same in surveys that are merged
 _COUNTED = ("tokens", "batches", "digest")
 _FORMAT = "normgeom survey 3"
 SAVE_EVERY = 60  # seconds
 
 
 class Survey:
-    """Angles between a model's hidden vectors and fixed directions, before and after each norm.
+    """Angles in degrees between a model's hidden vectors and fixed directions, before and after each norm.
 
     Args:
         model: any module whose norms :func:`normgeom.find_norms` finds.
-        directions: names; by default ``"uniform"``, the vector 1, and thirty random sign vectors.  Every
-            ``"random_…"`` is one Gaussian draw, hence uniform on the sphere; every ``"signs_…"`` has entries ±1
-            (prop-random-signs); both are fixed by ``seed``, their name and the dimension.  Every ``"matched_…"`` is
-            the sum, with random signs, of the vectors of ``pilot`` at that side of that norm, each scaled to length 1:
-            a direction drawn with their second moments.  Or a mapping from names to vectors ``(d,)`` of one's own,
-            each measured at the norms of its width, and to None for names of the kinds above.
-        seed: of what is drawn.
+        directions: names, or a mapping from names to vectors ``(d,)`` of one's own, each measured at the norms of its
+            width, and to None for these: ``"uniform"`` is the vector 1; ``"random_…"`` a Gaussian draw; ``"signs_…"``
+            has random entries ±1 (prop-random-signs); ``"matched_…"`` is the sum, with random signs, of the vectors of
+            ``pilot`` at that side of that norm, scaled to length 1: a draw with their second moments.  By default
+            ``"uniform"`` and thirty sign vectors.
+        seed: fixes, with its name and width, what is drawn.
         example_inputs: as in :func:`normgeom.find_norms`.
         pilot: a batch as :meth:`run` takes it, run once for the matched directions.
 
@@ -50,14 +49,12 @@ class Survey:
         ValueError: the model has no norms that can be measured; there is no direction, or its name is none of these;
             a vector is not one-dimensional, finite and non-zero, or fits no norm; a matched direction has no pilot.
 
-    A vector with a NaN or Inf entry and a vector of length zero have no angle: they are counted apart
-    (:meth:`excluded`) and enter no average.
+    Vectors with a NaN or Inf entry and vectors of length zero have no angle: they are counted apart (:meth:`excluded`)
+    and enter no average.
 
     Attributes:
-        tokens: how many were measured.
-        batches: how many were measured.
-        digest: of all batches, in their order.
-        fingerprint: of the model.
+        tokens, batches: how many were measured.
+        digest, fingerprint: of the batches, in their order, and of the model.
 
     >>> import torch
     >>> import normgeom as ng
