@@ -182,8 +182,8 @@ def survey_runs(
         networks: by the name of the model and the number of the run, such as the seed of its training.
         batches: token ids ``(batch, length)``; matched directions are drawn from the first.
         directions: as in :class:`normgeom.Survey`, as is ``seed``.
-        out: a folder that keeps the state of each survey as ``<model>-<run>.npz``, slashes in the name as ``--``; the
-            same call goes on where it was stopped.  By default nothing is kept.
+        out: a folder that keeps the state of each survey as ``<model>-<run>.safetensors``, slashes in the name as
+            ``--``; the same call goes on where it was stopped.  By default nothing is kept.
 
     Returns:
         the rows of :meth:`normgeom.Survey.table`, with columns ``model`` and ``run`` before them.
@@ -211,7 +211,7 @@ def survey_runs(
 
 def kept_as(out: str | os.PathLike, model: str, run: int) -> Path:
     """Where :func:`survey_runs` keeps the state of a survey."""
-    return Path(out) / f"{model.replace('/', '--')}-{run}.npz"
+    return Path(out) / f"{model.replace('/', '--')}-{run}.safetensors"
 
 
 def of_uniform(angles: pd.DataFrame, side: str = "in", positions: str = "rest") -> pd.DataFrame:
