@@ -9,7 +9,7 @@ from typing import Any
 
 # The modules of the public names; exercises and secular are modules themselves.
 _HOMES = {
-    "checks": ("Interval", "check_parameters", "verify"),
+    "checks": ("check_parameters", "verify"),
     "exercises": ("exercises",),
     "geometry.ellipsoid": ("Ellipsoid",),
     "geometry.jacobian": ("NormJacobian",),

@@ -16,8 +16,6 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from normgeom.view.space import Turning
-
 # Okabe and Ito's palette: told apart by readers of every colour vision, and by marker and dash without colour.
 COLORS = {"uniform": "#0072B2", "random_a": "#D55E00", "random_b": "#009E73", "null": "#8A8A8A", "ink": "#2F2F2F"}
 MARKERS = {"uniform": "o", "random_a": "s", "random_b": "^"}
@@ -60,11 +58,9 @@ def style() -> Iterator[None]:
 
 
 def ticks_of_powers(*axes: Axis, most: int = 5) -> None:
-    """Few ticks on logarithmic axes: powers of ten, in letters of full size; between them 2 and 5 on a short axis.
+    """Few ticks on axes that are logarithmic already: powers of ten, and on a short axis 2 and 5 between them.
 
-    Args:
-        axes: ``xaxis`` or ``yaxis`` of axes, whose scale is logarithmic already.
-        most: with more decades than these every second, third, … has a tick.
+    Where there are more than ``most`` decades, every second, third, … has a tick.
     """
     for axis in axes:
         axis.set_major_locator(_Powers(10, numticks=most))
@@ -82,7 +78,7 @@ class _Powers(LogLocator):
 
 
 def _power(value: float, _place: int | None = None) -> str:
-    """A plain number near 1, else a power of ten; the exponent is made of letters, which a phone shows in full size."""
+    """A plain number near 1, else a power of ten whose exponent is made of letters, to be read on a phone."""
     exponent = math.floor(math.log10(value) + 1e-9)
     if -3 <= exponent <= 3:
         return f"{value:g}"
@@ -90,11 +86,12 @@ def _power(value: float, _place: int | None = None) -> str:
     return ("" if factor == 1 else f"{factor}·") + "10" + str(exponent).translate(_RAISED)
 
 
-def show(figure: Figure | Turning, alt: str) -> None:
+def show(figure: Figure, alt: str) -> None:
     """Display a figure with a text for readers who do not see it.
 
     Args:
-        figure: of matplotlib, drawn inside :func:`style`, shown as SVG and closed; or one in space, which turns.
+        figure: of matplotlib, drawn inside :func:`style`, shown as SVG and closed; or an object whose method
+            ``page(alt)`` gives HTML.
         alt: what is to be seen, with its numbers.
 
     Raises:
@@ -102,7 +99,7 @@ def show(figure: Figure | Turning, alt: str) -> None:
     """
     if not alt.strip():
         raise ValueError("alt: expected words that say what is to be seen, got an empty text")
-    picture = {"text/html": figure.page(alt)} if isinstance(figure, Turning) else {"image/svg+xml": svg(figure)}
+    picture = {"image/svg+xml": svg(figure)} if isinstance(figure, Figure) else {"text/html": figure.page(alt)}
     display({**picture, "text/plain": f"Figure: {alt}"}, raw=True, metadata={"alt": alt})
 
 

@@ -16,19 +16,16 @@ Digits = int | str | Mapping[str, int | str]
 
 
 def table(rows: pd.DataFrame | Mapping[str, Mapping[str, object]], digits: Digits = 2, first: str = "") -> None:
-    """Display a table: real in a page or a notebook, aligned text where there is only text.
+    """Display a table: Markdown for a page or a notebook, aligned text where there is only text.
 
-    Its caption and its label ``tab-…`` stand in the metadata of the chapter's cell, as a figure's do.
+    Whole numbers keep all their digits, missing ones are a dash, truth is yes or no.
 
     Args:
         rows: a frame, or for each row's name its entries by column.  Every level of a frame's index is a column of
-            names; levels of its columns are joined by commas.  Units belong in the columns' names.
+            names; levels of its columns are joined by commas.
         digits: decimals of numbers that are not whole; or a format such as ``".1e"`` or ``".0%"``; or one of both for
             each column by name, 2 for the others.
         first: what the names of the rows are; several levels of an index bring their own names.
-
-    Whole numbers keep all their digits, missing ones are a dash, truth is yes or no.  Numbers are aligned to the right,
-    words to the left.
 
     Raises:
         ValueError: there is no row, or ``digits`` names a column that the table has not.
