@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import quote
 
 import matplotlib.pyplot as plt
@@ -86,12 +87,11 @@ def _power(value: float, _place: int | None = None) -> str:
     return ("" if factor == 1 else f"{factor}·") + "10" + str(exponent).translate(_RAISED)
 
 
-def show(figure: Figure, alt: str) -> None:
+def show(figure: Any, alt: str) -> None:
     """Display a figure with a text for readers who do not see it.
 
     Args:
-        figure: of matplotlib, drawn inside :func:`style`, shown as SVG and closed; or an object whose method
-            ``page(alt)`` gives HTML.
+        figure: of matplotlib, drawn inside :func:`style`, shown as SVG and closed; or what makes HTML, ``page(alt)``.
         alt: what is to be seen, with its numbers.
 
     Raises:
@@ -99,7 +99,7 @@ def show(figure: Figure, alt: str) -> None:
     """
     if not alt.strip():
         raise ValueError("alt: expected words that say what is to be seen, got an empty text")
-    picture = {"image/svg+xml": svg(figure)} if isinstance(figure, Figure) else {"text/html": figure.page(alt)}
+    picture = {"text/html": figure.page(alt)} if hasattr(figure, "page") else {"image/svg+xml": svg(figure)}
     display({**picture, "text/plain": f"Figure: {alt}"}, raw=True, metadata={"alt": alt})
 
 
