@@ -12,9 +12,10 @@ from pathlib import Path
 import click
 import pandas as pd
 import torch
-from normgeom.records import FOLDER, record
+from normgeom.records import FOLDER
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, random_windows
+from normgeom_lab.common.recording import record
 from normgeom_lab.common.stacks import LanguageModel, Stack
 from normgeom_lab.common.tiny import fit
 from normgeom_lab.placement import first_over_last, train_bytes, varying_share

@@ -6,10 +6,11 @@ from pathlib import Path
 import click
 import pandas as pd
 import torch
-from normgeom.records import FOLDER, record
+from normgeom.records import FOLDER
 from normgeom.surgery.freezing import freeze_norms
 from normgeom.text.tokens import random_windows, windows
 from normgeom.training.stages import held_out_loss
+from normgeom_lab.common.recording import record
 from normgeom_lab.common.typed import recorded_twins
 from normgeom_lab.designs import removal_order, remove_norms
 

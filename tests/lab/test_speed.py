@@ -4,7 +4,7 @@ import normgeom as ng
 import numpy as np
 import pandas as pd
 import pytest
-from normgeom.records import record
+from normgeom_lab.common.recording import record
 from normgeom_lab.precision import on_gpu, roofline, ways_over_copy
 
 
