@@ -6,7 +6,6 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 import matplotlib.pyplot as plt
@@ -16,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from normgeom.models.modules import hooked
 from normgeom.norms.formula import center, rate
 from normgeom.text.tokens import random_windows
 from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
@@ -172,21 +172,18 @@ def run_block(
     def enter(module, args, kwargs):
         return ((x, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": x})
 
-    def leave(module, args, output):
+    def leave(module, args, kwargs, output):
         out.append(output[0] if isinstance(output, tuple) else output)
 
     def write(factor):
-        def hook(module, args, output):
+        def hook(module, args, kwargs, output):
             computed.append(output)
             return factor * output
 
         return hook
 
-    with ExitStack() as hooks:
-        hooks.callback(block.register_forward_pre_hook(enter, with_kwargs=True).remove)
-        hooks.callback(block.register_forward_hook(leave).remove)
-        for name, factor in zip(writers, factors, strict=True):
-            hooks.callback(block.get_submodule(name).register_forward_hook(write(factor)).remove)
+    branches = [(block.get_submodule(name), write(factor)) for name, factor in zip(writers, factors, strict=True)]
+    with hooked([(block, enter)], [(block, leave), *branches]):
         final = model(torch.arange(3, 17).reshape(2, 7)).last_hidden_state
     return out[0], *computed, final
 
@@ -237,12 +234,10 @@ def last_gradient(stack: Stack, x: Tensor, head: Head, target: int) -> LastGradi
         raise ValueError(f"target: expected a row of the head, 0 to {len(head) - 1}, got {target}")
     seen = {}
 
-    def note(module, args, output):
+    def note(module, args, kwargs, output):
         seen[module] = args[0], output
 
-    with ExitStack() as hooks:
-        for module in (norm, mlp.branch[2]):
-            hooks.callback(module.register_forward_hook(note).remove)
+    with hooked(after=[(norm, note), (mlp.branch[2], note)]):
         logits = stack(x)[-1] @ head.T
     (normed, out), (hidden, _) = seen[norm], seen[mlp.branch[2]]
     loss = F.cross_entropy(logits, torch.tensor(target, device=x.device))
@@ -272,17 +267,15 @@ def block_gradients(stack: Stack, x: Stream, head: Head, targets: Targets) -> tu
         )
     inside, outputs, sizes = [], [], []
 
-    def note(module, args, output):
+    def note(module, args, kwargs, output):
         inside.append(args[0].detach())
         outputs.append(output)
 
-    def measure(module, args, output):
+    def measure(module, args, kwargs, output):
         sizes.append(output.detach().square().mean().sqrt())
 
-    with ExitStack() as hooks:
-        for block in stack.blocks:
-            hooks.callback(block.mlp.branch[2].register_forward_hook(note).remove)
-            hooks.callback(block.register_forward_hook(measure).remove)
+    hooks = [pair for block in stack.blocks for pair in ((block.mlp.branch[2], note), (block, measure))]
+    with hooked(after=hooks):
         logits = stack(x)[:, -1] @ head.T
     slopes = torch.autograd.grad(F.cross_entropy(logits, targets, reduction="sum"), outputs)
     lengths = [(g.mT @ a).flatten(1).norm(dim=-1).mean() for g, a in zip(slopes, inside, strict=True)]

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from normgeom.geometry.uniform import angle, uniform_vector
 from normgeom.models.calls import evaluating, forward
 from normgeom.models.gpt2 import gpt2
-from normgeom.models.modules import replace_module
+from normgeom.models.modules import hooked, replace_module
 from normgeom.models.sites import NormSite, find_norms
 from normgeom.norms.formula import center
 from normgeom.norms.functions import RMSNorm
@@ -199,11 +199,8 @@ def _norm(site: NormSite, found: Typed, centred: bool, held: Numbers | None):
 @contextmanager
 def _answering(module: nn.Module, answer) -> Iterator[None]:
     """While the block runs, the module's output is ``answer(input, output)``."""
-    handle = module.register_forward_hook(lambda _, args, output: answer(args[0], output))
-    try:
+    with hooked(after=[(module, lambda _, args, kwargs, output: answer(args[0], output))]):
         yield
-    finally:
-        handle.remove()
 
 
 def type_here(text: str = "Return a list of the", controls: Sequence[str] = CONTROLS) -> None:
