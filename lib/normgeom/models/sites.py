@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -64,7 +64,7 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
     goes through the modules, also where torch would run a compiled model or its fast path for encoders around them.
 
     Args:
-        model: any module; a transformers model of text needs no example.
+        model: any module; a transformers model of text or of images needs no example.
         example_inputs: what the model takes: a tensor of token ids, or a mapping passed as ``model(**inputs)``.
 
     Returns:
@@ -82,20 +82,6 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
         >>> ng.find_norms(model, torch.ones(2, 5, 8))
         [NormSite('0', LayerNorm, dim=8, eps=1e-05), NormSite('2', RMSNorm, dim=8, eps=1e-06)]
     """
-    sites, others = seen_norms(model, example_inputs)
-    if others:
-        warnings.warn(f"seen and not measured: {in_words(others)}", stacklevel=2)
-    return sites
-
-
-def in_words(others: Mapping[str, str]) -> str:
-    """How many norms of which class were not measured, and the first of them."""
-    counts = ", ".join(f"{count} {kind}" for kind, count in Counter(others.values()).items())
-    return f"{counts}, the first at {next(iter(others))!r}"
-
-
-def seen_norms(model: nn.Module, example_inputs: Tensor | Mapping | None) -> tuple[list[NormSite], dict[str, str]]:
-    """What :func:`find_norms` gives, and the name and class of each norm that its warning counts."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: expected a torch.nn.Module, got a {type(model).__name__}")
     inputs = _example(model) if example_inputs is None else example_inputs
@@ -110,22 +96,34 @@ def seen_norms(model: nn.Module, example_inputs: Tensor | Mapping | None) -> tup
             found = probe(module, shape, token_axis)
         if found is not None:
             sites[module] = NormSite(names[module], module, *found, dim=shape[-1], token_axis=token_axis)
-    known, others = {part for module in sites for part in module.modules()}, {}
+    if others := _not_measured(names, sites):
+        counts = ", ".join(f"{count} {kind}" for kind, count in Counter(others.values()).items())
+        warnings.warn(f"seen and not measured: {counts}, the first at {next(iter(others))!r}", stacklevel=2)
+    return list(sites.values())
+
+
+def _not_measured(names: Mapping[nn.Module, str], sites: Iterable[nn.Module]) -> dict[str, str]:
+    """Name and class of each module that is called a norm and is neither a site nor a part or the whole of one."""
+    known, others = {part for site in sites for part in site.modules()}, {}
     for module, name in names.items():
         called = any("norm" in ancestor.__name__.lower() for ancestor in type(module).__mro__)
         if called and known.isdisjoint(module.modules()):
             others[name] = type(module).__name__
             known.update(module.modules())
-    return list(sites.values()), others
+    return others
 
 
 def _example(model: nn.Module) -> Mapping:
-    config = getattr(model, "config", None)
-    if getattr(model, "main_input_name", None) != "input_ids" or getattr(config, "vocab_size", None) is None:
-        raise TypeError(f"example_inputs: none given, and none can be made for a {type(model).__name__}")
-    ids = torch.arange(_BATCH * _TOKENS).reshape(_BATCH, _TOKENS) % config.vocab_size
-    decoder = {"decoder_input_ids": ids} if getattr(config, "is_encoder_decoder", False) else {}
-    return {"input_ids": ids, **decoder}
+    """Token ids for a model of transformers that reads text, noise for one that reads images, not films."""
+    kind, config = (getattr(model, name, None) for name in ("main_input_name", "config"))
+    if kind == "pixel_values" and hasattr(config, "image_size") and not hasattr(config, "num_frames"):
+        size = config.image_size if isinstance(config.image_size, (list, tuple)) else [config.image_size] * 2
+        generator = torch.Generator().manual_seed(0)
+        return {kind: torch.randn(_BATCH, config.num_channels, *size, generator=generator).to(model.dtype)}
+    if kind == "input_ids" and hasattr(config, "vocab_size"):
+        ids = torch.arange(_BATCH * _TOKENS).reshape(_BATCH, _TOKENS) % config.vocab_size
+        return {kind: ids, **({"decoder_input_ids": ids} if config.is_encoder_decoder else {})}
+    raise TypeError(f"example_inputs: none given, and none can be made for a {type(model).__name__}")
 
 
 def _sizes(inputs: Tensor | Mapping) -> tuple[int | None, int | None]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from normgeom.models.calls import entries, evaluating
-from normgeom.models.sites import in_words, seen_norms
+from normgeom.models.sites import find_norms
 from normgeom.survey import state
 from normgeom.survey.devices import fetched
 from normgeom.survey.directions import Directions
@@ -78,12 +78,9 @@ class Survey:
         chosen = Directions(directions, seed, vectors)
         if chosen.matched and pilot is None:
             raise ValueError(f"pilot: expected a batch to match {chosen.matched[0]!r} with, got none")
-        found, others = seen_norms(model, example_inputs)
+        found = find_norms(model, example_inputs)
         if not found:
-            which = f"that can be measured; seen: {in_words(others)}" if others else "in a module of its own"
-            raise ValueError(f"model: this {type(model).__name__} runs no LayerNorm or RMSNorm {which}")
-        if others:
-            warnings.warn(f"seen and not measured: {in_words(others)}", stacklevel=2)
+            raise ValueError(f"model: this {type(model).__name__} runs no LayerNorm or RMSNorm that can be measured")
         chosen.check_widths({site.dim for site in found})
         self.directions, self.seed = chosen.names, operator.index(seed)
         self.sites = [dict(site=s.name, kind=s.kind, dim=s.dim, directions=chosen.named(s.dim)) for s in found]

@@ -40,7 +40,7 @@ def test_every_norm_is_found_as_it_acts(family):
     """Kind, gain, bias and ε are those of the source, and predict what the module does with what the model feeds it."""
     model, names = tiny(family), [norm.name for norm in EXPECTED[family]]
     randomise_norms(model, [model.get_submodule(name) for name in names])
-    sites = ng.find_norms(model, INPUTS.get(family))
+    sites = ng.find_norms(model, INPUTS[family] if family in ("whisper", "wav2vec2") else None)
     got = [site.name for site in sites]
     assert set(got) == set(names), f"missed: {set(names) - set(got)}; taken for norms: {set(got) - set(names)}"
     assert got == names, "in the order of the modules, not of the forward pass?"
