@@ -128,7 +128,7 @@ class Counted(NamedTuple):
     first: int = 0
 
 
-BATCH = "BatchNorm"
+BATCH = "BatchNorm2d"
 MODELS = {
     # rows of the table that were wrong: images, gates, channels first, the fast path
     "CLIP": Counted(clip, 11),  # 5 of texts, 6 of images
@@ -150,7 +150,9 @@ MODELS = {
     "PoolFormer, timm": Counted(
         timm("poolformer_s12"), 0, {"GroupNorm1": 24, "LayerNorm2d": 1}
     ),  # 2 · 12, one on the mean
-    "CoAtNet, timm": Counted(timm("coatnet_pico_rw_224", 224), 0, {BATCH: 16, "LayerNorm2d": 15}),  # 2 · 7 + 1
+    "CoAtNet, timm": Counted(
+        timm("coatnet_pico_rw_224", 224), 0, {"BatchNormAct2d": 16, "LayerNorm2d": 15}
+    ),  # 2 · 7 + 1
     "ResNet, timm": Counted(timm("resnet18"), 0, {BATCH: 20}),
     "ViT, torchvision": Counted(torchvision("VisionTransformer", 32, 8, 2, 2, 16, 32, size=32), 5),
     "Swin, torchvision": Counted(

@@ -103,14 +103,14 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
 
 
 def _not_measured(names: Mapping[nn.Module, str], sites: Iterable[nn.Module]) -> dict[str, str]:
-    """Name and class of each module that is called a norm and is neither a site nor a part or the whole of one."""
+    """Name and class of the innermost modules that are called norms and are neither sites nor parts or wholes of one."""
     known, others = {part for site in sites for part in site.modules()}, {}
-    for module, name in names.items():
+    for module, name in reversed(names.items()):  # parts before the whole
         called = any("norm" in ancestor.__name__.lower() for ancestor in type(module).__mro__)
         if called and known.isdisjoint(module.modules()):
             others[name] = type(module).__name__
-            known.update(module.modules())
-    return others
+            known.add(module)
+    return dict(reversed(others.items()))
 
 
 def _example(model: nn.Module) -> Mapping:
