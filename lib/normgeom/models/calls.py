@@ -25,13 +25,9 @@ def forward(model: nn.Module, inputs: Tensor | Mapping):
     there = (tensor.device for tensor in itertools.chain(model.parameters(), model.buffers()) if not tensor.is_meta)
     device = next(there, torch.device("cpu"))
 
-    def moved(value: object) -> object:
-        return value.to(device) if isinstance(value, Tensor) else value
-
+    moved = {name: v.to(device) if isinstance(v, Tensor) else v for name, v in entries(inputs).items()}
     with torch.no_grad(), by_its_modules():
-        if isinstance(inputs, Mapping):
-            return model(**{name: moved(value) for name, value in inputs.items()})
-        return model(moved(inputs))
+        return model(**moved) if isinstance(inputs, Mapping) else model(*moved.values())
 
 
 @contextmanager

@@ -12,11 +12,9 @@ Hooks = Iterable[tuple[nn.Module, Callable]]
 
 @contextmanager
 def hooked(before: Hooks = (), after: Hooks = ()) -> Iterator[None]:
-    """While the block runs, call hooks whenever their modules run; on leaving, after an error too, they are removed.
+    """Hooks while the block runs: ``hook(module, args, kwargs)`` before a module, or with its output as well, after.
 
-    Args:
-        before: called as ``hook(module, args, kwargs)``; a pair ``(args, kwargs)`` that it returns replaces these.
-        after: called as ``hook(module, args, kwargs, output)``; what it returns, if not None, replaces the output.
+    What a hook returns replaces ``(args, kwargs)``, or the output.
     """
     with ExitStack() as hooks:
         for module, hook in before:

@@ -21,17 +21,15 @@ class NormSite:
     """One norm of a model, as its behaviour shows it.
 
     Attributes:
-        name: the module's qualified name.
+        name: the module's name in the model.
         module: the module itself.
         kind: ``"layer"`` (removes the mean) or ``"rms"`` (does not).
-        weight: the gain γ that acts, ``(dim,)`` float32 on the CPU: ``1 + w`` for Gemma, ones where there is none.
-            Where every head has a gain of its own (Cohere's queries and keys), it is ``(heads, dim)``, shaped so that
-            it broadcasts with the norm's input.
-        bias: the bias β that acts, shaped by the same rule, zeros where there is none.
+        weight: the gain γ that acts, ``(dim,)`` float32 on the CPU: ``1 + w`` for Gemma, ones if there is none; where
+            every head has its own (Cohere's queries and keys), ``(heads, dim)``, to broadcast with the norm's input.
+        bias: the bias β that acts, shaped alike, zeros where there is none.
         eps: ε as it acts inside the root.
         dim: d, the length of the vectors.
-        token_axis: the axis of the norm's input that counts positions; None where tokens come flattened, and where
-            the example holds images.
+        token_axis: the axis of the norm's input that counts positions; None for flattened tokens and for images.
 
     Example:
         >>> import torch, normgeom as ng
@@ -57,20 +55,18 @@ class NormSite:
 def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> list[NormSite]:
     """The norms of single vectors that ``model`` runs, in the order in which it runs them.
 
-    One forward pass shows which modules map a floating-point tensor to one of the same shape; each that holds no
-    more than a norm may, and no norm within, is copied and probed with rows along one direction, which show gain, bias
-    and ε, and with random rows, to which the formula with these must apply; if the output ignores a shift along 1, the
-    formula is LayerNorm's.  Vectors lie along the last axis.  Class names and attribute names do not matter.  The pass
-    goes through the modules, also where torch would run a compiled model or its fast path for encoders around them.
+    One forward pass shows which small modules map a floating-point tensor to one of the same shape.  Each is copied and
+    probed: rows along one direction show gain, bias and ε, and the formula with these must hold for random rows.  If
+    the output ignores a shift along 1, the formula is LayerNorm's.  Vectors lie along the last axis.  Names do not
+    matter, and neither does compilation.
 
     Args:
         model: any module; a transformers model of text or of images needs no example.
         example_inputs: what the model takes: a tensor of token ids, or a mapping passed as ``model(**inputs)``.
 
     Returns:
-        a list of :class:`NormSite`; empty where the model runs no norm.  Each module stands once, with the shape of
-        its first call.  One warning counts the modules whose class is called a norm and that are not in the list:
-        those over another axis, with a second input such as a gate (Mamba2's, Qwen3-Next's), with a gain of zeros, and
+        a list of :class:`NormSite`, each module once.  One warning counts the modules whose class is called a norm and
+        that are not in the list: those over another axis, with a second input such as a gate, with a gain of zeros, and
         those that the example does not run.  A norm written out inside a larger module is not seen.
 
     Raises:
@@ -85,13 +81,13 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: expected a torch.nn.Module, got a {type(model).__name__}")
     inputs = _example(model) if example_inputs is None else example_inputs
-    batch, tokens = _sizes(inputs)
+    texts = _texts(inputs)
     names = {module: name for name, module in model.named_modules()}
     sites: dict[nn.Module, NormSite] = {}
     for module, shape in maps_of_one_tensor(model, inputs).items():
         if any(part in sites for part in module.modules()):
             continue
-        token_axis = _token_axis(shape, batch, tokens)
+        token_axis = _token_axis(shape, *texts)
         with warnings.catch_warnings(action="ignore"):  # of what a module is asked, the user has not asked it
             found = probe(module, shape, token_axis)
         if found is not None:
@@ -103,7 +99,7 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
 
 
 def _not_measured(names: Mapping[nn.Module, str], sites: Iterable[nn.Module]) -> dict[str, str]:
-    """Name and class of the innermost modules that are called norms and are neither sites nor parts or wholes of one."""
+    """Name and class of the innermost modules that are called norms and hold no site and are no part of one."""
     known, others = {part for site in sites for part in site.modules()}, {}
     for module, name in reversed(names.items()):  # parts before the whole
         called = any("norm" in ancestor.__name__.lower() for ancestor in type(module).__mro__)
@@ -126,14 +122,11 @@ def _example(model: nn.Module) -> Mapping:
     raise TypeError(f"example_inputs: none given, and none can be made for a {type(model).__name__}")
 
 
-def _sizes(inputs: Tensor | Mapping) -> tuple[int | None, int | None]:
-    """How many texts an example holds, and how many positions, where these are known."""
+def _texts(inputs: Tensor | Mapping) -> tuple[int | None, int | None]:
+    """How many texts an example holds, and how many positions; of images nothing: their places have no order."""
     given = entries(inputs)
     shapes = [v.shape for v in (given.get("input_ids"), *given.values()) if isinstance(v, Tensor) and v.dim() > 0]
-    if not shapes or any(len(shape) > 3 for shape in shapes):
-        return None, None  # with images, whose places have no order
-    batch = shapes[0]
-    return batch[0], batch[1] if len(batch) > 1 else None
+    return (None, None) if not shapes or max(map(len, shapes)) > 3 else (*shapes[0], None)[:2]
 
 
 def _token_axis(shape: Sequence[int], batch: int | None, tokens: int | None) -> int | None:
