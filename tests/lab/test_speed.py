@@ -66,6 +66,13 @@ def test_points_stand_under_the_roof(race):
     assert "between 0.5 and 1.75" in alt
 
 
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where records come from during a test."""
+    monkeypatch.setattr("normgeom.records.FOLDER", tmp_path)
+    return tmp_path
+
+
 def test_without_a_gpu_there_is_a_row_of_dashes_for_each_record(folder):
     times, records = on_gpu()
     assert list(times.index) == ["norms", "surveys", "conversion"] and times.isna().all(axis=None)
