@@ -1,4 +1,4 @@
-"""Chapter 1: batch statistics against those of one example."""
+"""Chapter 1: figures of batch statistics against those of one example, each with its alt text."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ from collections.abc import Mapping
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor
 
 
 def shared_statistics() -> tuple[Figure, str]:
-    """Which numbers of a table share their mean and variance, for batch norm and for layer norm (eq-axes).
-
-    Returns: the figure and its alt text.
-    """
+    """Which numbers of a table share their mean and variance, for batch norm and for layer norm (eq-axes)."""
     column, row = np.zeros((2, 5, 8))
     column[:, 2] = row[1] = 1
     with style():
@@ -33,10 +29,7 @@ def shared_statistics() -> tuple[Figure, str]:
 
 
 def gaps_by_size(gaps: Mapping[int, float]) -> tuple[Figure, str]:
-    """How far batch norm in training is from batch norm at inference, by examples in a batch; layer norm's gap is zero.
-
-    Returns: the figure and its alt text.
-    """
+    """How far batch norm in training is from batch norm at inference, by examples in a batch."""
     sizes = sorted(gaps)
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 2.8))
@@ -52,45 +45,27 @@ def gaps_by_size(gaps: Mapping[int, float]) -> tuple[Figure, str]:
 
 
 def one_far_out(before: Tensor, batch: Tensor, layer: Tensor) -> tuple[Figure, str]:
-    """One feature of a batch, of which the first example is far out: as it is, after batch norm, after layer norm.
-
-    Returns: the figure and its alt text, with the spread (standard deviation) of the others in each.
-    """
-    if len(before) < 3 or not before.shape == batch.shape == layer.shape:
-        shapes = [tuple(x.shape) for x in (before, batch, layer)]
-        raise ValueError(f"before, batch, layer: expected one shape (examples >= 3, d), got {shapes}")
-    rows = {"as it is": before, "batch norm": batch, "layer norm": layer}
+    """One feature of a batch whose first example is far out: as it is, after batch norm, after layer norm."""
+    rows, edge, color = {"as it is": before, "batch norm": batch, "layer norm": layer}, 3.3, COLORS["random_a"]
     words = []
     with style():
         figure, axis = plt.subplots(figsize=(5, 2.5))
-        for height, (name, x) in enumerate(rows.items()):
-            far, others = float(x[0, 0]), x[1:, 0].double()
+        for line, (name, x) in enumerate(rows.items()):
+            height, far, others = -line, float(x[0, 0]), x[1:, 0].double()
             spread = float(others.std(correction=0))
-            _strokes(axis, -height, others)
-            _diamond(axis, -height, far)
-            axis.text(-3.4, 0.32 - height, f"{name}: spread of the others {spread:.2f}", color=COLORS["ink"])
+            up = np.tile([height - 0.18, height + 0.18, np.nan], len(others))
+            axis.plot(np.repeat(others.numpy(), 3), up, color=COLORS["uniform"], lw=1, label="others")
+            if abs(far) < edge:
+                axis.plot(far, height, "D", color=color, ms=7, label="first")
+            else:  # an arrow at the edge, with its number
+                end, marker, side = (edge, ">", "right") if far > 0 else (-edge, "<", "left")
+                axis.plot(end, height, marker, color=color, ms=8, label="first")
+                axis.text(end, height + 0.32, f"first at {far:.4g}", color=color, ha=side)
+            axis.text(-3.4, 0.32 + height, f"{name}: spread of the others {spread:.2f}", color=COLORS["ink"])
             words.append(f"{name}, the first is at {far:.2f} and the others have a spread of {spread:.2f}")
         axis.set(xlim=(-3.5, 3.5), ylim=(-2.4, 0.6), yticks=[], xlabel="first feature (diamond: of the first example)")
         axis.spines["left"].set_visible(False)
     return figure, f"The first feature of {len(before)} examples, on three lines. {'; '.join(words).capitalize()}."
-
-
-def _strokes(axis: Axes, height: float, values: Tensor) -> None:
-    """A stroke for each of the values, all in one path."""
-    at = np.repeat(values.numpy(), 3)
-    up = np.tile([height - 0.18, height + 0.18, np.nan], len(values))
-    axis.plot(at, up, color=COLORS["uniform"], lw=1, label="others")
-
-
-def _diamond(axis: Axes, height: float, at: float) -> None:
-    """The example that is far out; at the edge an arrow with its number."""
-    edge, color = 3.3, COLORS["random_a"]
-    if abs(at) < edge:
-        axis.plot(at, height, "D", color=color, ms=7, label="first")
-        return
-    side = np.sign(at)
-    axis.plot(side * edge, height, ">" if side > 0 else "<", color=color, ms=8, label="first")
-    axis.text(side * edge, height + 0.32, f"first at {at:.4g}", color=color, ha="right" if side > 0 else "left")
 
 
 def doubled_weights() -> tuple[Figure, str]:
@@ -98,8 +73,6 @@ def doubled_weights() -> tuple[Figure, str]:
 
     In the plane of W = (3, 0, −3) and of the gradient (−1, 2, −1)/(3√6) of the norm's second output, for the input 1;
     the step is six gradients long.
-
-    Returns: the figure and its alt text.
     """
     length, step = 18**0.5, 2.0
     with style():

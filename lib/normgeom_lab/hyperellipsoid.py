@@ -1,4 +1,4 @@
-"""Chapter 3: shapes of outputs, gains set to zero, and pictures of ellipsoids."""
+"""Chapter 3: shapes of outputs, gains set to zero, and figures of ellipsoids with their alt texts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,9 @@ from normgeom.models.sites import NormSite, find_norms
 from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 
-MOST = 0.95  # the share of the semi-axes that off_rank speaks of
-
 
 def coordinate_shares(axes: Tensor, k: int) -> Tensor:
-    """Of each axis, the share of its squared length that its ``k`` largest coordinates have.
-
-    Returns: ``(m,)``, up to 1.
-    """
+    """Of each axis, a column of ``axes``, the share of its squared length that its ``k`` largest coordinates have."""
     squares = axes.square()
     return squares.topk(k, dim=0).values.sum(0) / squares.sum(0)
 
@@ -42,7 +37,7 @@ def off_rank(body: Ellipsoid, shift: int = 0) -> float:
     size = size[size > 0]
     size = size[shift:][: body.dim]
     ratio = body.semi_axes[: len(size)] / (len(body.weight) ** 0.5 * size)
-    return float((ratio - 1).abs().quantile(MOST))
+    return float((ratio - 1).abs().quantile(0.95))
 
 
 def between_gains(body: Ellipsoid, axes: Tensor) -> float:
@@ -54,41 +49,36 @@ def between_gains(body: Ellipsoid, axes: Tensor) -> float:
 
 
 def shapes(gains: Mapping[str, Tensor]) -> pd.DataFrame:
-    """The ellipsoids of some LayerNorms in numbers: how long their axes are, and how they lie to the coordinates.
+    """The ellipsoids of some LayerNorms in numbers, a row a norm: their axes, and how these lie to the coordinates.
 
-    Returns: one row a norm: ``smallest``, ``median``, ``largest`` |γ|; ``elongation``, the longest semi-axis over the
-    median one; ``angle``, of the outputs' normal G⁻¹1 to 1 in degrees (cor-normal; of the first silent coordinate
-    where there is one); ``one`` and ``two``, the medians over axes of :func:`coordinate_shares`; ``off_rank``,
-    ``off_next`` and ``off_second``, :func:`off_rank` with shift 0, 1 and 2; and ``enclosed``, :func:`between_gains`.
+    ``angle`` is that of the outputs' normal to 1 in degrees (cor-normal), ``one`` and ``two`` are medians over axes of
+    :func:`coordinate_shares`, ``off_rank``, ``off_next`` and ``off_second`` are :func:`off_rank` with shift 0, 1, 2.
     """
-    return pd.DataFrame.from_dict({name: _shape(Ellipsoid(gain)) for name, gain in gains.items()}, orient="index")
-
-
-def _shape(body: Ellipsoid) -> dict[str, float]:
-    axes, size = body.axes(), body.weight.abs()
-    return dict(
-        smallest=float(size.min()),
-        median=float(size.median()),
-        largest=float(size.max()),
-        elongation=float(body.semi_axes[0] / body.semi_axes.median()),
-        angle=float(angle(body.complement[:, 0], torch.ones_like(size))),
-        one=float(coordinate_shares(axes, 1).median()),
-        two=float(coordinate_shares(axes, 2).median()),
-        off_rank=off_rank(body),
-        off_next=off_rank(body, 1),
-        off_second=off_rank(body, 2),
-        enclosed=between_gains(body, axes),
-    )
+    rows = {}
+    for name, gain in gains.items():
+        body = Ellipsoid(gain)
+        axes, size = body.axes(), body.weight.abs()
+        rows[name] = dict(
+            smallest=float(size.min()),
+            median=float(size.median()),
+            largest=float(size.max()),
+            elongation=float(body.semi_axes[0] / body.semi_axes.median()),
+            angle=float(angle(body.complement[:, 0], torch.ones_like(size))),
+            one=float(coordinate_shares(axes, 1).median()),
+            two=float(coordinate_shares(axes, 2).median()),
+            off_rank=off_rank(body),
+            off_next=off_rank(body, 1),
+            off_second=off_rank(body, 2),
+            enclosed=between_gains(body, axes),
+        )
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 ORDERS = ("smallest", "random", "largest")
 
 
 def silencing_order(sites: Sequence[NormSite], order: str, seed: int = 0) -> dict[str, Tensor]:
-    """For each norm its coordinates, in the order in which they are to be silenced.
-
-    Returns: by the norm's name its coordinates, ``(dim,)`` int64, each once.
-    """
+    """By the name of each norm its coordinates ``(dim,)``, in the order in which they are to be silenced."""
     if order == "random":
         generator = torch.Generator().manual_seed(seed)
         return {site.name: torch.randperm(site.dim, generator=generator) for site in sites}
@@ -99,10 +89,7 @@ def silencing_order(sites: Sequence[NormSite], order: str, seed: int = 0) -> dic
 
 @contextmanager
 def silenced(sites: Sequence[NormSite], coordinates: Mapping[str, Tensor]) -> Iterator[None]:
-    """While the block runs, the gains of these coordinates are zero: each puts out β alone (prop-zero-gains).
-
-    Afterwards, after an error too, the gains are what they were, to the bit.
-    """
+    """While the block runs, the gains of these coordinates are zero: each puts out β alone (prop-zero-gains)."""
     with ExitStack() as kept:
         for site in sites:
             weight = site.module.weight.data
@@ -112,10 +99,9 @@ def silenced(sites: Sequence[NormSite], coordinates: Mapping[str, Tensor]) -> It
 
 
 def loss_without_gains(model: nn.Module, ids: Tensor, counts: Sequence[int], seed: int = 0) -> pd.DataFrame:
-    """Loss of a language model when the same number of gains is zero in each of its norms, by which they are.
+    """Loss of a language model when ``count`` gains are zero in each of its norms.
 
-    Returns: mean cross-entropy of the next token in nats: a row a count, its index, a column each of :data:`ORDERS`
-    (:func:`silencing_order`).
+    Returns: mean cross-entropy of the next token in nats: a row a count, a column each of :data:`ORDERS`.
     """
     sites = find_norms(model, ids[:2])
     losses = pd.DataFrame(index=pd.Index(counts, name="gains"), columns=ORDERS, dtype=float)
@@ -128,13 +114,9 @@ def loss_without_gains(model: nn.Module, ids: Tensor, counts: Sequence[int], see
     return losses
 
 
-# Which gains are silenced: colour and marker.
-_ORDERS = {"smallest": ("uniform", "o"), "random": ("null", "^"), "largest": ("random_a", "s")}
-
-
 def critical_points(gain: Tensor) -> tuple[Figure, str]:
     """The polynomial ∏(t − γ²), its roots and its critical points, on a curve and on a line (thm-critical-points)."""
-    roots = _distinct_squares(gain)
+    roots = gain.double().square().sort().values
     turns = (Ellipsoid(gain).semi_axes ** 2 / len(gain)).flip(0)
     margin = 0.05 * float(roots[-1])
     t = torch.linspace(float(roots[0]) - margin, float(roots[-1]) + margin, 500, dtype=roots.dtype)
@@ -162,7 +144,7 @@ def critical_points(gain: Tensor) -> tuple[Figure, str]:
 
 def secular_equation(gain: Tensor, deficit: float) -> tuple[Figure, str]:
     """The left side of the secular equation (eq-secular) along 1/√d, its poles and roots, with and without deficit."""
-    poles = _distinct_squares(gain)
+    poles = gain.double().square().sort().values
     inside = torch.linspace(0.002, 0.998, 300, dtype=poles.dtype)
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 3.0))
@@ -188,9 +170,6 @@ def secular_equation(gain: Tensor, deficit: float) -> tuple[Figure, str]:
 
 def shares_near_surface(found: pd.DataFrame, theory: pd.DataFrame, edge: float) -> tuple[Figure, str]:
     """The share of Gaussian inputs whose outputs lie near the surface, over their spread (prop-gaussian-skin)."""
-    if list(found.columns) != list(theory.columns) or len(found.columns) > len(MARKERS):
-        expected = f"the columns of found, {len(MARKERS)} at most"
-        raise ValueError(f"theory: expected {expected}, got {list(theory.columns)} beside {list(found.columns)}")
     words, off = [], []
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 3.0))
@@ -214,7 +193,7 @@ def silenced_gains(cosines: pd.DataFrame, losses: pd.DataFrame) -> tuple[Figure,
     """What a recorded encoder and a language model lose when gains of their norms are set to zero."""
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.4))
-        for order, (key, marker) in _ORDERS.items():
+        for order, key, marker in zip(ORDERS, ("uniform", "null", "random_a"), "o^s", strict=True):
             for norms, dash in (("last", "--"), ("all", "-")):
                 part = cosines[(cosines.norms == norms) & (cosines.coordinates == order)]
                 left.plot(part.k, part.mean_cosine, dash, marker=marker, color=COLORS[key])
@@ -238,14 +217,9 @@ def silenced_gains(cosines: pd.DataFrame, losses: pd.DataFrame) -> tuple[Figure,
     )
 
 
-def _distinct_squares(gain: Tensor) -> Tensor:
-    squares = secular.double_vector("gain", gain).square().sort().values
-    return squares
-
-
 def _listed(values: Tensor) -> str:
     return ", ".join(f"{value:.2f}" for value in values.tolist())
 
 
 def _of_orders(values: pd.Series | pd.DataFrame, k: int) -> str:
-    return ", ".join(f"{values.loc[order][k]:.2f} for the {order}" for order in _ORDERS)
+    return ", ".join(f"{values.loc[order][k]:.2f} for the {order}" for order in ORDERS)

@@ -1,4 +1,4 @@
-"""Chapter 4: keys that cannot be selected, decoders of what a norm discards, and pictures."""
+"""Chapter 4: keys that cannot be selected, decoders of what a norm discards, and figures with their alt texts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from matplotlib.figure import Figure
 from normgeom.models.calls import evaluating, forward
 from normgeom.models.sites import NormSite, find_norms
 from normgeom.models.watch import watch
-from normgeom.norms.functions import check_floating, layer_norm, rms_norm
+from normgeom.norms.functions import layer_norm, rms_norm
 from normgeom.text.tokens import random_windows
 from normgeom.training.loop import train
 from normgeom.training.twins import Size, variants
 from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 
-HEADS = ("no norm", "norm, then W", "norm, W, norm")
+from normgeom_lab.common.pictures import ONE_UP
 
 
 def selectable(keys: Tensor, rounds: int = 300) -> Tensor:
@@ -29,12 +29,9 @@ def selectable(keys: Tensor, rounds: int = 300) -> Tensor:
     A walk within the hull of the others towards the key: the direction from the current point to the key is a query
     to try; if it fails, the walk steps towards the key that it prefers. A key in that hull is never found; one just
     outside may take more than ``rounds`` steps (thm-selectable).
-
-    Returns: ``(N,)``, bool.
     """
-    check_floating("keys", keys)
-    found = torch.zeros(len(keys), dtype=torch.bool, device=keys.device)
-    left = torch.arange(len(keys), device=keys.device)  # the keys for which no query is found yet
+    found = torch.zeros(len(keys), dtype=torch.bool)
+    left = torch.arange(len(keys))  # the keys for which no query is found yet
     inside = torch.zeros_like(keys)
     for number in range(rounds):
         query = keys[left] - inside
@@ -62,25 +59,22 @@ def selectable_shares(
     g, meet a Gaussian matrix W of that width: as they are; after LayerNorm with ε = 0; and with an RMSNorm with ε = 0
     after W as well (claim-head-width).
 
-    Returns: for each of :data:`HEADS` the share of keys that :func:`selectable` finds, by width, a mean over the
-    trials.
+    Returns: the mean over the trials of the share of keys that :func:`selectable` finds, by norms and width.
     """
 
     def draw(*shape):
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
-    shares = {name: dict.fromkeys(widths, 0.0) for name in HEADS}
+    heads = ("no norm", "norm, then W", "norm, W, norm")
+    shares = {name: dict.fromkeys(widths, 0.0) for name in heads}
     for width in widths:
         for _ in range(trials):
             x = draw(count, 1).exp() * draw(count, d)
             w = draw(d, width) / d**0.5
             projected = layer_norm(x, eps=0.0) @ w
-            for name, keys in zip(HEADS, (x @ w, projected, rms_norm(projected, eps=0.0)), strict=True):
+            for name, keys in zip(heads, (x @ w, projected, rms_norm(projected, eps=0.0)), strict=True):
                 shares[name][width] += float(selectable(keys).double().mean()) / trials
     return shares
-
-
-READ = ("mean", "log σ")
 
 
 def random_layer(d: int, width: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
@@ -97,21 +91,15 @@ def held_out_scores(seen: Tensor, targets: Mapping[str, Tensor]) -> dict[str, fl
 
     Returns: R² for each name; below 0 where the mean of the second half would have been the better guess.
     """
-    check_floating("seen", seen)
-    for name, target in targets.items():
-        check_floating(f"targets[{name!r}]", target)
     half = len(seen) // 2
     inputs, wanted = F.pad(seen, (0, 1), value=1.0), torch.cat([*targets.values()], -1)
     decoder = torch.linalg.lstsq(inputs[:half], wanted[:half], driver="gelsd").solution
-    columns = [target.shape[-1] for target in targets.values()]
-    guesses, truths = (t.split(columns, -1) for t in (inputs[half:] @ decoder, wanted[half:]))
-    pairs = zip(targets, guesses, truths, strict=True)
-    return {name: _r_squared(guess, truth) for name, guess, truth in pairs}
-
-
-def _r_squared(guess: Tensor, target: Tensor) -> float:
-    residual = (guess - target).square().sum()
-    return 1 - float(residual / (target - target.mean(0)).square().sum())
+    guesses = (inputs[half:] @ decoder).split([target.shape[-1] for target in targets.values()], -1)
+    scores = {}
+    for (name, target), guess in zip(targets.items(), guesses, strict=True):
+        truth = target[half:]
+        scores[name] = 1 - float((guess - truth).square().sum() / (truth - truth.mean(0)).square().sum())
+    return scores
 
 
 def read_norms(model: nn.Module, batches: Iterable[Tensor]) -> pd.DataFrame:
@@ -132,14 +120,13 @@ def read_norms(model: nn.Module, batches: Iterable[Tensor]) -> pd.DataFrame:
     with watch(model, sites, keep), evaluating(model):
         for ids in batches:
             forward(model, ids)
-    rows = {name: _read(*map(torch.cat, zip(*pairs, strict=True))) for name, pairs in seen.items()}
+    rows = {}
+    for name, pairs in seen.items():
+        x, y = map(torch.cat, zip(*pairs, strict=True))
+        mean, sigma = x.mean(-1, keepdim=True), x.std(-1, correction=0, keepdim=True)
+        scores = held_out_scores(y, {"mean": mean, "log σ": sigma.log()})
+        rows[name] = {**scores, "spread": float(mean.std() / sigma.median())}
     return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def _read(x: Tensor, y: Tensor) -> dict[str, float]:
-    mean, sigma = x.mean(-1, keepdim=True), x.std(-1, correction=0, keepdim=True)
-    scores = held_out_scores(y, dict(zip(READ, (mean, sigma.log()), strict=True)))
-    return {**scores, "spread": float(mean.std() / sigma.median())}
 
 
 def scale_error(
@@ -169,8 +156,8 @@ def read_before_and_after(
 ) -> pd.DataFrame:
     """Train a GPT-2 with LayerNorm and read its norms' inputs back from their outputs, before and after.
 
-    Returns: :func:`read_norms` with the number of updates, 0 and ``size.steps``, as the first level of the index, and
-    ``loss``, the mean of the last ten updates in nats a token; NaN before training.
+    Returns: :func:`read_norms` with the number of steps, 0 and ``size.steps``, as the first level of the index, and
+    ``loss``, the mean of the last ten steps in nats per token; NaN before training.
     """
     drawn = random_windows(tokens, size.length, size.batch, seed)
     model = variants(size.config(vocabulary), seed, ("layer",))["layer"]
@@ -183,14 +170,9 @@ def read_before_and_after(
 
 _POINTS = ((0.5, -1.2), (0.5, 1.0), (1.4, -0.3))  # σ and mean
 
-_AXES = ((1.0, -1.0, 0.0), (1.0, 1.0, -2.0))  # of the plane orthogonal to (1, 1, 1)
-
 
 def fibres_of_layer_norm(*eps: float) -> tuple[Figure, str]:
-    """The plane of 1 and a direction u across it, shaded by what LayerNorm makes of each point (prop-fibres).
-
-    Returns: the figure, with three points in each panel, and its alt text with the shades of these points.
-    """
+    """The plane of 1 and a direction u across it, shaded by what LayerNorm makes of each point (prop-fibres)."""
     along = torch.linspace(-2, 2, 401)
     words = []
     with style():
@@ -213,10 +195,7 @@ def fibres_of_layer_norm(*eps: float) -> tuple[Figure, str]:
 def errors_of_scale(
     sigmas: Sequence[float], found: Mapping[str, Sequence[float]], predicted: Mapping[str, Sequence[float]], eps: float
 ) -> tuple[Figure, str]:
-    """Relative error of σ, read from an output, against σ: a line and markers for each format (claim-ladder).
-
-    Returns: the figure and its alt text.
-    """
+    """Relative error of σ, read from an output, against σ: a line and markers for each format (claim-ladder)."""
     words = []
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 3.8))
@@ -243,12 +222,10 @@ def errors_of_scale(
 def sinking_key(x: Tensor, eps: float) -> tuple[Figure, str]:
     """LayerNorm's keys of tokens of ℝ³ in the plane orthogonal to (1, 1, 1): is the first one selectable?
 
-    Returns: the figure, with the hull of the other keys (which are in the order of their angles), and its alt text
-    with the first key's largest margin over the others, among queries of length 1 (prop-sinking).
+    The other keys are in the order of their angles. The alt text has the first key's largest margin over them, among
+    queries of length 1 (prop-sinking).
     """
-    check_floating("x", x)
-    plane = torch.nn.functional.normalize(torch.tensor(_AXES).to(x), dim=-1)
-    own, *rest = layer_norm(x, eps=eps) @ plane.T
+    own, *rest = layer_norm(x, eps=eps) @ ONE_UP[:2].T
     others = torch.stack(rest)
     turn = torch.linspace(0, 2 * torch.pi, 36_001).to(x)  # fine enough for two digits of the margin
     scores = (own - others) @ torch.stack([turn.cos(), turn.sin()])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from normgeom.checks import Draws
 from normgeom.geometry.uniform import angle
 from normgeom.norms.functions import rms_norm
 from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
@@ -33,11 +33,7 @@ def train_scale_free(start: float, eps: float, steps: int, seed: int, rate: floa
     f is the mean over a minibatch of half the squared distance to noisy targets: RMSNorm with ε = 0 of another random
     matrix at the same Gaussian h, plus Gaussian noise. W is 16 × 12, minibatches have 16 rows, RMSNorm no gain.
     """
-    source = torch.Generator().manual_seed(seed)
-
-    def draw(*shape):
-        return torch.randn(shape, generator=source, dtype=torch.float64)
-
+    draw = Draws(seed)
     teacher, weight = draw(OUTPUTS, INPUTS), draw(OUTPUTS, INPUTS)
     weight = start * weight / weight.norm()
     lengths, turns = [], []
@@ -57,19 +53,12 @@ def train_scale_free(start: float, eps: float, steps: int, seed: int, rate: floa
 _TURNS = 20  # steps that a point of turns_over_steps is the mean of
 
 
-class Turning(Protocol):
-    """What a training of one weight showed: after each step its length and the step's turn in degrees, ``(steps,)``."""
-
-    lengths: Tensor
-    turns: Tensor
-
-
 def turns_over_steps(
-    runs: Mapping[float, Turning], with_eps: Mapping[float, Turning], predicted: float
+    runs: Mapping[float, ScaleFreeRun], with_eps: Mapping[float, ScaleFreeRun], predicted: float
 ) -> tuple[Figure, str]:
     """The length of a weight before a norm, and how far each step turns it, in means of 20 steps."""
 
-    def smooth(run: Turning) -> tuple[list[float], list[float]]:
+    def smooth(run: ScaleFreeRun) -> tuple[list[float], list[float]]:
         means = run.turns.unfold(0, _TURNS, _TURNS).mean(-1).tolist()
         return [_TURNS * (i + 0.5) for i in range(len(means))], means
 
@@ -79,27 +68,21 @@ def turns_over_steps(
         for (start, run), dash in zip(runs.items(), LINES, strict=False):
             left.plot(run.lengths.tolist(), linestyle=dash, label=f"start {start:g}")
             right.plot(*smooth(run), linestyle=dash)
-            last = float(run.lengths[-1])
-            words.append(f"from {start:g} by way of {_farthest(start, run):.1f} to {last:.1f}")
+            farthest = max(run.lengths.tolist(), key=lambda length: abs(math.log(length / start)))  # as a ratio
+            words.append(f"from {start:g} by way of {farthest:.1f} to {run.lengths[-1]:.1f}")
         for (eps, run), marker in zip(with_eps.items(), "^v", strict=False):
             right.plot(*smooth(run), marker, ms=3, label=f"ε = {eps:g}")
         right.axhline(predicted, color=COLORS["null"], lw=3, alpha=0.5, zorder=0)
         left.set(xlabel="step", ylabel="length of W", ylim=(0, None))
         right.set(xlabel="step", ylabel="turn per step / degrees", ylim=(0, 1.35 * predicted))
         left.legend()
-        if with_eps:
-            right.legend(loc="lower right")
+        right.legend(loc="lower right")
     named = {f"start {start:g}": run for start, run in runs.items()} | {f"ε = {e:g}": r for e, r in with_eps.items()}
     late = ", ".join(f"{run.turns[len(run.turns) // 2 :].mean():.1f} ({name})" for name, run in named.items())
     return figure, (
         f"Left: the length of W, {'; '.join(words)}. Right: the turn per step in degrees, on average over the "
         f"second half {late}; a grey line at {predicted:.1f}."
     )
-
-
-def _farthest(start: float, run: Turning) -> float:
-    """The length that is farthest from the start, as a ratio."""
-    return max(run.lengths.tolist(), key=lambda length: abs(math.log(length / start)))
 
 
 _RADIUS = 0.6  # of the circle of changes
@@ -110,14 +93,21 @@ def change_around_x(sigma_over_root_eps: float) -> tuple[Figure, str]:
 
     Above the plane of Πx and one direction across, in units of √(dε) for inputs and √d for outputs; below the two
     singular values over σ, times √ε.
-
-    Returns: the figure and its alt text.
     """
     sigma = sigma_over_root_eps
     s = math.sqrt(1 + sigma**2)
     with style():
         figure, (upper, lower) = plt.subplots(2, 1, figsize=(WIDTH, 5.6))
-        _changes(upper, sigma, s)
+        turn = torch.linspace(0, 2 * torch.pi, 200)
+        along, across = turn.cos(), turn.sin()
+        inputs, outputs = COLORS["random_a"], COLORS["uniform"]
+        upper.plot(along, across, color=COLORS["null"], lw=0.8)
+        upper.fill(sigma / s + _RADIUS * along / s**3, _RADIUS * across / s, color=outputs, alpha=0.5, lw=1)
+        upper.plot(sigma / s, 0, "s", ms=2.5, color=outputs, label="n and the image")
+        upper.plot(sigma + _RADIUS * along, _RADIUS * across, color=inputs)
+        upper.plot(sigma, 0, "o", color=inputs, label="Πx and changes")
+        upper.set(xlim=(-1.2, 4.8), ylim=(-1.3, 2.4), aspect="equal", xlabel="along Πx", ylabel="across")
+        upper.legend(loc="upper right")
         grid = torch.logspace(-1.3, 1.3, 100)
         lower.plot(grid, (1 + grid**2) ** -0.5, label="across, 1/s")
         lower.plot(grid, (1 + grid**2) ** -1.5, "--", label="along x, (1/s)·(ε/s²)")
@@ -132,16 +122,3 @@ def change_around_x(sigma_over_root_eps: float) -> tuple[Figure, str]:
         f"Below: two curves that are 1 at small σ/√ε and fall, 1/s slower than (1/s)·(ε/s²); "
         f"at σ/√ε = {sigma:g} they are marked at {1 / s:.2g} and {1 / s**3:.2g}."
     )
-
-
-def _changes(axis: Axes, sigma: float, s: float) -> None:
-    turn = torch.linspace(0, 2 * torch.pi, 200)
-    along, across = turn.cos(), turn.sin()
-    inputs, outputs = COLORS["random_a"], COLORS["uniform"]
-    axis.plot(along, across, color=COLORS["null"], lw=0.8)
-    axis.fill(sigma / s + _RADIUS * along / s**3, _RADIUS * across / s, color=outputs, alpha=0.5, lw=1)
-    axis.plot(sigma / s, 0, "s", ms=2.5, color=outputs, label="n and the image")
-    axis.plot(sigma + _RADIUS * along, _RADIUS * across, color=inputs)
-    axis.plot(sigma, 0, "o", color=inputs, label="Πx and changes")
-    axis.set(xlim=(-1.2, 4.8), ylim=(-1.3, 2.4), aspect="equal", xlabel="along Πx", ylabel="across")
-    axis.legend(loc="upper right")

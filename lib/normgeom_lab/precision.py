@@ -1,4 +1,4 @@
-"""Chapter 11: rounding errors, memory traffic, races of norms, and pictures."""
+"""Chapter 11: rounding errors, memory traffic, races of norms, and figures with their alt texts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import product
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -30,10 +30,9 @@ Norm = Callable[[Tensor, Tensor], Tensor]  # of rows and a gain
 def in_turns(calls: dict[str, Callable[[], object]], rounds: int, fill: float = 0.0, kept: int = 0) -> pd.DataFrame:
     """Seconds a call, one row a round, one column a name; the order is drawn anew for every round.
 
-    So nobody always runs after the same other, in the caches and the memory that it left.  All run twice before.  In a
-    round each runs as often as all others, without a break: once, or as often as fills about ``fill`` seconds each.
-    The last ``kept`` results stay where they are, so that no call writes over the memory of the call before, which
-    would still be in a cache or not by the whims of the allocator.
+    So nobody always runs after the same other, in the caches and the memory that it left. In a round each runs as often
+    as all others: once, or as often as fills about ``fill`` seconds each. The last ``kept`` results stay where they
+    are, so that no call writes over the memory of the call before, which may still be in a cache.
     """
     results = deque(maxlen=kept)
     for call in calls.values():
@@ -53,18 +52,13 @@ def time_over_copy(norms: Mapping[str, Callable[[Tensor], object]], x: Tensor, r
 
 
 def _seconds(call: Callable[[], object], number: int, results: deque) -> float:
-    _finish()
+    wait = torch.cuda.synchronize if torch.cuda.is_initialized() else lambda: None
+    wait()
     start = time.perf_counter()
     for _ in range(number):
         results.append(call())
-    _finish()
+    wait()
     return (time.perf_counter() - start) / number
-
-
-def _finish() -> None:
-    """Wait for what a GPU still has to do."""
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:
@@ -111,18 +105,13 @@ def errors_at_means(
     Returns: two frames with a row a mean and a column a way: the largest error of an entry, among rows without NaN
     (NaN where there is no such row), and the share of the rows that have a NaN.
     """
-    means = [float(mean) for mean in means]
-    off, lost = ({name: [] for name in ways} for _ in range(2))
-    for mean in means:
+    off, lost = {}, {}
+    for mean in map(float, means):
         x = (mean + draw(rows, d)).float()
         exact = truth(x.double())
-        for name, way in ways.items():
-            error = (way(x).double() - exact).abs().amax(-1)
-            whole = ~error.isnan()
-            off[name].append(float(error[whole].max()) if whole.any() else float("nan"))
-            lost[name].append(1 - float(whole.double().mean()))
-    index = pd.Index(means, name="mean")
-    return pd.DataFrame(off, index), pd.DataFrame(lost, index)
+        errors = pd.DataFrame({name: (way(x).double() - exact).abs().amax(-1).numpy() for name, way in ways.items()})
+        off[mean], lost[mean] = errors.max(), errors.isna().mean()
+    return pd.DataFrame(off).T, pd.DataFrame(lost).T
 
 
 def ladder(
@@ -142,19 +131,16 @@ def ladder(
     ``(norm, "values" or "gradient")``, the gradient that by the input; its columns are ``(format, mean)``, such as
     ``("bfloat16", "30σ")``.
     """
-    units, means = {dtype: unit_roundoff(dtype) for dtype in dtypes}, list(means)
     columns = {}
-    for dtype, unit in units.items():
-        for mean in means:
-            x, g = mean + draw(rows, d), draw(rows, d)
-            case = [t.to(dtype) for t in (x, 1 + 0.2 * draw(d), g)]
-            exact = {truth: _both(truth, *(t.double() for t in case)) for _, truth in norms.values()}
-            column = {}
-            for name, (norm, truth) in norms.items():
-                for what, got, true in zip(("values", "gradient"), _both(norm, *case), exact[truth], strict=True):
-                    off = (got.double() - true).abs().amax(-1) / true.abs().amax(-1)
-                    column[name, what] = float(off.max()) / unit
-            columns[str(dtype).removeprefix("torch."), f"{mean:g}σ"] = column
+    for dtype, mean in product(dtypes, means):
+        x, g = mean + draw(rows, d), draw(rows, d)
+        case = [t.to(dtype) for t in (x, 1 + 0.2 * draw(d), g)]
+        column = columns.setdefault((str(dtype).removeprefix("torch."), f"{mean:g}σ"), {})
+        for name, (norm, truth) in norms.items():
+            exact = _both(truth, *(t.double() for t in case))
+            for what, got, true in zip(("values", "gradient"), _both(norm, *case), exact, strict=True):
+                off = (got.double() - true).abs().amax(-1) / true.abs().amax(-1)
+                column[name, what] = float(off.max()) / unit_roundoff(dtype)
     return pd.DataFrame(columns).rename_axis(["norm", "what"])
 
 
@@ -164,25 +150,16 @@ def _both(norm: Norm, x: Tensor, weight: Tensor, g: Tensor) -> tuple[Tensor, Ten
     return y.detach(), torch.autograd.grad(y, x, g)[0]
 
 
-# Octaves on either side of a total's spread; what lies beyond adds less than 4⁻⁶⁰.
-_OCTAVES = 60
+def rounded_walks(walks: np.ndarray, digits: int) -> np.ndarray:
+    """The running totals of the rows of ``walks``, from 0 on, each rounded to ``digits`` binary digits (prop-walk).
 
-
-def rounded(number: float, digits: int) -> float:
-    """The nearest number with a significand of ``digits`` binary digits, of two the even one; no limit to exponents."""
-    significand, exponent = math.frexp(number)
-    return math.ldexp(round(significand * 2**digits), exponent - digits)
-
-
-def rounded_walk(steps: Iterable[float], digits: int) -> list[float]:
-    """The running totals of ``steps``, from 0 on, each rounded to ``digits`` binary digits (prop-walk).
-
-    Returns: one number more than there are steps.
+    To the nearest number with such a significand, of two the even one; exponents have no limit.
     """
-    totals = [rounded(0.0, digits)]
-    for step in steps:
-        totals.append(rounded(totals[-1] + step, digits))
-    return totals
+    totals = [np.zeros(len(walks))]
+    for step in walks.T:
+        significand, exponent = np.frexp(totals[-1] + step)
+        totals.append(np.ldexp(np.rint(significand * 2**digits), exponent - digits))
+    return np.stack(totals, axis=1)
 
 
 def octave_share(spread: float) -> float:
@@ -191,7 +168,7 @@ def octave_share(spread: float) -> float:
     The variance of its rounding error is u²/3 times that, in units of spread² (the proof of prop-walk).
     """
     middle, total = math.floor(math.log2(spread)), 0.0
-    for f in range(middle - _OCTAVES, middle + _OCTAVES):
+    for f in range(middle - 60, middle + 60):  # what lies beyond adds less than 4⁻⁶⁰
         low, high = (math.erf(2.0 ** (f + k) / (spread * math.sqrt(2))) for k in (0, 1))
         total += 4.0**f * (high - low)
     return total / spread**2
@@ -200,20 +177,21 @@ def octave_share(spread: float) -> float:
 def gain_gradient(norm: Callable[[Tensor, Tensor], Tensor], x: Tensor, g: Tensor, threads: int) -> Tensor:
     """The gradient by a gain of ones, ``(d,)``, with that many threads of torch (claim-gain-gradient)."""
     weight = torch.ones(x.shape[-1], dtype=x.dtype, requires_grad=True)
-    with _threads(threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
         return torch.autograd.grad(norm(x, weight), weight, g)[0]
+    finally:
+        torch.set_num_threads(before)
 
 
-def derivative_error(
-    norm: Callable[[Tensor], Tensor], order: int, x: Tensor, direction: Tensor, step: float = 1e-5
-) -> float:
-    """How far the derivative of that order is from a difference quotient of the one below it (claim-third-derivative).
+def derivative_error(norm: Callable[[Tensor], Tensor], order: int, x: Tensor, direction: Tensor) -> float:
+    """How far the derivative of that order is, relatively, from a difference quotient of the one below it.
 
     What is differentiated is the sum of the cubes of ``norm(x)``, and from then on the sum of squares of the last
-    gradient.
-
-    Returns: the relative deviation.
+    gradient (claim-third-derivative).
     """
+    step = 1e-5
     leaf = x.detach().clone().requires_grad_()
     slope = torch.autograd.grad(_tower(norm, order - 1, leaf), leaf)[0]
     above, below = (_tower(norm, order - 1, (x + s * direction).requires_grad_()) for s in (step, -step))
@@ -229,22 +207,10 @@ def _tower(norm: Callable[[Tensor], Tensor], order: int, x: Tensor) -> Tensor:
     return value
 
 
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def traffic(work: Callable[[], object]) -> pd.DataFrame:
-    """The bytes that the operations of torch read and write while ``work`` runs (eq-floor).
+    """The bytes that the operations of torch read and write while ``work`` runs, a row an operation (eq-floor).
 
-    Returns: One row an operation, in order: ``operation`` (its name in torch), ``read`` and ``written`` in bytes.
-    What an operation that is one kernel does inside is not seen; whether bytes come from memory or from a cache is
-    not known. An entry that is expanded counts once; views and empty allocations move nothing and have no row.
+    What an operation that is one kernel does inside is not seen. Views and empty allocations move nothing.
     """
     with _Traffic() as seen:
         work()
@@ -265,17 +231,14 @@ def peak_bytes(work: Callable[[], object]) -> int:
 
 
 def saved_bytes(work: Callable[[], object]) -> int:
-    """The bytes that autograd keeps for a backward pass through what ``work`` computes, each memory counted once.
-
-    Leaves that stay alive anyway, an input or a gain, count where a backward pass needs them.
-    """
+    """The bytes that autograd keeps for a backward pass through what ``work`` computes, each memory counted once."""
     seen: dict[int, Tensor] = {}
 
-    def note(t: Tensor) -> Tensor:
+    def keep(t: Tensor) -> Tensor:
         seen[t.untyped_storage().data_ptr()] = t
         return t
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
         kept = work()
     del kept
     return sum(t.untyped_storage().nbytes() for t in seen.values())
@@ -299,12 +262,7 @@ class _Traffic(TorchDispatchMode):
 
 
 def _bytes(values: object) -> int:
-    tensors = [t for t in tree_leaves(values) if isinstance(t, Tensor)]
-    return sum(t.element_size() * _distinct(t) for t in tensors)
-
-
-def _distinct(t: Tensor) -> int:
-    return int(torch.Size(n if step else min(n, 1) for n, step in zip(t.shape, t.stride(), strict=True)).numel())
+    return sum(t.nbytes for t in tree_leaves(values) if isinstance(t, Tensor))
 
 
 NORMS = {"layer": "LayerNorm", "rms": "RMSNorm"}
@@ -316,35 +274,35 @@ Sizes = Iterable[tuple[int, int]]
 
 def at_size(race: pd.DataFrame, rows: int, d: int, threads: int = 1) -> pd.DataFrame:
     """The rows of one size and number of threads, without the copy."""
-    found = race[(race.rows == rows) & (race.d == d) & (race.threads == threads) & (race.norm != "copy")]
-    return found
+    return race[(race.rows == rows) & (race.d == d) & (race.threads == threads) & (race.norm != "copy")]
+
+
+def _in_words(race: pd.DataFrame, rows: int, d: int) -> pd.DataFrame:
+    found = at_size(race, rows, d)
+    return found.assign(**{"norm": found.norm.map(NORMS), "pass": found.backward.map(PASSES)})
 
 
 def costs(race: pd.DataFrame, sizes: Sizes) -> pd.DataFrame:
     """Time over that of a copy with one thread: a row a size, norm and way, a column a pass and dtype."""
-    parts = {f"{rows} × {d}": _in_words(at_size(race, rows, d)) for rows, d in sizes}
-    long = pd.concat(parts, names=["rows × features"])
-    return (
-        long.set_index(["norm", "way", "pass", "dtype"], append=True).droplevel(1).over_copy.unstack(["pass", "dtype"])
-    )
+    index = ["norm", "way", "pass", "dtype"]
+    parts = {f"{rows} × {d}": _in_words(race, rows, d).set_index(index).over_copy for rows, d in sizes}
+    return pd.concat(parts, names=["rows × features"]).unstack(["pass", "dtype"])
 
 
 def speedups(race: pd.DataFrame, rows: int, d: int, way: str) -> pd.DataFrame:
     """torch's time over that of a way, with one thread: a row a norm, a column a pass and dtype."""
-    found = _of_way(_in_words(at_size(race, rows, d)), way)
-    return found.set_index(["norm", "pass", "dtype"]).torch_over_this.unstack(["pass", "dtype"])
+    found = _in_words(race, rows, d).query("way == @way").set_index(["norm", "pass", "dtype"])
+    return found.torch_over_this.unstack(["pass", "dtype"])
 
 
 def least_speedups(race: pd.DataFrame, sizes: Sizes, way: str) -> pd.DataFrame:
     """The smallest ratio, over sizes and runs, of torch's time to that of a way (claim-norm-speed).
 
-    Returns: a row for each ``(norm, dtype, backward)`` in which the way ran, named as in the race; columns "1 thread"
-    and "2 threads".
+    Returns: a row for each ``(norm, dtype, backward)``, named as in the race; columns "1 thread" and "2 threads".
     """
-    sizes = list(sizes)
-    found = _of_way(pd.concat([at_size(race, *size, threads) for size in sizes for threads in (1, 2)]), way)
-    least = found.groupby(["norm", "dtype", "backward", "threads"]).worst.min().unstack("threads")
-    return least.set_axis(["1 thread", "2 threads"], axis=1)
+    found = pd.concat([at_size(race, *size, threads) for size in sizes for threads in (1, 2)])
+    least = found[found.way == way].groupby(["norm", "dtype", "backward", "threads"]).worst.min()
+    return least.unstack("threads").set_axis(["1 thread", "2 threads"], axis=1)
 
 
 def layer_over_rms(race: pd.DataFrame, sizes: Sizes, layer: str, rms: str) -> pd.DataFrame:
@@ -354,29 +312,15 @@ def layer_over_rms(race: pd.DataFrame, sizes: Sizes, layer: str, rms: str) -> pd
     """
     columns = {}
     for rows, d in sizes:
-        found = _in_words(at_size(race, rows, d)).set_index(["pass", "dtype"])
-        times = [
-            _of_way(found[found.norm == NORMS[norm]], way).seconds for norm, way in (("layer", layer), ("rms", rms))
-        ]
-        columns[f"{rows} × {d}"] = times[0] / times[1]
+        seconds = _in_words(race, rows, d).set_index(["norm", "way", "pass", "dtype"]).seconds
+        columns[f"{rows} × {d}"] = seconds["LayerNorm", layer] / seconds["RMSNorm", rms]
     return pd.DataFrame(columns)
 
 
-def _of_way(found: pd.DataFrame, way: str) -> pd.DataFrame:
-    return found[found.way == way]
-
-
-def _in_words(found: pd.DataFrame) -> pd.DataFrame:
-    return found.assign(**{"norm": found.norm.map(NORMS), "pass": found.backward.map(PASSES)})
-
-
 def walk(walks: np.ndarray, digits: int, law: Callable[[int, float], float]) -> tuple[Figure, str]:
-    """Random walks whose totals are rounded to ``digits`` binary digits; their errors in the law's band (prop-walk).
-
-    Returns: the figure and its alt text.
-    """
+    """Random walks whose totals are rounded to ``digits`` binary digits; their errors in the law's band (prop-walk)."""
     exact = np.pad(np.cumsum(walks, axis=1), ((0, 0), (1, 0)))
-    rounded = np.array([rounded_walk(steps, digits) for steps in walks.tolist()])
+    rounded = rounded_walks(walks, digits)
     off, at = rounded - exact, np.unique(np.linspace(0, walks.shape[1], 81).astype(int))
     band = np.array([k**0.5 * law(k, 2.0**-digits) for k in at])
     inside = int((abs(off[:, -1]) <= band[-1]).sum())
@@ -399,12 +343,11 @@ def walk(walks: np.ndarray, digits: int, law: Callable[[int, float], float]) -> 
 
 
 def errors_over_means(off: pd.DataFrame, unit: float) -> tuple[Figure, str]:
-    """Largest errors against the mean of the rows, a line a way, over what rounding promises; and the alt text."""
-    markers = "xs^o"
+    """Largest errors against the mean of the rows, a line a way, over what rounding promises."""
     means = off.index.to_numpy()
     with style():
         figure, axes = plt.subplots(figsize=(WIDTH, 3.4))
-        for way, marker in zip(off, markers, strict=False):
+        for way, marker in zip(off, "xs^o", strict=False):
             axes.loglog(means, off[way], marker=marker, label=way)  # a gap where no row is left
         for power, shown in ((1, means), (2, means[means <= 1e4])):
             axes.loglog(shown, unit * shown**power, "--", color=COLORS["null"], lw=1)
@@ -436,7 +379,7 @@ FLOORS = {False: 1, True: 2.5}  # in copies, forward and with the backward pass 
 
 
 def ways_over_copy(race: pd.DataFrame, rows: int, d: int) -> tuple[Figure, str]:
-    """Bars of each way's time over that of a copy, one thread, above the floor; and the figure's alt text."""
+    """Bars of each way's time over that of a copy, one thread, above the floor."""
     bars = at_size(race, rows, d).set_index(["norm", "dtype", "backward", "way"]).over_copy
     with style():
         figure, panels = plt.subplots(2, 1, figsize=(WIDTH, 5.2), sharex=True, sharey=True)
@@ -472,13 +415,14 @@ def _bars(axes: Axes, bars: pd.Series) -> None:
 
 
 def roofline(race: pd.DataFrame, peak: float, rows: int, d: int) -> tuple[Figure, str]:
-    """Forward passes under the roof min(peak, bandwidth × operations per byte), one thread; and the alt text."""
+    """Forward passes under the roof min(peak, bandwidth × operations per byte), one thread."""
     points = at_size(race, rows, d).query("not backward")
     points = points.assign(
         intensity=[OPERATIONS[p.norm] / (2 * BYTES[p.dtype]) for p in points.itertuples()],
         rate=[OPERATIONS[p.norm] * rows * d / p.seconds / 1e9 for p in points.itertuples()],
     )
-    bandwidth = _bandwidth(race, rows, d)
+    copy = race.query("norm == 'copy' and dtype == 'float32' and threads == 1 and rows == @rows and d == @d")
+    bandwidth = 2 * BYTES["float32"] * rows * d / copy.seconds.iloc[0] / 1e9  # read and written, 10⁹ bytes a second
     intensity = np.logspace(-1, 2, 100)
     with style():
         figure, axes = plt.subplots(figsize=(WIDTH, 3.4))
@@ -501,12 +445,6 @@ def roofline(race: pd.DataFrame, peak: float, rows: int, d: int) -> tuple[Figure
     )
 
 
-def _bandwidth(race: pd.DataFrame, rows: int, d: int) -> float:
-    """What a copy of a float32 tensor of that size moved, read and written, with one thread, in 10⁹ bytes a second."""
-    copy = race.query("norm == 'copy' and dtype == 'float32' and threads == 1 and rows == @rows and d == @d")
-    return 2 * BYTES["float32"] * rows * d / copy.seconds.iloc[0] / 1e9
-
-
 def on_gpu() -> tuple[pd.DataFrame, list[Record]]:
     """What is recorded of a GPU: the norms at the largest size, surveys, and conversion to RMSNorm.
 
@@ -521,35 +459,37 @@ def on_gpu() -> tuple[pd.DataFrame, list[Record]]:
             rows[what] = (None, np.nan, None, np.nan)
             continue
         found.append(of)
-        rows |= dict(rows_of(of.table))
+        rows |= rows_of(of.table)
     columns = ["over", "ratio", "beside", "ratio beside"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns), found
 
 
-Row = tuple[str, tuple[str, float, str, float]]
+Rows = dict[str, tuple[str, float, str, float]]
 
 
-def _norms_on_gpu(race: pd.DataFrame) -> Iterator[Row]:
+def _norms_on_gpu(race: pd.DataFrame) -> Rows:
     largest = race.loc[(race.rows * race.d).idxmax()]
-    cells = at_size(race, largest.rows, largest.d).groupby(["norm", "dtype", "backward"], sort=False)
-    for (norm, dtype, backward), cell in cells:
-        time = cell.set_index("way").over_copy
-        what = f"{NORMS[norm]}, {dtype}, {PASSES[backward]}, {largest.rows} × {largest.d}"
-        yield what, ("a copy", time["normgeom"], "torch's own", time["torch"])
+    race = at_size(race, largest.rows, largest.d).assign(ratio=lambda cells: cells.over_copy)
+    race = race.assign(norm=race.norm.map(NORMS), backward=race.backward.map(PASSES))
+    title = "{}, {}, {}, {} × {}"
+    keys = ["norm", "dtype", "backward", "rows", "d"]
+    return _ratios(race, keys, title, ("a copy", "normgeom"), ("torch's own", "torch"))
 
 
-def _surveys_on_gpu(race: pd.DataFrame) -> Iterator[Row]:
-    for (model, texts, length), cell in race.groupby(["model", "texts", "length"], sort=False):
-        time = cell.set_index("way").ratio
-        beside = "output_hidden_states"
-        yield f"Survey of {model}, {texts} × {length}", ("the bare pass", time["Survey"], beside, time[beside])
+def _surveys_on_gpu(race: pd.DataFrame) -> Rows:
+    keys, beside = ["model", "texts", "length"], "output_hidden_states"
+    return _ratios(race, keys, "Survey of {}, {} × {}", ("the bare pass", "Survey"), (beside, beside))
 
 
-def _conversion_on_gpu(race: pd.DataFrame) -> Iterator[Row]:
-    for (model, texts, length), cell in race.groupby(["model", "batch", "length"], sort=False):
-        time = cell.set_index("way").ratio
-        what = f"{model} converted to RMSNorm, {texts} × {length}"
-        yield what, ("unconverted", time["converted"], "no norms", time["no norms"])
+def _conversion_on_gpu(race: pd.DataFrame) -> Rows:
+    keys, title = ["model", "batch", "length"], "{} converted to RMSNorm, {} × {}"
+    return _ratios(race, keys, title, ("unconverted", "converted"), ("no norms", "no norms"))
+
+
+def _ratios(race: pd.DataFrame, keys: list[str], title: str, over: tuple[str, str], beside: tuple[str, str]) -> Rows:
+    """A row a cell of a race; ``over`` and ``beside`` are what a time is compared with, and whose time it is."""
+    cells = {title.format(*key): cell.set_index("way").ratio for key, cell in race.groupby(keys, sort=False)}
+    return {name: (over[0], time[over[1]], beside[0], time[beside[1]]) for name, time in cells.items()}
 
 
 # Records that programs write only where there is a GPU, what they are of, and their rows.

@@ -1,4 +1,4 @@
-"""Chapter 2: pictures of the uniform vector and of the steps of a norm."""
+"""Chapter 2: figures of the uniform vector and of the steps of a norm, each with its alt text."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from normgeom.norms.functions import check_floating, layer_norm
+from normgeom.norms.functions import layer_norm
 from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from torch import Tensor
 
-_ACROSS = torch.tensor([[1.0, -1.0, 0.0], [1.0, 1.0, -2.0]], dtype=torch.float64)  # orthogonal to 1 and to each other
+from normgeom_lab.common.pictures import ONE_UP
 
 
 def two_norms(degrees: float) -> tuple[Figure, str]:
     """Centring, and what LayerNorm and RMSNorm make of one vector, in the plane that it spans with 1 (prop-distance).
 
-    Returns: the figure and its alt text. On the right the circle of radius √d is drawn with radius 1.
+    On the right the circle of radius √d is drawn with radius 1.
     """
     sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
     x = (1.3 * sine, 1.3 * cosine)
@@ -49,10 +49,7 @@ def two_norms(degrees: float) -> tuple[Figure, str]:
 
 
 def turned_axes() -> tuple[Figure, str]:
-    """The arrow (3, 1) with its mean vector, and the same arrow in axes turned by 45 degrees (eq-mean-vector).
-
-    Returns: the figure and its alt text. Both panels draw the arrow at the same place; only the axes differ.
-    """
+    """The arrow (3, 1) with its mean vector, and the same arrow in axes turned by 45 degrees (eq-mean-vector)."""
     arrow, half = torch.tensor([3.0, 1.0]), 0.5**0.5
     drawn = ((torch.eye(2), "mean 2"), (torch.tensor([[half, half], [-half, half]]), "mean 0.71"))
     with style():
@@ -75,15 +72,10 @@ def turned_axes() -> tuple[Figure, str]:
 
 
 def towards_the_ring(x: Tensor, eps: float) -> tuple[Figure, str]:
-    """Vectors of ℝ³ before and after LayerNorm, in the plane orthogonal to 1, with the ring of radius √3 (cor-radius).
-
-    Returns: the figure and its alt text.
-    """
-    check_floating("x", x)
+    """Vectors of ℝ³ before and after LayerNorm, in the plane orthogonal to 1, with the ring of radius √3."""
     x = x.double()
     n = layer_norm(x, eps=eps)
-    plane = (_ACROSS / _ACROSS.norm(dim=1, keepdim=True)).T
-    before, after = x @ plane, n @ plane
+    before, after = (v @ ONE_UP[:2].T for v in (x, n))
     with style():
         figure, axis = plt.subplots(figsize=(4.2, 3.6))
         axis.plot(*torch.stack([before, after]).unbind(-1), color="#D0D0D0", lw=0.8)
@@ -101,10 +93,7 @@ def towards_the_ring(x: Tensor, eps: float) -> tuple[Figure, str]:
 
 
 def length_by_spread(x: Tensor, *eps: float) -> tuple[Figure, str]:
-    """The length of LayerNorm's output over √d, against the spread of its input, a curve for each ε (cor-radius).
-
-    Returns: the figure and its alt text.
-    """
+    """The length of LayerNorm's output over √d, against the spread of its input, a curve for each ε (cor-radius)."""
     spread = x.std(-1, correction=0)
     sigma = torch.logspace(*(math.log10(float(end)) for end in (spread.min(), spread.max())), 200)
     off = []
