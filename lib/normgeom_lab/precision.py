@@ -14,7 +14,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from normgeom.checks import Draws
 from normgeom.records import Record, recorded
@@ -80,8 +79,8 @@ def formats(dtypes: Iterable[torch.dtype]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def entry_error(got: Tensor, exact: Tensor, above: float = 0.0) -> float:
-    """The largest relative error of an entry, in units of the unit roundoff of ``got``'s format."""
+def entry_error(got: Tensor, exact: Tensor, above: float) -> float:
+    """The largest relative error of an entry, above a size, in units of the roundoff of ``got``'s format."""
     counts = exact.abs() > above
     off = (got.double() - exact)[counts] / exact[counts]
     return float(off.abs().max()) / unit_roundoff(got.dtype)
@@ -127,15 +126,14 @@ def ladder(
     Rows are Gaussian of standard deviation 1, gains normal around 1 with a spread of 0.2, gradients at the output
     standard normal; all are drawn in float64 and rounded to the format, and all norms get the same.
 
-    Returns: the largest error of an entry over the largest entry of its row, in units of u. The rows of the frame are
-    ``(norm, "values" or "gradient")``, the gradient that by the input; its columns are ``(format, mean)``, such as
-    ``("bfloat16", "30σ")``.
+    Returns: the largest error of an entry over the largest entry of its row, in units of u; a row for each
+    ``(norm, "values" or "gradient")``, the gradient by the input, a column for each format and mean.
     """
     columns = {}
     for dtype, mean in product(dtypes, means):
         x, g = mean + draw(rows, d), draw(rows, d)
         case = [t.to(dtype) for t in (x, 1 + 0.2 * draw(d), g)]
-        column = columns.setdefault((str(dtype).removeprefix("torch."), f"{mean:g}σ"), {})
+        column = columns[str(dtype).removeprefix("torch."), f"{mean:g}σ"] = {}
         for name, (norm, truth) in norms.items():
             exact = _both(truth, *(t.double() for t in case))
             for what, got, true in zip(("values", "gradient"), _both(norm, *case), exact, strict=True):
@@ -167,11 +165,9 @@ def octave_share(spread: float) -> float:
 
     The variance of its rounding error is u²/3 times that, in units of spread² (the proof of prop-walk).
     """
-    middle, total = math.floor(math.log2(spread)), 0.0
-    for f in range(middle - 60, middle + 60):  # what lies beyond adds less than 4⁻⁶⁰
-        low, high = (math.erf(2.0 ** (f + k) / (spread * math.sqrt(2))) for k in (0, 1))
-        total += 4.0**f * (high - low)
-    return total / spread**2
+    f = math.floor(math.log2(spread)) + torch.arange(-60, 60).double()  # what lies beyond adds less than 4⁻⁶⁰
+    low, high = (torch.erf(2 ** (f + k) / (spread * math.sqrt(2))) for k in (0, 1))
+    return float((4**f * (high - low)).sum()) / spread**2
 
 
 def gain_gradient(norm: Callable[[Tensor, Tensor], Tensor], x: Tensor, g: Tensor, threads: int) -> Tensor:
@@ -205,6 +201,23 @@ def _tower(norm: Callable[[Tensor], Tensor], order: int, x: Tensor) -> Tensor:
         slope = torch.autograd.grad(value, x, create_graph=True)[0]
         value = slope.square().sum()
     return value
+
+
+class _Traffic(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.rows: list[tuple[str, int, int]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        schema = func._schema
+        view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+        name = schema.name.removeprefix("aten::")
+        if not view and "empty" not in name:
+            read = args, {key: value for key, value in (kwargs or {}).items() if key != "out"}
+            sizes = [sum(t.nbytes for t in tree_leaves(of) if isinstance(t, Tensor)) for of in (read, result)]
+            self.rows.append((name, *sizes))
+        return result
 
 
 def traffic(work: Callable[[], object]) -> pd.DataFrame:
@@ -242,27 +255,6 @@ def saved_bytes(work: Callable[[], object]) -> int:
         kept = work()
     del kept
     return sum(t.untyped_storage().nbytes() for t in seen.values())
-
-
-class _Traffic(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.rows: list[tuple[str, int, int]] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        schema = func._schema
-        view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
-        name = schema.name.removeprefix("aten::")
-        if not view and "empty" not in name:
-            # an argument that is written in place is in the result too; one named out is not read
-            read = [kwargs[a.name] for a in schema.arguments if not a.is_out and a.name in (kwargs or {})] + list(args)
-            self.rows.append((name, _bytes(read), _bytes(result)))
-        return result
-
-
-def _bytes(values: object) -> int:
-    return sum(t.nbytes for t in tree_leaves(values) if isinstance(t, Tensor))
 
 
 NORMS = {"layer": "LayerNorm", "rms": "RMSNorm"}
@@ -312,8 +304,10 @@ def layer_over_rms(race: pd.DataFrame, sizes: Sizes, layer: str, rms: str) -> pd
     """
     columns = {}
     for rows, d in sizes:
-        seconds = _in_words(race, rows, d).set_index(["norm", "way", "pass", "dtype"]).seconds
-        columns[f"{rows} × {d}"] = seconds["LayerNorm", layer] / seconds["RMSNorm", rms]
+        found = _in_words(race, rows, d).set_index(["pass", "dtype"])
+        whose = ("LayerNorm", layer), ("RMSNorm", rms)
+        of_layer, of_rms = (found[(found.norm == norm) & (found.way == way)].seconds for norm, way in whose)
+        columns[f"{rows} × {d}"] = of_layer / of_rms
     return pd.DataFrame(columns)
 
 
@@ -380,11 +374,21 @@ FLOORS = {False: 1, True: 2.5}  # in copies, forward and with the backward pass 
 
 def ways_over_copy(race: pd.DataFrame, rows: int, d: int) -> tuple[Figure, str]:
     """Bars of each way's time over that of a copy, one thread, above the floor."""
+    ticks, groups = [1, 3, 10, 30], list(product(NORMS, BYTES))
     bars = at_size(race, rows, d).set_index(["norm", "dtype", "backward", "way"]).over_copy
     with style():
         figure, panels = plt.subplots(2, 1, figsize=(WIDTH, 5.2), sharex=True, sharey=True)
         for axes, backward in zip(panels, PASSES, strict=True):
-            _bars(axes, bars.xs(backward, level="backward"))
+            of_pass = bars.xs(backward, level="backward")
+            for k, (way, (color, hatch, _)) in enumerate(WAYS.items()):
+                at = [i for i, group in enumerate(groups) if (*group, way) in of_pass.index]
+                heights, places = [of_pass[(*groups[i], way)] for i in at], [i + 0.2 * (k - 1.5) for i in at]
+                axes.bar(places, heights, 0.19, color=color, hatch=hatch, label=way, edgecolor="white")
+            axes.set_yscale("log")
+            axes.set_yticks(ticks, map(str, ticks))
+            axes.minorticks_off()
+            axes.set_xticks(range(len(groups)), [f"{NORMS[norm]}\n{dtype}" for norm, dtype in groups])
+            axes.grid(axis="x", visible=False)
             axes.axhline(FLOORS[backward], ls="--", color=COLORS["ink"], lw=1)
             axes.set_title(PASSES[backward])
             axes.set_ylabel("time / time of a copy")
@@ -397,21 +401,6 @@ def ways_over_copy(race: pd.DataFrame, rows: int, d: int) -> tuple[Figure, str]:
         for dtype in BYTES
     ]
     return figure, f"Bars of time over a copy, logarithmic; normgeom against torch: {'; '.join(words)}."
-
-
-def _bars(axes: Axes, bars: pd.Series) -> None:
-    groups = [(norm, dtype) for norm in NORMS for dtype in BYTES]
-    for k, (way, (color, hatch, _)) in enumerate(WAYS.items()):
-        at = [i for i, group in enumerate(groups) if (*group, way) in bars.index]
-        heights = [bars[(*groups[i], way)] for i in at]
-        places = [i + 0.2 * (k - 1.5) for i in at]
-        axes.bar(places, heights, 0.19, color=color, hatch=hatch, label=way, edgecolor="white")
-    ticks = [1, 3, 10, 30]
-    axes.set_yscale("log")
-    axes.set_yticks(ticks, map(str, ticks))
-    axes.minorticks_off()
-    axes.set_xticks(range(len(groups)), [f"{NORMS[norm]}\n{dtype}" for norm, dtype in groups])
-    axes.grid(axis="x", visible=False)
 
 
 def roofline(race: pd.DataFrame, peak: float, rows: int, d: int) -> tuple[Figure, str]:
@@ -445,6 +434,33 @@ def roofline(race: pd.DataFrame, peak: float, rows: int, d: int) -> tuple[Figure
     )
 
 
+# Records that programs write only where there is a GPU: what they are of, the names of their rows, the column of times
+# over something, over what and whose, and beside what and whose.
+_ON_GPU = {
+    "speed-norms-cuda": (
+        "norms",
+        "{norm}, {dtype}, {pass}, {rows} × {d}",
+        "over_copy",
+        ("a copy", "normgeom"),
+        ("torch's own", "torch"),
+    ),
+    "speed-survey-cuda": (
+        "surveys",
+        "Survey of {model}, {texts} × {length}",
+        "ratio",
+        ("the bare pass", "Survey"),
+        ("output_hidden_states", "output_hidden_states"),
+    ),
+    "speed-converted-cuda": (
+        "conversion",
+        "{model} converted to RMSNorm, {batch} × {length}",
+        "ratio",
+        ("unconverted", "converted"),
+        ("no norms", "no norms"),
+    ),
+}
+
+
 def on_gpu() -> tuple[pd.DataFrame, list[Record]]:
     """What is recorded of a GPU: the norms at the largest size, surveys, and conversion to RMSNorm.
 
@@ -452,49 +468,20 @@ def on_gpu() -> tuple[pd.DataFrame, list[Record]]:
     with its own ``ratio beside``; what was not measured is one row of missing values. And the records that there are.
     """
     rows, found = {}, []
-    for name, (what, rows_of) in _ON_GPU.items():
+    for name, (what, title, column, over, beside) in _ON_GPU.items():
         try:
             of = recorded(name)
         except ValueError:
             rows[what] = (None, np.nan, None, np.nan)
             continue
         found.append(of)
-        rows |= rows_of(of.table)
+        race = of.table
+        if "norm" in race:
+            largest = race.loc[(race.rows * race.d).idxmax()]
+            race = _in_words(race, largest.rows, largest.d)
+        titles = [title.format(**row) for row in race.to_dict("records")]
+        for of_what, cell in race.groupby(titles, sort=False):
+            ratio = cell.set_index("way")[column]
+            rows[of_what] = (over[0], ratio[over[1]], beside[0], ratio[beside[1]])
     columns = ["over", "ratio", "beside", "ratio beside"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns), found
-
-
-Rows = dict[str, tuple[str, float, str, float]]
-
-
-def _norms_on_gpu(race: pd.DataFrame) -> Rows:
-    largest = race.loc[(race.rows * race.d).idxmax()]
-    race = at_size(race, largest.rows, largest.d).assign(ratio=lambda cells: cells.over_copy)
-    race = race.assign(norm=race.norm.map(NORMS), backward=race.backward.map(PASSES))
-    title = "{}, {}, {}, {} × {}"
-    keys = ["norm", "dtype", "backward", "rows", "d"]
-    return _ratios(race, keys, title, ("a copy", "normgeom"), ("torch's own", "torch"))
-
-
-def _surveys_on_gpu(race: pd.DataFrame) -> Rows:
-    keys, beside = ["model", "texts", "length"], "output_hidden_states"
-    return _ratios(race, keys, "Survey of {}, {} × {}", ("the bare pass", "Survey"), (beside, beside))
-
-
-def _conversion_on_gpu(race: pd.DataFrame) -> Rows:
-    keys, title = ["model", "batch", "length"], "{} converted to RMSNorm, {} × {}"
-    return _ratios(race, keys, title, ("unconverted", "converted"), ("no norms", "no norms"))
-
-
-def _ratios(race: pd.DataFrame, keys: list[str], title: str, over: tuple[str, str], beside: tuple[str, str]) -> Rows:
-    """A row a cell of a race; ``over`` and ``beside`` are what a time is compared with, and whose time it is."""
-    cells = {title.format(*key): cell.set_index("way").ratio for key, cell in race.groupby(keys, sort=False)}
-    return {name: (over[0], time[over[1]], beside[0], time[beside[1]]) for name, time in cells.items()}
-
-
-# Records that programs write only where there is a GPU, what they are of, and their rows.
-_ON_GPU = {
-    "speed-norms-cuda": ("norms", _norms_on_gpu),
-    "speed-survey-cuda": ("surveys", _surveys_on_gpu),
-    "speed-converted-cuda": ("conversion", _conversion_on_gpu),
-}

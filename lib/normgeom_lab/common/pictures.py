@@ -1,4 +1,4 @@
-"""Pictures that several chapters share: figures in space that turn, a norm to hold, bars of angles."""
+"""Figures that several chapters share, with their alt texts: turning ones in space, a norm to hold, bars of angles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from html import escape
 from importlib.resources import files
 from itertools import pairwise
@@ -16,6 +15,7 @@ import ipywidgets
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
+import torch.nn.functional as F
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from normgeom.geometry.ellipsoid import Ellipsoid
@@ -27,13 +27,10 @@ from normgeom.view.style import COLORS, MARKERS, WIDTH, style
 from torch import Tensor
 
 # Two directions across (1, 1, 1), and (1, 1, 1) itself, which stands upright; and the coordinate axes.
-ONE_UP = torch.tensor([[1.0, -1.0, 0.0], [1.0, 1.0, -2.0], [1.0, 1.0, 1.0]]).double()
-
-ONE_UP /= torch.linalg.vector_norm(ONE_UP, dim=-1, keepdim=True)
-
+ONE_UP = F.normalize(torch.tensor([[1.0, -1.0, 0.0], [1.0, 1.0, -2.0], [1.0, 1.0, 1.0]]).double(), dim=-1)
 THIRD_UP = torch.eye(3).double()
-
 TURN, TILT = 0.5, math.atan2(0.31, 0.95)  # radians: how a picture stands at first, from a little above
+HEIGHT = 430  # of a drawing
 
 _PAGE = """<div class="turning" id="{id}" data-view="{view}">
 {sliders}
@@ -65,7 +62,7 @@ def seen(points: Tensor, turn: float = TURN, tilt: float = TILT, frame: Tensor =
 
 @dataclass(frozen=True)
 class Part:
-    """One thing to see."""
+    """One thing to see: a line, an area, dots or text; ``at`` has the positions of sliders at which it is seen."""
 
     points: Tensor
     kind: str = "line"
@@ -79,12 +76,14 @@ class Part:
 
     def svg(self, picture: Turning) -> str:
         """The element, drawn as it is seen at first, with its points for the script."""
-        lines = _lines(self.points)
+        ends = [-1, *self.points.isnan().any(-1).nonzero().flatten().tolist(), len(self.points)]
+        lines = [self.points[a + 1 : b] for a, b in pairwise(ends)]  # the stretches between rows of NaN
         text = ";".join(",".join(" ".join(f"{v:.3f}" for v in x) for x in line.tolist()) for line in lines)
         shown = all(picture.starts[slider] == position for slider, position in self.at.items())
         data = f'data-x="{text}" data-at="{escape(json.dumps(dict(self.at)))}"'
         data += "" if shown else ' style="display:none"'
-        flat = [picture.flat(line) for line in lines]
+        to = torch.tensor([picture.scale, -picture.scale, 1.0])  # right, down and towards the eye
+        flat = [(seen(line, picture.turn, picture.tilt, picture.frame) * to).tolist() for line in lines]
         if self.kind == "text":
             x, y = flat[0][0][:2]
             over = 'dy="22"' if self.below else 'dx="4" dy="-9"'
@@ -106,7 +105,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Turning:
-    """A picture in space that turns, with a slider for its position and others that choose what is seen."""
+    """A picture in space that turns, with sliders that choose what is seen; ``starts`` are their first positions."""
 
     parts: Sequence[Part]
     sliders: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -116,17 +115,11 @@ class Turning:
     turn: float = TURN
     tilt: float = TILT
     middle: float = 0
-    height: int = 430
     legend: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def scale(self) -> float:
-        """Units of the drawing for one of its points."""
-        return self.height / 2 / self.reach
-
-    def flat(self, points: Tensor) -> list[list[float]]:
-        """Points ``(n, 3)`` in the drawing: to the right, down, and towards the eye."""
-        return (seen(points, self.turn, self.tilt, self.frame) * torch.tensor([self.scale, -self.scale, 1.0])).tolist()
+        return HEIGHT / 2 / self.reach
 
     def page(self, alt: str) -> str:
         """HTML with the drawing, its sliders and its script; ``alt`` says what is to be seen."""
@@ -141,7 +134,7 @@ class Turning:
             )
             for (name, labels), start in zip(self.sliders.items(), self.starts, strict=True)
         ]
-        top = -self.height / 2 - self.middle * self.scale
+        top = -HEIGHT / 2 - self.middle * self.scale
         legend = [
             f'<text x="-312" y="{top + 22 * (i + 1):.1f}" fill="{color}">{escape(name)}</text>'
             for i, (name, color) in enumerate(self.legend.items())
@@ -151,31 +144,15 @@ class Turning:
             id=f"turning-{hashlib.sha256(parts.encode()).hexdigest()[:12]}",
             view=escape(json.dumps(view)),
             tilt=math.degrees(self.tilt),
-            box=f"-320 {top:g} 640 {self.height}",
+            box=f"-320 {top:g} 640 {HEIGHT}",
             alt=escape(alt),
             sliders="\n".join(sliders),
             parts=parts,
-            script=_script(),
+            script=files("normgeom_lab.common").joinpath("turning.js").read_text("utf-8").strip(),
         )
 
 
-def _lines(points: Tensor) -> list[Tensor]:
-    """The stretches between rows of NaN."""
-    ends = [-1, *points.isnan().any(-1).nonzero().flatten().tolist(), len(points)]
-    return [points[a + 1 : b] for a, b in pairwise(ends)]
-
-
-@cache
-def _script() -> str:
-    return files("normgeom_lab.common").joinpath("turning.js").read_text("utf-8").strip()
-
-
 _GREY, _INK = "#808080", "currentColor"
-
-_ONE = torch.ones(3)
-
-_ROUND = torch.linspace(0, 2 * math.pi, 91).double()
-
 # What each of the six pictures shows, and of which arrows; "drop" is the dotted line from x to its two components.
 _PANELS = {
     "(a) a vector x and the uniform vector 1": ("x", "1"),
@@ -185,7 +162,6 @@ _PANELS = {
     "(e) stretched to length √3, almost": ("length 1", "normalised"),
     "(f) gain and bias": ("normalised", "output"),
 }
-
 _ARROWS = {
     "x": COLORS["uniform"],
     "1": COLORS["random_b"],
@@ -195,29 +171,24 @@ _ARROWS = {
     "normalised": "#56B4E9",
     "output": _INK,
 }
-
 _THICK = {"length 1": 8, "centred": 3, "normalised": 3}  # the first lies inside the others
-
 _BELOW = ("centred", "normalised")  # in the plane, where their names are
 
 
-def three_steps(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> tuple[Turning, str]:
-    """LayerNorm of one vector of ℝ³ in six pictures, one a position of the slider.
-
-    Returns: the figure and its alt text.
-    """
-    steps = layer_norm_steps(x, weight, bias, eps)
+def three_steps(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Turning, str]:
+    """LayerNorm of one vector of ℝ³ in six pictures, one a position of the slider."""
+    steps = layer_norm_steps(x, weight, bias)
     one, across = uniform_vector(3).to(x), project_out(x, uniform_vector(3).to(x))
     tips = {"x": x, "1": one, "mean vector": x - across, "centred": across, "length 1": across / across.norm()}
     tips |= {"normalised": steps.normalized, "output": steps.output}
     reach = max(2.1, *(float(v.norm()) for v in tips.values()))
-    parts = [*_room(0.8 * 2.3, 2.3), Part(_circle(ONE_UP[:2]), color=_GREY)]
+    parts = [*_room(0.8 * 2.3, 2.3), Part(_circle(), color=_GREY)]
     for position, shown in enumerate(_PANELS.values()):
         if "drop" in shown:
             corners = torch.stack([tips["mean vector"], x, across])
             parts += [Part(corners, color=_GREY, dash="2 4", at={0: position})]
         for name in (name for name in shown if name in tips):
-            parts += _arrow(tips[name], _ARROWS[name], _THICK.get(name, 4), {0: position})
+            parts += _arrow(tips[name], _ARROWS[name], _THICK.get(name, 4), at={0: position})
             parts += [_name(name, tips[name], at={0: position}, below=name in _BELOW)]
     figure = Turning(
         parts, {"picture": list(_PANELS)}, [0], reach=0.8 * reach, middle=0.2 * reach, turn=-0.35, tilt=0.55
@@ -232,7 +203,7 @@ def three_steps(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> t
 
 
 def outputs_in_space(x: Tensor) -> tuple[Turning, str]:
-    """Where LayerNorm and RMSNorm send the same points ``x`` ``(n, 3)`` of ℝ³; figure and alt text."""
+    """Where LayerNorm and RMSNorm send the same points ``x`` ``(n, 3)`` of ℝ³."""
     layer, rms = layer_norm(x, eps=0.0), rms_norm(x, eps=0.0)
     one = uniform_vector(3).to(x)
     parts = [*_room(0.8 * 2.3, 2.3), Part(rms, "dots", COLORS["random_a"], 4.5, square=True)]
@@ -248,19 +219,26 @@ def outputs_in_space(x: Tensor) -> tuple[Turning, str]:
 
 
 def ellipses_in_space(gains: Mapping[str, Tensor], x: Tensor, eps: Sequence[float]) -> tuple[Turning, str]:
-    """LayerNorm's outputs in ℝ³, with sliders for the gain and for ε (thm-image, cor-skin); figure and alt text."""
+    """LayerNorm's outputs in ℝ³, with sliders for the gain and for ε (thm-image, cor-skin)."""
     bodies = {label: Ellipsoid(gain) for label, gain in gains.items()}
     reach = 1.05 * max([2.0, *(float(body.semi_axes.max()) for body in bodies.values())])
-    parts = _room(0, reach)
+    parts, one = _room(0, reach), uniform_vector(3).double()
     for position, (label, body) in enumerate(bodies.items()):
-        parts += _tilted(body, {0: position})
+        at = {0: position}
+        legs, normal = (body.axes() * body.semi_axes).T, 1.7 * body.complement[:, 0]
+        rim = _circle(legs, 1.0)
+        axes = torch.stack([legs[0], -legs[0], torch.full((3,), torch.nan), legs[1], -legs[1]])
+        parts += [Part(rim, "area", _GREY, at=at), Part(axes, color=_GREY, dash="7 5", at=at)]
+        parts += [Part(rim, color=COLORS["uniform"], width=2.5, at=at)]
+        parts += [*_arrow(normal, COLORS["random_a"], 4, at=at), *_arrow(one, COLORS["random_b"], 3, at=at)]
+        parts += [_name("normal", normal, at=at), _name("1", one, at=at, below=True)]
         outputs = [layer_norm(x, gains[label], eps=e) for e in eps]
         parts += [Part(y, "dots", COLORS["uniform"], 4, at={0: position, 1: i}) for i, y in enumerate(outputs)]
     near = [100 * float((layer_norm(x, eps=e).norm(dim=-1) >= 0.95 * 3**0.5).double().mean()) for e in eps]
     names = [f"ε = {e:g}: {share:.0f} % within 5 % of the rim" for e, share in zip(eps, near, strict=True)]
     words = "; ".join(
         f"at {label} the semi-axes are {' and '.join(f'{a:.2f}' for a in body.semi_axes)}, and the normal of the plane "
-        f"stands at {float(angle(body.complement[:, 0], _ONE.double())):.0f} degrees to (1, 1, 1)"
+        f"stands at {float(angle(body.complement[:, 0], one)):.0f} degrees to (1, 1, 1)"
         for label, body in bodies.items()
     )
     figure = Turning(
@@ -275,37 +253,18 @@ def ellipses_in_space(gains: Mapping[str, Tensor], x: Tensor, eps: Sequence[floa
     return figure, f"An ellipse in space that tilts and flattens: {words}. All outputs lie in it. {'; '.join(names)}."
 
 
-def _tilted(body: Ellipsoid, at: dict[int, int]) -> list[Part]:
-    """One position of the gain: the ellipse with its disc and semi-axes, the normal of its plane, and 1."""
-    legs = (body.axes() * body.semi_axes).T
-    rim = _circle(legs, radius=1.0)
-    axes = torch.stack([legs[0], -legs[0], torch.full((3,), torch.nan), legs[1], -legs[1]])
-    normal = 1.7 * body.complement[:, 0]
-    return [
-        Part(rim, "area", _GREY, at=at),
-        Part(axes, color=_GREY, dash="7 5", at=at),
-        Part(rim, color=COLORS["uniform"], width=2.5, at=at),
-        *_arrow(normal, COLORS["random_a"], 4, at),
-        *_arrow(_ONE, COLORS["random_b"], 3, at),
-        _name("normal", normal, at),
-        _name("1", _ONE, at, below=True),
-    ]
+def _arrow(v: Tensor, color: str, width: float, **look) -> list[Part]:
+    ends = torch.stack([torch.zeros(3), v.float()])
+    return [Part(ends, color=color, width=width, **look), Part(ends[1:], "dots", color, width + 5, **look)]
 
 
-def _arrow(v: Tensor, color: str, width: float, at: Mapping[int, int] | None = None) -> list[Part]:
-    ends = torch.stack([torch.zeros(3), v.cpu().float()])
-    return [
-        Part(ends, color=color, width=width, at=at or {}),
-        Part(ends[1:], "dots", color, width + 5, at=at or {}),
-    ]
+def _name(words: str, v: Tensor, **look) -> Part:
+    return Part(v[None].float(), "text", words=words, **look)
 
 
-def _name(words: str, v: Tensor, at: Mapping[int, int] | None = None, below: bool = False) -> Part:
-    return Part(v[None].cpu().float(), "text", words=words, at=at or {}, below=below)
-
-
-def _circle(legs: Tensor, radius: float = 3**0.5) -> Tensor:
-    return radius * torch.stack([_ROUND.cos(), _ROUND.sin()], dim=-1) @ legs.double()
+def _circle(plane: Tensor = ONE_UP[:2], radius: float = 3**0.5, points: int = 91) -> Tensor:
+    t = torch.linspace(0, 2 * math.pi, points).double()
+    return radius * torch.stack([t.cos(), t.sin()], dim=-1) @ plane.double()
 
 
 def _room(disc: float, reach: float) -> list[Part]:
@@ -324,13 +283,8 @@ def _numbers(v: Tensor) -> str:
     return "(" + ", ".join(f"{float(c):.2f}" for c in v) + ")"
 
 
-SHOWN = ("norm", "jacobian")
-
 START = dict(x=(2.2, 0.4, -0.5), gain=(1.5, 1.0, 0.5), eps=1e-5, centered=True)
-
 _SMALL, _DISC = 0.4, 2.3  # radii: of the circle around x, and of what is shown of the plane
-
-_FRAME = '<div class="hold" data-show="{show}">{picture}</div>'
 
 
 def hold(show: str = "norm") -> None:
@@ -349,17 +303,14 @@ def hold(show: str = "norm") -> None:
         figure, words = held(x, gain, eps, centered, show)
         return f"{image(figure, words)}<p>{escape(words)}</p>"
 
-    page = _FRAME.format(show=show, picture=image(picture, alt))
+    page = f'<div class="hold" data-show="{show}">{image(picture, alt)}</div>'
     show_live(under_controls(controls, draw), page, f"A picture with sliders. {alt}")
 
 
 def held(
     x: Sequence[float], gain: Sequence[float], eps: float, centered: bool = True, show: str = "norm"
 ) -> tuple[Figure, str]:
-    """A vector of ℝ³, its n and its output, with the ellipse (thm-image), or a small circle and its image.
-
-    Returns: the figure and its alt text, with the numbers.
-    """
+    """A vector of ℝ³, its n and its output, with the ellipse (thm-image), or a small circle and its image."""
     x, gain = (torch.tensor(v, dtype=torch.float64) for v in (x, gain))
     norm = layer_norm if centered else rms_norm
     n, y = norm(x, eps=eps), norm(x, gain, eps=eps)
@@ -369,15 +320,18 @@ def held(
         axis.set_aspect("equal")
         axis.axis("off")
         grey, blue, ink = (COLORS[name] for name in ("null", "uniform", "ink"))
-        axis.fill(*_flat(_disc_edge(radius=_DISC)).T, color=grey, alpha=0.12, lw=0)
+        axis.fill(*_flat(_circle(radius=_DISC, points=73)).T, color=grey, alpha=0.12, lw=0)
         axis.plot(*_flat(torch.tensor([[-1.5] * 3, [1.5] * 3])).T, color=grey, ls="--", lw=1)
-        for circle in _rings(centered):
+        one = torch.eye(3).double()
+        planes = [ONE_UP[:2]] if centered else [one[[i, j]] for i, j in ((0, 1), (1, 2), (2, 0))]
+        for plane in planes:  # where n is for ε = 0: a circle, or three circles of a sphere
+            circle = _circle(plane, points=73)
             axis.plot(*_flat(circle).T, color=grey, lw=1)
             axis.plot(*_flat(circle * gain).T, color=blue)
         way = torch.stack([x, *([x - x.mean()] if centered else []), n, y])
         axis.plot(*_flat(way).T, color=grey, ls=":", lw=1)
         if show == "jacobian":
-            around = _disc_edge(torch.eye(3).double()[:2], _SMALL)
+            around = _circle(one[:2], _SMALL, 73)
             slope = NormJacobian(x, gain, eps, centered)
             axis.plot(*_flat(x + around).T, color=ink, lw=2)
             axis.plot(*_flat(y + slope.matvec(around)).T, color=ink, lw=2)
@@ -387,8 +341,8 @@ def held(
             axis.annotate(name, _flat(at[None])[0].tolist(), (6, 5), textcoords="offset points")
         axis.annotate("(1, 1, 1)", _flat(torch.full((1, 3), 1.4))[0].tolist(), (6, 0), textcoords="offset points")
     return figure, (
-        f"A vector x = {_three(x)} above the plane of mean 0, its n of length {float(n.norm()):.2f} and the output "
-        f"y = {_three(y)}. Mean {float(x.mean()):.2f}, σ {float(x.std(correction=0)):.2f}, angle to (1, 1, 1) "
+        f"A vector x = {_numbers(x)} above the plane of mean 0, its n of length {float(n.norm()):.2f} and the output "
+        f"y = {_numbers(y)}. Mean {float(x.mean()):.2f}, σ {float(x.std(correction=0)):.2f}, angle to (1, 1, 1) "
         f"{float(angle(x, uniform_vector(3).double())):.1f}°; semi-axes of the outputs' "
         f"{'ellipse' if centered else 'ellipsoid'} {', '.join(f'{a:.2f}' for a in axes.tolist())}."
     )
@@ -398,23 +352,6 @@ def _flat(points: Tensor) -> Tensor:
     """Points ``(n, 3)`` as the page's own picture has them, ``(n, 2)``."""
     return seen(points)[:, :2]
 
-
-def _disc_edge(plane: Tensor = ONE_UP[:2], radius: float = 3**0.5) -> Tensor:
-    t = torch.linspace(0, 2 * math.pi, 73).double()[:, None]
-    return radius * (t.cos() * plane[0] + t.sin() * plane[1])
-
-
-def _rings(centered: bool) -> list[Tensor]:
-    """Where n is for ε = 0: a circle, or three circles of a sphere."""
-    one = torch.eye(3).double()
-    return [_disc_edge()] if centered else [_disc_edge(one[[i, j]]) for i, j in ((0, 1), (1, 2), (2, 0))]
-
-
-def _three(x: Tensor) -> str:
-    return f"({', '.join(f'{v:.2f}' for v in x.tolist())})"
-
-
-NULL_QUANTILES = (0.05, 0.95)
 
 # How the names of a null's directions begin, what a legend calls it, and how its band is drawn.
 NULLS = {
@@ -445,7 +382,7 @@ def null_band(table: pd.DataFrame, side: str = "in", positions: str = "rest", nu
     """
     rows = _rows(table, side, positions)
     drawn = rows[rows.direction.str.startswith(null)].groupby("site", sort=False).occupancy
-    low, high = (drawn.quantile(q) for q in NULL_QUANTILES)
+    low, high = (drawn.quantile(q) for q in (0.05, 0.95))
     return pd.DataFrame({"low": low, "median": drawn.median(), "high": high}).loc[rows.site.unique()]
 
 
