@@ -18,7 +18,7 @@ from normgeom.jobs.folders import held, versions
 from normgeom.jobs.processes import check_choice
 from normgeom.models.calls import evaluating, forward
 from normgeom.surgery.converted import check_free, save_converted
-from normgeom.surgery.double import double_throughout
+from normgeom.models.flow import double_throughout
 from normgeom.surgery.surgery import refusal, to_rms_norm
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import TokenBatches
