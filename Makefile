@@ -43,10 +43,10 @@ PRESS    := $(shell find lib/press -name '*.py' -not -path '*/edition/*')
 EDITION  := $(wildcard lib/press/edition/*.*)
 # What became of claims at many seeds is for the pages; chapters do not read it.
 CLAIMED  := $(wildcard figures/data/claims-*)
-LIBRARY  := $(shell find lib/normgeom -name '*.py' -o -name '*.js') $(filter-out $(CLAIMED),$(wildcard figures/data/*))
+LIBRARY  := $(shell find lib/normgeom lib/normgeom_lab -name '*.py' -o -name '*.js') $(filter-out $(CLAIMED),$(wildcard figures/data/*))
 NBVAL    := $(patsubst %,nbval/%,$(wildcard notebooks/*.ipynb notebooks/appendix/*.ipynb))
 # Folders of tests, those that take longest first, and the library's numbers once more under the plainest rounding.
-SUITES   := suite/lib suite/reruns suite/book suite/press suite/records
+SUITES   := suite/lib suite/lab suite/reruns suite/book suite/press suite/records
 PLAIN    := suite/rounding
 
 # $(call timed,NAME,COMMAND): run it, and keep its user, system and wall seconds for `press times`.
@@ -118,8 +118,8 @@ dist-test: dist  ## unpack the archive and test its wheel in an environment of i
 	@git ls-files | while read -r file; do \
 	  test -e "_build/dist-test/$$file" || { echo "make: MANIFEST.in leaves out $$file" >&2; exit 1; }; done
 	@$(call beside,_build/dist-test/.venv,--no-deps --force-reinstall _build/dist/*.whl)
-	rm -r _build/dist-test/lib/normgeom
-	cd _build/dist-test && env -u PYTHONPATH .venv/bin/python -m $(PYTEST) $(or $(TESTS),tests/lib)
+	rm -r _build/dist-test/lib/normgeom _build/dist-test/lib/normgeom_lab
+	cd _build/dist-test && env -u PYTHONPATH .venv/bin/python -m $(PYTEST) $(or $(TESTS),tests/lib tests/lab)
 
 release: dist $(BOOK)  ## write _build/release, what a release has: words, archives, editions, pages, sums; TAG=v0.1.0
 	rm -rf _build/release
@@ -193,7 +193,7 @@ slow: | $(BOOK)
 floors: | $(VENV)  ## the library's tests with the oldest packages that pyproject.toml allows
 	uv venv --quiet --allow-existing _build/floors
 	uv pip install --quiet --python _build/floors --resolution lowest-direct -e ".[report,hub,test]"
-	_build/floors/bin/python -m pytest -p no:cacheprovider tests/lib
+	_build/floors/bin/python -m pytest -p no:cacheprovider tests/lib tests/lab
 	_build/floors/bin/python -m press tried "make floors" "the library's tests passed"
 
 # From the same stage, with no torch: no chapter runs again.
@@ -302,7 +302,7 @@ $(SUITES): suite/%: | $(VENV) $(PROFILE)
 # Other processors round in another order; the plainest that torch has is at hand everywhere.  Its compiler cannot: what
 # it generates for the processor names vector types that this setting leaves undeclared (torch 2.13).
 $(PLAIN): | $(VENV)
-	@$(call timed,test/rounding,$(KEEP) ATEN_CPU_CAPABILITY=default $(PYTEST) -m "numerical and not compiles and not slow" tests/lib)
+	@$(call timed,test/rounding,$(KEEP) ATEN_CPU_CAPABILITY=default $(PYTEST) -m "numerical and not compiles and not slow" tests/lib tests/lab)
 
 # Kernels talk to this machine alone, and each would warn that they do so without encryption; some complain of being
 # interrupted when they are told to end.  What they import makes a million objects that live on, and looking through them

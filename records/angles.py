@@ -7,7 +7,7 @@ import normgeom as ng
 import pandas as pd
 from normgeom.records import record
 from normgeom.survey.directions import nulls
-from normgeom.view import NULLS, null_band
+from normgeom_lab.common.pictures import NULLS, null_band
 
 from records.texts import model_and_windows, over_a_text
 

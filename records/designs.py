@@ -7,11 +7,11 @@ from time import perf_counter
 import click
 import pandas as pd
 import torch
-from normgeom.models.rules import choose
 from normgeom.records import FOLDER, record
 from normgeom.text.tokens import random_windows
-from normgeom.training.byte_models import HEADS, LENGTH, WIDTH, largest_score, last_update, train_bytes
-from normgeom.training.fitting import next_token_loss
+from normgeom_lab.common.stacks import choose
+from normgeom_lab.common.tiny import next_token_loss
+from normgeom_lab.placement import BYTE_HEADS, BYTE_LENGTH, BYTE_WIDTH, largest_score, last_update, train_bytes
 
 from records.placement import BATCH, LAST, curves, text
 
@@ -55,7 +55,7 @@ def run(design: str, layers: int, rate: float, warmup: int, seed: int, steps: in
     torch.set_num_threads(1)
     placement, norm = choose("design", design, DESIGNS)
     model, losses = train_bytes(text(), placement, layers, rate, steps, seed, warmup, BATCH, norm)
-    probe = next(random_windows(text(), LENGTH, PROBED, seed + 1000))
+    probe = next(random_windows(text(), BYTE_LENGTH, PROBED, seed + 1000))
     with torch.no_grad():
         held_out = float(next_token_loss(model, probe))
     return [sum(losses[-LAST:]) / LAST, held_out, largest_score(model, probe), last_update(model, probe)]
@@ -103,11 +103,11 @@ def main(steps: int, processes: int, folder: Path, kept: Path) -> None:
         table,
         WHAT.format(steps),
         folder,
-        model=f"byte language model, {WIDTH} wide, {HEADS} heads, LayerNorm where nothing else is said, Xavier-normal "
-        "matrices, embeddings and head of standard deviation 1/√d; DeepNorm with its β, on the sphere rows or columns "
-        "of length 1, W_O and W₂ of post-small and hybrid-small times 1/√(2M) for M blocks",
+        model=f"byte language model, {BYTE_WIDTH} wide, {BYTE_HEADS} heads, LayerNorm where nothing else is said, "
+        "Xavier-normal matrices, embeddings and head of standard deviation 1/√d; DeepNorm with its β, on the sphere "
+        "rows or columns of length 1, W_O and W₂ of post-small and hybrid-small times 1/√(2M) for M blocks",
         corpus="the standard library's documentation strings (corpus stdlib), "
-        f"batches of {BATCH} windows of {LENGTH - 1} predicted bytes",
+        f"batches of {BATCH} windows of {BYTE_LENGTH - 1} predicted bytes",
         optimizer="Adam, β = 0.9 and 0.98, no decay, no clipping, linear warm-up, then constant",
         seeds="of weights and batches; to choose rate and warm-up by held-out loss, 0 to 2 with 6 blocks and 0 with 18 "
         "and 24; at the chosen ones 3 to 7",

@@ -9,14 +9,14 @@ import click
 import normgeom as ng
 import pandas as pd
 import torch
-from normgeom.bench.turns import in_turns
 from normgeom.models.gpt2 import written
 from normgeom.records import FOLDER, record
-from normgeom.surgery.dropping import by_shift, by_site, compare, without_norms, without_subtraction
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
-from normgeom.training.centring import centre
 from normgeom.training.twins import load_twin
+from normgeom_lab.precision import in_turns
+from normgeom_lab.training import centre
+from normgeom_lab.without_mean import by_shift, by_site, compare, without_norms, without_subtraction
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import GPT2Config, GPT2LMHeadModel

@@ -11,9 +11,8 @@ from pathlib import Path
 import click
 import pandas as pd
 import torch
-from normgeom.bench.traffic import peak_bytes
-from normgeom.bench.turns import in_turns
 from normgeom.records import FOLDER, record
+from normgeom_lab.precision import in_turns, peak_bytes
 from torch import Tensor
 from transformers import GPT2LMHeadModel
 

@@ -15,12 +15,12 @@ from huggingface_hub.constants import HF_HUB_CACHE
 from huggingface_hub.errors import GatedRepoError
 from normgeom.commands.finding import find_commit
 from normgeom.commands.loading import load_config
-from normgeom.survey.costs import counted
 from normgeom.survey.directions import nulls
 from normgeom.survey.survey import Survey
 from normgeom.text.corpora import HUB
-from normgeom.training.costs import STATE, operations, parameters, vocabulary
 from normgeom.training.twins import SIZES, Size, train, variants
+from normgeom_lab.inference import counted
+from normgeom_lab.training import STATE, operations, parameters, vocabulary
 from transformers import AutoModel, PreTrainedConfig
 
 NULLS = 100  # directions of each null that a survey in reruns/ takes

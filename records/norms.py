@@ -13,9 +13,8 @@ import normgeom as ng
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from normgeom.bench.traffic import peak_bytes
-from normgeom.bench.turns import in_turns
 from normgeom.records import FOLDER, record
+from normgeom_lab.precision import in_turns, peak_bytes
 from torch import Tensor
 from tqdm.auto import tqdm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm

@@ -9,8 +9,8 @@ import click
 import pandas as pd
 from normgeom.jobs.folders import PROVENANCE
 from normgeom.records import FOLDER, record
-from normgeom.training.courses import beside_signs, shapes
 from normgeom.training.trainer import DIRECTIONS
+from normgeom_lab.training import beside_signs, shapes
 
 # What tells two runs of one part from each other.
 KEY = ("norm", "rate", "decay", "start", "seed")

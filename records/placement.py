@@ -12,12 +12,12 @@ from pathlib import Path
 import click
 import pandas as pd
 import torch
-from normgeom.models.placement import LanguageModel, Stack
 from normgeom.records import FOLDER, record
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, random_windows
-from normgeom.training.byte_models import first_over_last, train_bytes, varying_share
-from normgeom.training.fitting import fit
+from normgeom_lab.common.stacks import LanguageModel, Stack
+from normgeom_lab.common.tiny import fit
+from normgeom_lab.placement import first_over_last, train_bytes, varying_share
 from torch import Tensor
 from tqdm.auto import tqdm
 

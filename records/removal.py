@@ -8,10 +8,10 @@ import pandas as pd
 import torch
 from normgeom.records import FOLDER, record
 from normgeom.surgery.freezing import freeze_norms
-from normgeom.surgery.typed import recorded_twins
 from normgeom.text.tokens import random_windows, windows
-from normgeom.training.removal import removal_order, remove_norms
 from normgeom.training.stages import held_out_loss
+from normgeom_lab.common.typed import recorded_twins
+from normgeom_lab.designs import removal_order, remove_norms
 
 from records.placement import text
 

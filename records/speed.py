@@ -13,8 +13,8 @@ import click
 import normgeom as ng
 import pandas as pd
 import torch
-from normgeom.bench.turns import in_turns
 from normgeom.records import record
+from normgeom_lab.precision import in_turns
 from tqdm.auto import tqdm
 
 

@@ -13,9 +13,9 @@ from normgeom.models.gpt2 import written
 from normgeom.records import FOLDER, record
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
-from normgeom.training.centring import centre
 from normgeom.training.trainer import DIRECTIONS, Run, fit_and_measure
 from normgeom.training.twins import NORMS, SIZES, variants
+from normgeom_lab.training import centre
 from torch import nn
 from tqdm.auto import tqdm
 

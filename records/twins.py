@@ -8,8 +8,8 @@ import pandas as pd
 import torch
 from normgeom.models.sites import find_norms
 from normgeom.records import FOLDER, record_tensors
-from normgeom.surgery.typed import BODY, KINDS, NAME, TIED
 from normgeom.training.twins import load_twin
+from normgeom_lab.common.typed import BODY, KINDS, NAME, TIED
 
 
 @click.command()

@@ -9,7 +9,7 @@ import normgeom as ng
 import pandas as pd
 import torch
 from normgeom.records import record
-from normgeom.surgery.silencing import ORDERS, silenced, silencing_order
+from normgeom_lab.hyperellipsoid import ORDERS, silenced, silencing_order
 from torch import nn
 from tqdm.auto import tqdm
 

@@ -7,10 +7,9 @@ without what surveys, surgery and pictures need.
 from importlib import import_module
 from typing import Any
 
-# The modules of the public names; exercises and secular are modules themselves.
+# The modules of the public names; secular is a module itself.
 _HOMES = {
     "checks": ("Interval", "check_parameters", "verify"),
-    "exercises": ("exercises",),
     "geometry.ellipsoid": ("Ellipsoid",),
     "geometry.jacobian": ("NormJacobian",),
     "geometry.secular": ("secular",),

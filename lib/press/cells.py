@@ -11,7 +11,7 @@ from functools import cached_property
 import yaml
 
 from press.book import CHAPTERS, Book
-from press.labels import ALIAS
+from press.labels import ALIAS, LAB
 
 CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```$", re.M | re.S)
 HEAD = re.compile(r"\A(?:---\n(?P<block>.*?)^---\n|(?P<lines>(?::[\w-]+:[^\n]*\n)+))", re.M | re.S)
@@ -46,9 +46,9 @@ class Cell:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """What it looks up before it makes it: names, and attributes of the library as ``ng.…``."""
+        """What it looks up before it makes it: names, and attributes of the library as ``ng.…`` and ``lab.…``."""
         attributes = (ast.unparse(node) for node in ast.walk(self.tree) if isinstance(node, ast.Attribute))
-        found, made = {a for a in attributes if a.startswith(f"{ALIAS}.")}, set()
+        found, made = {a for a in attributes if a.startswith((f"{ALIAS}.", f"{LAB}."))}, set()
         for node in self.tree.body:
             alone = ast.Module([node], type_ignores=[])
             here = set(bound(alone))

@@ -10,7 +10,7 @@ import yaml
 
 from press.book import CHAPTERS, Book
 from press.exercises import Exercise, exercises, mistakes
-from press.labels import ALIAS, Claims, role
+from press.labels import Claims, role
 from press.myst import table
 
 FILE = f"{CHAPTERS}/course.yml"
@@ -133,7 +133,7 @@ def _section(book: Book, lecture: Lecture, asked: list[Exercise]) -> Iterator[st
     yield f"### What students get wrong in lecture {lecture.number}\n"
     for exercise in asked:
         for grader in exercise.graders:
-            yield f"{_reference(exercise.label)}, `{ALIAS}.exercises.{grader}`:\n"
+            yield f"{_reference(exercise.label)}, `exercises.{grader}`:\n"
             yield table(("mistake", "what the self-check says"), mistakes(book, grader).items())
 
 

@@ -15,13 +15,13 @@ from press.book import CHAPTERS, MADE, Book
 from press.labels import ALIAS, Claims
 from press.library import Library
 
-MODULE = "exercises"  # of the library
+MODULE = "exercises"  # of the chapters' package
 SECTION = re.compile(r"^## Exercises\n(.*?)(?=^## |\Z)", re.M | re.S)
 BEGIN = re.compile(r"^(?=```\{exercise\})", re.M)
 QUESTION = re.compile(r"```\{exercise\}[^\n]*\n:label: (?P<label>[\w-]+)\n(?P<text>.*?)^```(?P<rest>.*)", re.M | re.S)
-CALLED = re.compile(rf"`(?:{ALIAS}\.[\w.]+|\w+\([^`]*\))`")
+CALLED = re.compile(rf"`(?:(?:{ALIAS}|{MODULE})\.[\w.]+|\w+\([^`]*\))`")
 CODE = re.compile(r"^```(?:\{code-cell\}|python)|(?<=\n\n) {4}\S", re.M)
-GRADER = re.compile(rf"\b{ALIAS}\.{MODULE}\.(\w+)")
+GRADER = re.compile(rf"\b{MODULE}\.(\w+)")
 
 
 @dataclass(frozen=True)
@@ -57,28 +57,28 @@ def exercises(book: Book) -> list[Exercise]:
 def graders(book: Book) -> list[str]:
     """The public self-checks: what the library's module of that name exports and judges by."""
     library = Library(book)
-    module = library.modules.get(f"{library.name}.{MODULE}")
+    module = library.modules.get(f"{library.lab}.{MODULE}")
     functions = [name for name in module.exported if name in module.definitions] if module else []
     return [name for name in functions if module.definitions[name].args.args[0].arg == "mine"]
 
 
 def mistakes(book: Book, grader: str) -> dict[str, str]:
     """The mistakes that a self-check knows, by name, with what it says about each."""
-    return import_module(f"{Library(book).name}.{MODULE}").mistakes(grader)
+    return import_module(f"{Library(book).lab}.{MODULE}").mistakes(grader)
 
 
 def code_without_grader(book: Book, claims: Claims) -> Iterator[str]:
     known = graders(book)
     for exercise in exercises(book):
         if exercise.asks_for_code and not exercise.graders:
-            yield f"{exercise.page}: {exercise.label} asks for code and names no self-check ({ALIAS}.{MODULE}.…)"
+            yield f"{exercise.page}: {exercise.label} asks for code and names no self-check ({MODULE}.…)"
         for name in exercise.graders:
             if name not in known:
-                yield f"{exercise.page}: {exercise.label} names {ALIAS}.{MODULE}.{name}, which judges nothing"
+                yield f"{exercise.page}: {exercise.label} names {MODULE}.{name}, which judges nothing"
 
 
 def grader_without_exercise(book: Book, claims: Claims) -> Iterator[str]:
     named = {name for exercise in exercises(book) for name in exercise.graders}
     for name in graders(book):
         if name not in named:
-            yield f"{ALIAS}.{MODULE}.{name} judges what no exercise asks for"
+            yield f"{MODULE}.{name} judges what no exercise asks for"

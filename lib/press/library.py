@@ -114,16 +114,17 @@ class Object:
 
 
 class Library:
-    """The package under lib/ that has the project's name."""
+    """The packages under lib/: the one that has the project's name, and the one of its chapters, ``…_lab``."""
 
     def __init__(self, book: Book):
         self.book, self.name = book, book.project["name"]
+        self.lab = f"{self.name}_lab"
 
     @cached_property
     def modules(self) -> dict[str, Module]:
         """Dotted name → module."""
         lib, found = self.book.root / "lib", {}
-        for path in sorted((lib / self.name).rglob("*.py")):
+        for path in sorted(path for name in (self.name, self.lab) for path in (lib / name).rglob("*.py")):
             inside = path.relative_to(lib).with_suffix("")
             name = ".".join((inside.parent if inside.name == "__init__" else inside).parts)
             file = path.relative_to(self.book.root).as_posix()

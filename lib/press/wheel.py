@@ -34,7 +34,8 @@ def wheel(book: Book) -> tuple[str, bytes]:
 
 def _sources(book: Book) -> dict[str, bytes]:
     # The library's data and notebooks are links to folders outside of it.
-    library = os.walk(book.root / "lib" / book.project["name"], followlinks=True)
+    name = book.project["name"]
+    library = (entry for top in (name, f"{name}_lab") for entry in os.walk(book.root / "lib" / top, followlinks=True))
     found = [
         *(book.root / name for name in TOP),
         *(Path(folder, file) for folder, _, files in library for file in files),

@@ -71,10 +71,17 @@ def _behind(book: Book, written: list[Cell], at: int) -> Iterator[str]:
         used |= cell.names
     library = Library(book)
     public = {o.name: (o.module.name, o.node.name) for o in library.public}
-    homes = (public.get(name) or imports.get(name) for name in sorted(used))
+    homes = (public.get(name) or _imported(imports, name) for name in sorted(used))
     for module, name in filter(None, homes):
         if module.removeprefix(f"{library.name}.") not in EVERYWHERE:
             yield from _definitions(library, name, module)
+
+
+def _imported(imports: dict[str, tuple[str, str]], name: str) -> tuple[str, str] | None:
+    """Module and name of what a cell imported: ``show``, or ``lab.sublayers`` of a module imported as ``lab``."""
+    head, _, attribute = name.partition(".")
+    home = imports.get(head)
+    return (".".join(home), attribute) if home and attribute else home
 
 
 def _of_command(book: Book, what: str) -> Iterator[str]:

@@ -6,8 +6,8 @@ from random import Random
 
 import normgeom as ng
 import torch
-from normgeom.models.stream import writers
-from normgeom.surgery.typed import recorded_twins, typed
+from normgeom_lab.common.parts import writers
+from normgeom_lab.common.typed import recorded_twins, typed
 from press.live import networks
 
 # Names of the script's parts, and of the library's.

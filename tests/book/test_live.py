@@ -104,7 +104,7 @@ def test_the_network_computes_what_torch_does(blank, book, made):
 
 def test_float32_agrees_as_the_page_says(blank, book):
     """What the page promises of torch's own precision."""
-    from normgeom.surgery.typed import recorded_twins
+    from normgeom_lab.common.typed import recorded_twins
 
     load(blank, live.script(book))
     cases = [live.Case(list(b"Return a list of the names"), model) for model in ("layer", "rms")]

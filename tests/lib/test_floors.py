@@ -1,4 +1,7 @@
-"""The library's rooms stand on floors, and imports run down: a room may use what lies below it and nothing else."""
+"""The library's rooms stand on floors, and imports run down: a room may use what lies below it and nothing else.
+
+Above all of them is the chapters' package: its modules import the library and ``normgeom_lab.common``, not each other.
+"""
 
 import ast
 from pathlib import Path
@@ -7,15 +10,16 @@ import normgeom as ng
 import pytest
 
 FLOORS = (
-    {"norms", "text", "jobs", "bench", "records", "checks"},
+    {"norms", "text", "jobs", "records", "checks"},
     {"geometry", "models"},
-    {"survey", "view", "exercises", "claims"},
+    {"survey", "view"},
     {"training", "surgery"},
     {"commands"},
     {"cli"},
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 LIBRARY = Path(ng.__file__).parent
+LAB = LIBRARY.with_name("normgeom_lab")
 FILES = {
     ".".join(path.relative_to(LIBRARY).with_suffix("").parts): path
     for path in sorted(LIBRARY.rglob("*.py"))
@@ -55,3 +59,15 @@ def test_no_circle_in_a_room():
         for name in leaves:
             del ends[name]
     assert not ends, f"these import each other: {sorted(ends)}"
+
+
+@pytest.mark.parametrize("path", sorted(LIBRARY.rglob("*.py")), ids=lambda path: path.stem)
+def test_the_library_never_imports_the_package_of_the_chapters(path):
+    assert "normgeom_lab" not in path.read_text("utf-8")
+
+
+@pytest.mark.parametrize("path", sorted(LAB.glob("*.py")), ids=lambda path: path.stem)
+def test_a_chapters_module_imports_no_other(path):
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("normgeom_lab"):
+            assert node.module.startswith("normgeom_lab.common"), f"{path.name} imports {node.module}"

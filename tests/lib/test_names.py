@@ -17,7 +17,7 @@ STEPS = {
     "dir(normgeom)": [],
     "normgeom.verify": ["torch"],
     "normgeom.LayerNorm(4), normgeom.rms_norm(__import__('torch').ones(3))": ["torch"],
-    "normgeom.Ellipsoid, normgeom.NormJacobian, normgeom.secular, normgeom.exercises": ["torch"],
+    "normgeom.Ellipsoid, normgeom.NormJacobian, normgeom.secular": ["torch"],
     "normgeom.find_norms, normgeom.watch": ["torch"],
     "normgeom.Survey, normgeom.recorded": ["torch", "pandas"],
 }
@@ -85,7 +85,7 @@ def test_every_public_name_is_there_and_listed():
         _ = ng.layernorm
 
 
-def test_names_are_functions_and_classes_but_for_two_modules():
+def test_names_are_functions_and_classes_but_for_one_module():
     """A name that its module does not have would be the module."""
     modules = {name for name in ng.__all__ if isinstance(getattr(ng, name), ModuleType)}
-    assert modules == {"exercises", "secular"}
+    assert modules == {"secular"}

@@ -33,7 +33,7 @@ Because of `ng.angle(x)`, see there.
 
 ```{exercise}
 :label: ex-code
-Write the angle; `ng.exercises.angle` judges it.
+Write the angle; `exercises.angle` judges it.
 ```
 
 ```{code-cell} ipython3
@@ -63,8 +63,8 @@ lectures:
 def small(tmp_path, monkeypatch):
     """Writes a book of one chapter and one lecture, some words replaced."""
     monkeypatch.syspath_prepend(tmp_path / "lib")
-    monkeypatch.delitem(sys.modules, "tiny", raising=False)
-    monkeypatch.delitem(sys.modules, "tiny.exercises", raising=False)
+    monkeypatch.delitem(sys.modules, "tiny_lab", raising=False)
+    monkeypatch.delitem(sys.modules, "tiny_lab.exercises", raising=False)
 
     def write(chapter=CHAPTER, lessons=COURSE):
         for name, text in {
@@ -73,7 +73,8 @@ def small(tmp_path, monkeypatch):
             "chapters/01-a.md": chapter,
             "chapters/course.yml": lessons,
             "lib/tiny/__init__.py": "",
-            "lib/tiny/exercises.py": LIBRARY,
+            "lib/tiny_lab/__init__.py": "",
+            "lib/tiny_lab/exercises.py": LIBRARY,
         }.items():
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -107,8 +108,8 @@ def test_code_without_a_grader_is_refused(small, old, new):
 def test_graders_and_exercises_name_each_other(small):
     assert not [*code_without_grader(small(), None), *grader_without_exercise(small(), None)]
     other = small(CHAPTER.replace("exercises.angle", "exercises.angles"))
-    assert "names ng.exercises.angles, which judges nothing" in next(code_without_grader(other, None))
-    assert list(grader_without_exercise(other, None)) == ["ng.exercises.angle judges what no exercise asks for"]
+    assert "names exercises.angles, which judges nothing" in next(code_without_grader(other, None))
+    assert list(grader_without_exercise(other, None)) == ["exercises.angle judges what no exercise asks for"]
 
 
 def test_a_label_that_no_page_has_is_refused(small):
@@ -126,7 +127,7 @@ def test_the_kit_has_what_students_get_wrong(small):
     assert "Take your time." in page
     assert ":name: course-words-1\n\n- $a$ is a letter.\n" in page
     assert "| 40 to 90 | Another | {prf:ref}`prop-b`: Prove. |" in page
-    assert "{ref}`ex-code`, `ng.exercises.angle`:" in page and "| a \\| slip | Mend it. |" in page
+    assert "{ref}`ex-code`, `exercises.angle`:" in page and "| a \\| slip | Mend it. |" in page
     assert '<a href="../../course/lecture-1.html">' in page
 
 

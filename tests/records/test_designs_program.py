@@ -6,11 +6,10 @@ import normgeom as ng
 import pytest
 import torch
 from click.testing import CliRunner
-from normgeom.models.placement import LanguageModel, Stack
-from normgeom.models.sphere import normalise_weights
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, random_windows
-from normgeom.training.fitting import fit, next_token_loss
+from normgeom_lab.common.stacks import LanguageModel, Stack, normalise_weights
+from normgeom_lab.common.tiny import fit, next_token_loss
 
 pytestmark = pytest.mark.slow
 

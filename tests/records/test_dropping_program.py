@@ -6,8 +6,8 @@ import normgeom as ng
 import pytest
 import torch
 from click.testing import CliRunner
-from normgeom.surgery.dropping import by_shift, by_site, compare, without_subtraction
 from normgeom.training.twins import save_twin
+from normgeom_lab.without_mean import by_shift, by_site, compare, without_subtraction
 from transformers import GPT2Config
 
 SIZES = dict(n_layer=1, n_embd=16, n_head=2, vocab_size=256, n_positions=128)
@@ -131,7 +131,7 @@ def test_versions_are_timed_against_the_original(program, tmp_path, monkeypatch)
         if type(module).__name__ in costs:
             clock[0] += costs[type(module).__name__]
 
-    monkeypatch.setattr("normgeom.bench.turns.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("normgeom_lab.precision.time.perf_counter", lambda: clock[0])
     monkeypatch.setattr(program, "FILL", 0.0)
     handle = torch.nn.modules.module.register_module_forward_hook(tick)
     try:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from normgeom.claims import models
+from normgeom_lab.scale import models
 from pandas.testing import assert_frame_equal
 from transformers import AutoModel, AutoTokenizer, LlamaConfig, LlamaModel
 
@@ -94,7 +94,7 @@ def test_massive_coordinates(encoder, text, folder):
 
 
 def test_a_race_takes_ratios_within_rounds(monkeypatch):
-    from normgeom.bench import turns
+    from normgeom_lab import precision as turns
 
     from records import speed
 

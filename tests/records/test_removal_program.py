@@ -4,10 +4,10 @@ import normgeom as ng
 import pytest
 from click.testing import CliRunner
 from normgeom.models.sites import find_norms
-from normgeom.surgery.typed import recorded_twins
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
 from normgeom.training.stages import held_out_loss
+from normgeom_lab.common.typed import recorded_twins
 
 pytestmark = pytest.mark.slow
 

@@ -14,9 +14,9 @@ import pytest
 import torch
 from click import ClickException
 from click.testing import CliRunner
-from normgeom.survey.costs import SEVEN
-from normgeom.training.costs import operations
 from normgeom.training.twins import SIZES
+from normgeom_lab.inference import SEVEN
+from normgeom_lab.training import operations
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,

@@ -18,7 +18,6 @@ from normgeom.surgery import converted
 from normgeom.text.corpora import Corpus
 from normgeom.text.tokens import TokenBatches, load_encoder
 from normgeom.training import twins
-from normgeom.training.pairs import NAMES
 
 # Folders that this package writes and transformers refuses: what loads them, and where they hold the configuration.
 _OWN: dict[str, tuple[Callable[[str], nn.Module], str]] = {
@@ -36,7 +35,7 @@ def load_to_survey(name_or_path: str, corpus: Corpus, tokens: int) -> tuple[dict
 
     Returns:
         the model by its name, of a folder the last part, as :func:`load_model` loads it, or both twins by
-        :data:`normgeom.training.pairs.NAMES`; and batches ``(≤ 32, length)`` of token ids, read by the model's own
+        their names; and batches ``(≤ 32, length)`` of token ids, read by the model's own
         tokenizer, as :class:`normgeom.text.tokens.TokenBatches` makes them: windows of 128 tokens, shorter where the
         model has fewer positions.
 
@@ -46,7 +45,7 @@ def load_to_survey(name_or_path: str, corpus: Corpus, tokens: int) -> tuple[dict
             tokens.
     """
     folder = Path(name_or_path)
-    of_twins = {name: folder / norm / "model" for name, norm in zip(NAMES, ("layer", "rms"), strict=True)}
+    of_twins = {"LayerNorm twin": folder / "layer/model", "RMSNorm twin": folder / "rms/model"}
     if all(path.is_dir() for path in of_twins.values()):
         places = {name: str(path) for name, path in of_twins.items()}
     else:

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import quote
 
 import matplotlib.pyplot as plt
@@ -15,8 +16,6 @@ from IPython.display import display
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-from normgeom.view.space import Turning
 
 # Okabe and Ito's palette: told apart by readers of every colour vision, and by marker and dash without colour.
 COLORS = {"uniform": "#0072B2", "random_a": "#D55E00", "random_b": "#009E73", "null": "#8A8A8A", "ink": "#2F2F2F"}
@@ -90,11 +89,11 @@ def _power(value: float, _place: int | None = None) -> str:
     return ("" if factor == 1 else f"{factor}·") + "10" + str(exponent).translate(_RAISED)
 
 
-def show(figure: Figure | Turning, alt: str) -> None:
+def show(figure: Any, alt: str) -> None:
     """Display a figure with a text for readers who do not see it.
 
     Args:
-        figure: of matplotlib, drawn inside :func:`style`, shown as SVG and closed; or one in space, which turns.
+        figure: of matplotlib, drawn inside :func:`style`, shown as SVG and closed; or what makes HTML, ``page(alt)``.
         alt: what is to be seen, with its numbers.
 
     Raises:
@@ -102,7 +101,7 @@ def show(figure: Figure | Turning, alt: str) -> None:
     """
     if not alt.strip():
         raise ValueError("alt: expected words that say what is to be seen, got an empty text")
-    picture = {"text/html": figure.page(alt)} if isinstance(figure, Turning) else {"image/svg+xml": svg(figure)}
+    picture = {"text/html": figure.page(alt)} if hasattr(figure, "page") else {"image/svg+xml": svg(figure)}
     display({**picture, "text/plain": f"Figure: {alt}"}, raw=True, metadata={"alt": alt})
 
 

@@ -4,7 +4,7 @@ import normgeom as ng
 import pytest
 import torch
 from normgeom.models.gpt2 import gpt2, read, written
-from normgeom.models.untrained import shaken, untrained
+from normgeom_lab.common.tiny import shaken, untrained
 from tiny_models import token_ids
 from torch import nn
 from transformers import BertConfig, BertModel

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from norm_checks import close, draw, rounding, true_layer_norm, true_rms_norm
-from normgeom.bench.traffic import peak_bytes
 from normgeom.norms import blocks, kernels
+from normgeom_lab.precision import peak_bytes
 
 NORMS = {"layer_norm": (ng.layer_norm, true_layer_norm), "rms_norm": (ng.rms_norm, true_rms_norm)}
 BOTH = pytest.mark.parametrize(("norm", "truth"), NORMS.values(), ids=NORMS)

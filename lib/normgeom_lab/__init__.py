@@ -1,0 +1,1 @@
+"""What single chapters build, train, measure and draw: one module a chapter, and what several of them share."""

@@ -1,0 +1,436 @@
+"""The last stream of a model as a sum of what its parts wrote, and predictions without some of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import pandas as pd
+import torch
+from normgeom.checks import Draws
+from normgeom.models.calls import evaluating, forward
+from normgeom.models.layouts import layout_of
+from normgeom.models.sites import find_norms
+from normgeom.norms.formula import center, rate, widen
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+    Ids = Int[Tensor, "batch length"]
+    Stream = Float[Tensor, "*batch d"]
+    Numbers = Float[Tensor, "*batch"]
+    Stream = Float[Tensor, "batch inner d"]
+    Numbers = Float[Tensor, "batch inner"]
+
+
+def writers(model: nn.Module) -> dict[str, nn.Module]:
+    """The modules that write to the stream, in the order of the sum (eq-residual-sum).
+
+    Returns:
+        embeddings by the last part of their name (``"wte"``, ``"wpe"``, …), then ``"a1"``, ``"m1"``, ``"a2"``, …: the
+        last linear maps of attention and MLP, blocks counted from 1 as in the equation.
+
+    Raises:
+        ValueError: no layout of the model is known (:func:`normgeom.models.layouts.layout_of`).
+    """
+    layout = layout_of(model)
+    first = len(layout.embeddings)
+    named = layout.writers_of(model)
+    embeddings = {name.rpartition(".")[2]: module for name, module in named[:first]}
+    return embeddings | {f"{'am'[i % 2]}{i // 2 + 1}": module for i, (_, module) in enumerate(named[first:])}
+
+
+def components(model: nn.Module, ids: Ids) -> dict[str, Stream]:
+    """What each writer adds to the stream, in one run; together the input of the final norm (eq-residual-sum).
+
+    Args:
+        model: that :func:`normgeom.models.layouts.layout_of` knows; runs in evaluation mode, without gradients.
+        ids: ``(batch, length)``.
+
+    Returns:
+        ``(batch, length, d)`` for each name of :func:`writers`, in that order, in the model's dtype and on its device.
+        The sum of the first parts up to ``a_l`` or ``m_l`` is the stream there, also where blocks are parallel.
+
+    Raises:
+        ValueError: no layout is known, or the parts do not add up: something else writes to the stream.
+    """
+    named, final = writers(model), model.get_submodule(layout_of(model).final)
+    written = {}
+
+    def enter(norm, args):
+        written[norm] = args[0]
+
+    def leave(module, args, output):
+        written[module] = output
+
+    handles = [final.register_forward_pre_hook(enter)]
+    handles += [module.register_forward_hook(leave) for module in named.values()]
+    try:
+        with evaluating(model):
+            forward(model, ids)
+    finally:
+        for handle in handles:
+            handle.remove()
+    end = written[final]
+    parts = {name: written[module].reshape(-1, *end.shape[1:]).expand_as(end) for name, module in named.items()}
+    missing = float((sum(parts.values()) - end).abs().max())
+    largest = float(sum(part.abs() for part in parts.values()).max())
+    if not missing <= len(parts) * torch.finfo(end.dtype).eps * largest:  # half for the model's sum, half for this one
+        raise ValueError(
+            f"model: the parts of this {type(model).__name__}'s stream miss its final norm's input by {missing:.2g}: "
+            "something else writes to the stream"
+        )
+    return parts
+
+
+def lengths(parts: Mapping[str, Stream]) -> dict[str, float]:
+    """How long the sum of some parts ``(..., d)`` is, and how long it would be if they were orthogonal or all pointed
+    one way: means over the leading axes."""
+    each = torch.stack([part.norm(dim=-1) for part in parts.values()])
+    return {
+        "the sum": float(sum(parts.values()).norm(dim=-1).mean()),
+        "if orthogonal": float(each.square().sum(0).sqrt().mean()),
+        "if all along one line": float(each.sum(0).mean()),
+    }
+
+
+class Run(NamedTuple):
+    r"""One run of a pre-norm model, followed along its stream.
+
+    Attributes:
+        streams: :math:`h^0,\dots,h^L`, ``(batch, length, d)`` each: what enters each block, then the final norm.
+        normalized: what leaves the final norm, ``(batch, length, d)``.
+        logits: ``(batch, length, vocabulary)``.
+    """
+
+    streams: list[Stream]
+    normalized: Stream
+    logits: Tensor
+
+
+def followed(model: nn.Module, ids: Ids) -> Run:
+    """Run a model on ``ids`` ``(batch, length)`` and keep its stream before each block and around its final norm.
+
+    It runs in evaluation mode, without gradients; what is kept has its dtype and is on its device.
+
+    Raises:
+        ValueError: no layout of the model is known (:func:`normgeom.models.layouts.layout_of`).
+    """
+    layout = layout_of(model)
+    final = model.get_submodule(layout.final)
+    streams, ends = [], []
+
+    def enter(module, args, kwargs):
+        streams.append(args[0] if args else kwargs["hidden_states"])
+
+    handles = [final.register_forward_hook(lambda norm, args, output: ends.append(output))]
+    for module in (*model.get_submodule(layout.blocks), final):
+        handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+    try:
+        with evaluating(model):
+            logits = forward(model, ids).logits
+    finally:
+        for handle in handles:
+            handle.remove()
+    return Run(streams, ends[0], logits)
+
+
+@contextmanager
+def silenced(model: nn.Module, name: str) -> Iterator[None]:
+    """While the block runs, the writer ``name`` of :func:`writers` adds zero, and all that comes later reacts to it.
+
+    Raises:
+        ValueError: no layout is known, or ``name`` is none of its writers.
+    """
+    named = writers(model)
+    if name not in named:
+        raise ValueError(f"name: expected one of {', '.join(named)}, got {name!r}")
+    handle = named[name].register_forward_hook(lambda module, args, output: torch.zeros_like(output))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@dataclass(frozen=True)
+class Readout:
+    r"""The final norm and the head, :math:`z=W_U(\gamma\odot n+\beta)+b_U`.
+
+    Attributes:
+        gain: γ as it acts, ``(d,)``; 1 + weight for Gemma.
+        bias: β, ``(d,)``, zeros where there is none.
+        eps: ε, inside the root.
+        centered: True for LayerNorm, False for RMSNorm.
+        unembedding: :math:`W_U`, ``(vocabulary, d)``.
+        head_bias: :math:`b_U`, ``(vocabulary,)``, zeros where there is none.
+    """
+
+    gain: Tensor
+    bias: Tensor
+    eps: float
+    centered: bool
+    unembedding: Tensor
+    head_bias: Tensor
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Readout:
+        """The readout of a model that :func:`normgeom.models.layouts.layout_of` knows; kind and ε by behaviour.
+
+        Raises:
+            ValueError: no layout of the model is known.
+        """
+        layout = layout_of(model)
+        norm, head = model.get_submodule(layout.final), model.get_submodule(layout.head)
+        site = next(site for site in find_norms(model) if site.module is norm)
+        gain, unembedding = widen(norm.weight.detach()) + layout.offset, widen(head.weight.detach())
+        biases = [
+            unembedding.new_zeros(size) if bias is None else widen(bias.detach())
+            for bias, size in zip((getattr(norm, "bias", None), head.bias), reversed(unembedding.shape), strict=True)
+        ]
+        return cls(gain, biases[0], site.eps, site.kind == "layer", unembedding, biases[1])
+
+    @property
+    def constant(self) -> Tensor:
+        r"""What no part of the stream has written: :math:`W_U\beta+b_U`, ``(vocabulary,)``."""
+        return self.unembedding @ self.bias + self.head_bias
+
+    def scale(self, x: Stream) -> Tensor:
+        """s, for RMSNorm r, of the streams ``x``: ``(..., 1)``."""
+        return 1 / rate(self.projected(x), self.eps)
+
+    def projected(self, x: Stream) -> Stream:
+        """Πx; for RMSNorm x itself."""
+        return center(widen(x)) if self.centered else widen(x)
+
+    def logits(self, x: Stream, scale: Tensor | None = None) -> Tensor:
+        """The logits of the stream ``x``, ``(..., vocabulary)``, divided by its own scale or by a given one."""
+        scale = self.scale(x) if scale is None else scale
+        return (self.gain * self.projected(x) / scale + self.bias) @ self.unembedding.T + self.head_bias
+
+    def direction(self, tokens: Tensor) -> Stream:
+        r""":math:`GW_U^\top(e_t-\mathbf 1/\lvert V\rvert)`, ``(..., d)``: along which n raises the logit of each token
+        ``(...)`` above the mean logit (prop-logit-gauge)."""
+        return self.gain * (self.unembedding[tokens] - self.unembedding.mean(0))
+
+
+class Effects(NamedTuple):
+    r"""Four answers to what a part c of x does to :math:`w^\top n(x)`; each ``(...)``.
+
+    Attributes:
+        frozen: :math:`w^\top\Pi c/s`, with the scale held at that of x (eq-attribution).
+        removed: :math:`w^\top n(x)-w^\top n(x-c)`, exactly (eq-removal).
+        slope: the derivative along c (prop-slopes).
+        share: :math:`\kappa=\langle n,c\rangle/(ds)`, the part's share of the scale (prop-shares).
+        ratio: :math:`s(x-c)/s(x)` (eq-scale-ratio).
+    """
+
+    frozen: Numbers
+    removed: Numbers
+    slope: Numbers
+    share: Numbers
+    ratio: Numbers
+
+
+def effects(c: Stream, x: Stream, w: Stream, eps: float, centered: bool = True) -> Effects:
+    """What the part ``c`` of the stream ``x`` does to the number that ``w`` reads from the normalised vector.
+
+    Args:
+        c, x, w: ``(..., d)``, floating point, that broadcast; for logits ``w`` contains the gain
+            (:meth:`Readout.direction`).
+        eps: ε ≥ 0, inside the root.
+        centered: True for LayerNorm, False for RMSNorm.
+    """
+    d = x.shape[-1]
+    c, x, w = torch.broadcast_tensors(widen(c), widen(x), widen(w))
+    if centered:
+        c, x = center(c), center(x)
+    per_unit = rate(x, eps)
+    n, read = x * per_unit, torch.linalg.vecdot(w, c * per_unit)
+    whole, share = torch.linalg.vecdot(w, n), torch.linalg.vecdot(n, c * per_unit) / d
+    ratio = (per_unit / rate(x - c, eps)).squeeze(-1)
+    return Effects(read, whole - (whole - read) / ratio, read - share * whole, share, ratio)
+
+
+class Case(NamedTuple):
+    """Streams in parts and what reads them, all drawn (:func:`drawn_case`).
+
+    Attributes:
+        pieces: ``(parts, 20, d)``.
+        x: their sum, ``(20, d)``.
+        readout: of 30 tokens.
+    """
+
+    pieces: Stream
+    x: Stream
+    readout: Readout
+
+
+def drawn_case(draw: Draws, d: int, parts: int, centered: bool) -> Case:
+    """Twenty streams of so many parts, with means, so short that ε counts; gain, bias, ε and head are drawn as well.
+
+    The first part is large in the middle coordinate.
+
+    Raises:
+        ValueError: fewer than 2 parts, or d below 3.
+    """
+    if parts < 2 or d < 3:
+        raise ValueError(f"parts, d: expected at least 2 and 3, got {parts} and {d}")
+    eps = draw.eps(1e-6, 1e-3)
+    pieces = eps**0.5 * (draw(parts, 20, d) + 0.5)
+    pieces[0, :, d // 2] += 10 * eps**0.5
+    return Case(pieces, pieces.sum(0), Readout(draw.gain(d), draw(d), eps, centered, draw(30, d), draw(30)))
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """How a pre-norm model predicts the tokens of some texts, its last stream taken apart.
+
+    Only inner positions count: the first of a text is unlike all others, and behind the last no token is known.
+
+    Attributes:
+        model: that :func:`normgeom.models.layouts.layout_of` knows.
+        ids: ``(batch, length)``.
+        readout: its final norm and head.
+        parts: of the last stream, ``(batch, length − 2, d)`` each (:func:`normgeom_lab.common.parts.components`).
+        logits: the model's own, ``(batch, length − 2, vocabulary)``.
+    """
+
+    model: nn.Module
+    ids: Ids
+    readout: Readout
+    parts: dict[str, Stream]
+    logits: Tensor
+
+    @classmethod
+    def of(cls, model: nn.Module, ids: Ids) -> Predictions:
+        """Run the model twice on ``ids`` ``(batch, length)``, for its parts and for its logits.
+
+        Raises:
+            ValueError: texts of fewer than 3 tokens, or what :func:`normgeom_lab.common.parts.components` refuses.
+        """
+        if ids.dim() != 2 or ids.shape[1] < 3:
+            raise ValueError(f"ids: expected (batch, length) with length at least 3, got {tuple(ids.shape)}")
+        parts = {name: part[:, 1:-1] for name, part in components(model, ids).items()}
+        return cls(model, ids, Readout.of(model), parts, _inner_logits(model, ids))
+
+    @property
+    def stream(self) -> Stream:
+        """The sum of the parts, ``(batch, length − 2, d)``."""
+        return sum(self.parts.values())
+
+    @property
+    def following(self) -> Tensor:
+        """The token that comes next in the text, ``(batch, length − 2)``."""
+        return self.ids[:, 2:].to(self.logits.device)
+
+    @property
+    def rival(self) -> Tensor:
+        """The likeliest token except :attr:`following`, ``(batch, length − 2)``."""
+        first, second = self.logits.topk(2, -1).indices.unbind(-1)
+        return torch.where(first == self.following, second, first)
+
+    @property
+    def above_mean(self) -> Stream:
+        """Along which n raises the logit of the next token above the mean logit (:meth:`Readout.direction`)."""
+        return self.readout.direction(self.following)
+
+    @property
+    def against_rival(self) -> Stream:
+        """Along which n raises the logit of the next token above that of its rival."""
+        return self.above_mean - self.readout.direction(self.rival)
+
+    def lead(self, logits: Tensor) -> Numbers:
+        """The logit of the next token above the mean logit, of any ``(batch, length − 2, vocabulary)`` logits."""
+        return _pick(logits, self.following) - logits.mean(-1)
+
+    def gap(self) -> Numbers:
+        """The logit of the next token less that of its rival."""
+        return self._apart(self.logits)
+
+    def _apart(self, logits: Stream) -> Numbers:
+        return _pick(logits, self.following) - _pick(logits, self.rival)
+
+    def effects(self, w: Stream) -> dict[str, Effects]:
+        """:func:`normgeom_lab.common.parts.effects` of each part on what ``w`` ``(batch, length − 2, d)`` reads."""
+        x, readout = self.stream, self.readout
+        return {name: effects(c, x, w, readout.eps, readout.centered) for name, c in self.parts.items()}
+
+    def faded(self, name: str, kept: Sequence[float] = tuple(k / 20 for k in range(20, -1, -1))) -> pd.DataFrame:
+        """The logit of the next token above the mean one while a part fades at the final norm, averaged over positions.
+
+        Columns ``logit``, without the readout's constant; ``frozen``, with the scale held; ``tangent``, by the slope at
+        the whole part; and what the ``part`` and the ``others`` then bring to ``logit``.
+
+        Args:
+            name: of the part, which becomes the name of the index.
+            kept: the factors of the part, which are the rows.
+        """
+        x, w, c, how = self.stream, self.above_mean, self.parts[name], (self.readout.eps, self.readout.centered)
+        whole, frozen = (effects(v, x, w, *how).frozen for v in (x, c))
+        rows = {}
+        for left in kept:
+            gone = effects((1 - left) * c, x, w, *how)
+            logit, part = whole - gone.removed, left * frozen / gone.ratio
+            answers = (logit, whole - gone.frozen, whole - gone.slope, part, logit - part)
+            names = ("logit", "frozen", "tangent", "part", "others")
+            rows[left] = {name: float(answer.mean()) for name, answer in zip(names, answers, strict=True)}
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis(name)
+
+    @property
+    def whole(self) -> Numbers:
+        """:meth:`lead` of the logits without the readout's constant: what the parts add up to."""
+        return self.lead(self.logits - self.readout.constant)
+
+    def sizes(self) -> dict[str, float]:
+        """Root mean squares over positions of the two wholes that parts are asked about, without the constant."""
+        difference = self._apart(self.logits - self.readout.constant)
+        return {"the logit above the mean": rms(self.whole), "the difference": rms(difference)}
+
+    def spreads(self) -> dict[str, float]:
+        """Standard deviations over tokens: of the readout's constant, and of the logits, averaged over positions."""
+        return {"the constant": float(self.readout.constant.std()), "final logits": float(self.logits.std(-1).mean())}
+
+    def total_effects(self) -> dict[str, Numbers]:
+        """By how much each part raises :meth:`lead`: with it less without it, all that comes later reacting.
+
+        Runs the model once for each part.
+        """
+        found = {}
+        for name in self.parts:
+            with silenced(self.model, name):
+                found[name] = self.lead(self.logits) - self.lead(_inner_logits(self.model, self.ids))
+        return found
+
+
+def rms(a: Tensor) -> float:
+    """The root of the mean square of all entries."""
+    return float(a.square().mean().sqrt())
+
+
+def _inner_logits(model: nn.Module, ids: Ids) -> Tensor:
+    with evaluating(model):
+        return forward(model, ids).logits[:, 1:-1]
+
+
+def _pick(logits: Tensor, tokens: Tensor) -> Tensor:
+    return logits.gather(-1, tokens[..., None]).squeeze(-1)
+
+
+def shifted(model: nn.Module, c: float) -> nn.Module:
+    """A copy that shares the other parameters, with ``c`` added to each entry of its token embedding.
+
+    Where every reader of the stream stands behind a LayerNorm it computes the same (prop-gauge).  A head that shares
+    the embedding's weight keeps it as it was.
+    """
+    model = _sharing(model)
+    embedding = model.get_input_embeddings()
+    embedding.weight = nn.Parameter(embedding.weight.detach() + c)
+    return model
+
+
+def _sharing(model: nn.Module) -> nn.Module:
+    return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})

@@ -1,0 +1,523 @@
+"""Pictures that several chapters share: figures in space that turn, a norm to hold, bars of angles."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from html import escape
+from importlib.resources import files
+from itertools import pairwise
+
+import ipywidgets
+import matplotlib.pyplot as plt
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from normgeom.geometry.ellipsoid import Ellipsoid
+from normgeom.geometry.jacobian import NormJacobian
+from normgeom.geometry.uniform import angle, project_out, uniform_vector
+from normgeom.norms.functions import layer_norm, layer_norm_steps, rms_norm
+from normgeom.view.live import image, show_live, under_controls
+from normgeom.view.style import COLORS, MARKERS, WIDTH, style
+from torch import Tensor
+
+# Two directions across (1, 1, 1), and (1, 1, 1) itself, which stands upright; and the coordinate axes.
+ONE_UP = torch.tensor([[1.0, -1.0, 0.0], [1.0, 1.0, -2.0], [1.0, 1.0, 1.0]]).double()
+
+ONE_UP /= torch.linalg.vector_norm(ONE_UP, dim=-1, keepdim=True)
+
+THIRD_UP = torch.eye(3).double()
+
+TURN, TILT = 0.5, math.atan2(0.31, 0.95)  # radians: how a picture stands at first, from a little above
+
+_PAGE = """<div class="turning" id="{id}" data-view="{view}">
+{sliders}
+<svg viewBox="{box}" role="img" aria-label="{alt}" font-size="17" stroke-linejoin="round">
+{parts}
+</svg>
+<label class="explore-slider turn"><span>turn</span> \
+<input type="range" min="-180" max="180" step="any" value="0"> <output></output></label>
+<label class="explore-slider turn"><span>tilt</span> \
+<input type="range" min="-85" max="85" step="any" value="{tilt:.4f}"> <output></output></label>
+</div>
+<script>({script})(document.getElementById("{id}"));</script>"""
+
+_SLIDER = (
+    '<label class="explore-slider"><span>{name}</span> '
+    '<input type="range" min="0" max="{last}" step="1" value="{start}" data-labels="{labels}"> '
+    "<output>{label}</output></label>"
+)
+
+
+def seen(points: Tensor, turn: float = TURN, tilt: float = TILT, frame: Tensor = ONE_UP) -> Tensor:
+    """Points ``(n, 3)`` as the eye has them, from far away: ``(n, 3)``, to the right, up, and towards the eye.
+
+    Args:
+        points: of ℝ³; NaN stays NaN.
+        turn, tilt: radians: about the upright direction, and of the eye above its plane.
+        frame: ``(3, 3)``, orthonormal rows; the last one stands upright.
+    """
+    p, q, up = (points.double() @ frame.T).unbind(-1)
+    away = math.sin(turn) * p + math.cos(turn) * q
+    right = math.cos(turn) * p - math.sin(turn) * q
+    high, near = (math.cos(tilt) * up + math.sin(tilt) * away, math.sin(tilt) * up - math.cos(tilt) * away)
+    return torch.stack([right, high, near], dim=-1)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One thing to see.
+
+    Attributes:
+        points: ``(n, 3)``; a row of NaN ends a line; of a text its place, ``(1, 3)``.
+        kind: ``"line"``, ``"area"``, ``"dots"``, of which those behind the middle are pale, or ``"text"``.
+        color: of SVG; the page's ink if there is none.
+        width: of a line, or of a dot; units of the drawing, about pixels.
+        dash: of SVG, of a line.
+        words: of a text; ``below`` its place instead of above.
+        square: dots have corners.
+        at: slider → position at which the part is seen; without one at all of them.
+    """
+
+    points: Tensor
+    kind: str = "line"
+    color: str = "currentColor"
+    width: float = 2
+    dash: str = ""
+    words: str = ""
+    below: bool = False
+    square: bool = False
+    at: Mapping[int, int] = field(default_factory=dict)
+
+    def svg(self, picture: Turning) -> str:
+        """The element, drawn as it is seen at first, with its points for the script."""
+        lines = _lines(self.points)
+        text = ";".join(",".join(" ".join(f"{v:.3f}" for v in x) for x in line.tolist()) for line in lines)
+        shown = all(picture.starts[slider] == position for slider, position in self.at.items())
+        data = f'data-x="{text}" data-at="{escape(json.dumps(dict(self.at)))}"'
+        data += "" if shown else ' style="display:none"'
+        flat = [picture.flat(line) for line in lines]
+        if self.kind == "text":
+            x, y = flat[0][0][:2]
+            over = 'dy="22"' if self.below else 'dx="4" dy="-9"'
+            return f'<text {data} x="{x:.1f}" y="{y:.1f}" {over} fill="{self.color}">{escape(self.words)}</text>'
+        if self.kind == "dots":
+            cap = "square" if self.square else "round"
+            pen = f'stroke="{self.color}" stroke-width="{self.width}" stroke-linecap="{cap}"'
+            sides = [[x for x in flat[0] if x[2] < 0], [x for x in flat[0] if x[2] >= 0]]
+            drawn = ["".join(f"M{x:.1f},{y:.1f}h.01" for x, y, _ in side) * shown for side in sides]
+            return f'<g {data} {pen}><path d="{drawn[0]}" opacity="0.35"/><path d="{drawn[1]}"/></g>'
+        pen = f'fill="none" stroke="{self.color}" stroke-width="{self.width}"'
+        if self.kind == "area":
+            pen = f'fill="{self.color}" fill-opacity="0.14"'
+        elif self.dash:
+            pen += f' stroke-dasharray="{self.dash}"'
+        paths = ["M" + "L".join(f"{x:.1f},{y:.1f}" for x, y, _ in line) for line in flat]
+        return f'<path {data} {pen} d="{"".join(paths) * shown}"/>'
+
+
+@dataclass(frozen=True)
+class Turning:
+    """A picture in space that turns, with a slider for its position and others that choose what is seen.
+
+    Attributes:
+        parts: drawn in this order, the last one over the others.
+        sliders: name → a label for each position.
+        starts: the position at which each slider begins.
+        reach: how far the picture goes from its middle, in units of its points.
+        frame: ``(3, 3)``, as for :func:`seen`.
+        turn, tilt: radians, as for :func:`seen`.
+        middle: how far the picture's middle lies above the origin, in units of its points.
+        height: of the drawing, which is 640 wide.
+        legend: name → color, in a corner.
+    """
+
+    parts: Sequence[Part]
+    sliders: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    starts: Sequence[int] = ()
+    reach: float = 2.3
+    frame: Tensor = field(default_factory=lambda: ONE_UP)
+    turn: float = TURN
+    tilt: float = TILT
+    middle: float = 0
+    height: int = 430
+    legend: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def scale(self) -> float:
+        """Units of the drawing for one of its points."""
+        return self.height / 2 / self.reach
+
+    def flat(self, points: Tensor) -> list[list[float]]:
+        """Points ``(n, 3)`` in the drawing: to the right, down, and towards the eye."""
+        return (seen(points, self.turn, self.tilt, self.frame) * torch.tensor([self.scale, -self.scale, 1.0])).tolist()
+
+    def page(self, alt: str) -> str:
+        """HTML with the drawing, its sliders and its script; ``alt`` says what is to be seen."""
+        view = dict(frame=self.frame.tolist(), scale=self.scale, turn=self.turn)
+        sliders = [
+            _SLIDER.format(
+                name=escape(name),
+                last=len(labels) - 1,
+                start=start,
+                label=escape(labels[start]),
+                labels=escape(json.dumps(list(labels))),
+            )
+            for (name, labels), start in zip(self.sliders.items(), self.starts, strict=True)
+        ]
+        top = -self.height / 2 - self.middle * self.scale
+        legend = [
+            f'<text x="-312" y="{top + 22 * (i + 1):.1f}" fill="{color}">{escape(name)}</text>'
+            for i, (name, color) in enumerate(self.legend.items())
+        ]
+        parts = "\n".join([*legend, *(part.svg(self) for part in self.parts)])
+        return _PAGE.format(
+            id=f"turning-{hashlib.sha256(parts.encode()).hexdigest()[:12]}",
+            view=escape(json.dumps(view)),
+            tilt=math.degrees(self.tilt),
+            box=f"-320 {top:g} 640 {self.height}",
+            alt=escape(alt),
+            sliders="\n".join(sliders),
+            parts=parts,
+            script=_script(),
+        )
+
+
+def _lines(points: Tensor) -> list[Tensor]:
+    """The stretches between rows of NaN."""
+    ends = [-1, *points.isnan().any(-1).nonzero().flatten().tolist(), len(points)]
+    return [points[a + 1 : b] for a, b in pairwise(ends)]
+
+
+@cache
+def _script() -> str:
+    return files("normgeom_lab.common").joinpath("turning.js").read_text("utf-8").strip()
+
+
+_GREY, _INK = "#808080", "currentColor"
+
+_ONE = torch.ones(3)
+
+_ROUND = torch.linspace(0, 2 * math.pi, 91).double()
+
+# What each of the six pictures shows, and of which arrows; "drop" is the dotted line from x to its two components.
+_PANELS = {
+    "(a) a vector x and the uniform vector 1": ("x", "1"),
+    "(b) its mean vector, and what is left": ("x", "mean vector", "centred", "drop"),
+    "(c) the mean is dropped": ("1", "centred"),
+    "(d) brought to length 1": ("centred", "length 1"),
+    "(e) stretched to length √3, almost": ("length 1", "normalised"),
+    "(f) gain and bias": ("normalised", "output"),
+}
+
+_ARROWS = {
+    "x": COLORS["uniform"],
+    "1": COLORS["random_b"],
+    "mean vector": COLORS["random_a"],
+    "centred": "#E69F00",
+    "length 1": "#CC79A7",
+    "normalised": "#56B4E9",
+    "output": _INK,
+}
+
+_THICK = {"length 1": 8, "centred": 3, "normalised": 3}  # the first lies inside the others
+
+_BELOW = ("centred", "normalised")  # in the plane, where their names are
+
+
+def three_steps(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> tuple[Turning, str]:
+    """LayerNorm of one vector of ℝ³ in six pictures, one a position of the slider.
+
+    Args:
+        x, weight, bias: ``(3,)``.
+        eps: ε of the norm.
+
+    Returns:
+        the figure and its alt text.
+    """
+    steps = layer_norm_steps(x, weight, bias, eps)
+    one, across = uniform_vector(3).to(x), project_out(x, uniform_vector(3).to(x))
+    tips = {"x": x, "1": one, "mean vector": x - across, "centred": across, "length 1": across / across.norm()}
+    tips |= {"normalised": steps.normalized, "output": steps.output}
+    reach = max(2.1, *(float(v.norm()) for v in tips.values()))
+    parts = [*_room(0.8 * 2.3, 2.3), Part(_circle(ONE_UP[:2]), color=_GREY)]
+    for position, shown in enumerate(_PANELS.values()):
+        if "drop" in shown:
+            corners = torch.stack([tips["mean vector"], x, across])
+            parts += [Part(corners, color=_GREY, dash="2 4", at={0: position})]
+        for name in (name for name in shown if name in tips):
+            parts += _arrow(tips[name], _ARROWS[name], _THICK.get(name, 4), {0: position})
+            parts += [_name(name, tips[name], at={0: position}, below=name in _BELOW)]
+    figure = Turning(
+        parts, {"picture": list(_PANELS)}, [0], reach=0.8 * reach, middle=0.2 * reach, turn=-0.35, tilt=0.55
+    )
+    return figure, (
+        f"An arrow in space in six steps. The vector {_numbers(x)} minus its component {_numbers(x - across)} along "
+        f"(1, 1, 1) leaves {_numbers(across)} in the plane orthogonal to (1, 1, 1), of length "
+        f"{float(across.norm()):.2f}; brought to length 1 and then to a length just below √3, it is "
+        f"{_numbers(steps.normalized)} on a ring in that plane; gain and bias move it to {_numbers(steps.output)}, off "
+        "the plane."
+    )
+
+
+def outputs_in_space(x: Tensor) -> tuple[Turning, str]:
+    """Where LayerNorm and RMSNorm send the same points ``x`` ``(n, 3)`` of ℝ³; figure and alt text."""
+    layer, rms = layer_norm(x, eps=0.0), rms_norm(x, eps=0.0)
+    one = uniform_vector(3).to(x)
+    parts = [*_room(0.8 * 2.3, 2.3), Part(rms, "dots", COLORS["random_a"], 4.5, square=True)]
+    parts += [Part(layer, "dots", COLORS["uniform"], 5), *_arrow(one, COLORS["random_b"], 4), _name("1", one)]
+    legend = {"● LayerNorm": COLORS["uniform"], "■ RMSNorm": COLORS["random_a"]}
+    off_plane = float((rms @ one).abs().max())
+    words = (
+        f"{len(x)} points of space after each norm. LayerNorm puts all of them on one ring of radius √3 in the plane "
+        f"orthogonal to (1, 1, 1); RMSNorm spreads them over the whole sphere of radius √3, with a component along "
+        f"(1, 1, 1) of up to {off_plane / 3**0.5:.2f}."
+    )
+    return Turning(parts, tilt=0.45, reach=2.2, middle=0.15, legend=legend), words
+
+
+def ellipses_in_space(gains: Mapping[str, Tensor], x: Tensor, eps: Sequence[float]) -> tuple[Turning, str]:
+    """LayerNorm's outputs in ℝ³, with a slider for the gain and one for ε (thm-image, cor-skin); figure and alt text.
+
+    Args:
+        gains: a label for the slider and a gain ``(3,)``, at most one of it zero, for each position.
+        x: ``(n, 3)``, the inputs whose outputs are shown as points.
+        eps: ε of the norm, one for each position of the second slider, which begins in the middle.
+    """
+    bodies = {label: Ellipsoid(gain) for label, gain in gains.items()}
+    reach = 1.05 * max([2.0, *(float(body.semi_axes.max()) for body in bodies.values())])
+    parts = _room(0, reach)
+    for position, (label, body) in enumerate(bodies.items()):
+        parts += _tilted(body, {0: position})
+        outputs = [layer_norm(x, gains[label], eps=e) for e in eps]
+        parts += [Part(y, "dots", COLORS["uniform"], 4, at={0: position, 1: i}) for i, y in enumerate(outputs)]
+    near = [100 * float((layer_norm(x, eps=e).norm(dim=-1) >= 0.95 * 3**0.5).double().mean()) for e in eps]
+    names = [f"ε = {e:g}: {share:.0f} % within 5 % of the rim" for e, share in zip(eps, near, strict=True)]
+    words = "; ".join(
+        f"at {label} the semi-axes are {' and '.join(f'{a:.2f}' for a in body.semi_axes)}, and the normal of the plane "
+        f"stands at {float(angle(body.complement[:, 0], _ONE.double())):.0f} degrees to (1, 1, 1)"
+        for label, body in bodies.items()
+    )
+    figure = Turning(
+        parts,
+        {"gain": list(gains), "ε": names},
+        [0, len(eps) // 2],
+        reach=reach,
+        frame=THIRD_UP,
+        turn=-1.8,
+        tilt=0.4,
+    )
+    return figure, f"An ellipse in space that tilts and flattens: {words}. All outputs lie in it. {'; '.join(names)}."
+
+
+def _tilted(body: Ellipsoid, at: dict[int, int]) -> list[Part]:
+    """One position of the gain: the ellipse with its disc and semi-axes, the normal of its plane, and 1."""
+    legs = (body.axes() * body.semi_axes).T
+    rim = _circle(legs, radius=1.0)
+    axes = torch.stack([legs[0], -legs[0], torch.full((3,), torch.nan), legs[1], -legs[1]])
+    normal = 1.7 * body.complement[:, 0]
+    return [
+        Part(rim, "area", _GREY, at=at),
+        Part(axes, color=_GREY, dash="7 5", at=at),
+        Part(rim, color=COLORS["uniform"], width=2.5, at=at),
+        *_arrow(normal, COLORS["random_a"], 4, at),
+        *_arrow(_ONE, COLORS["random_b"], 3, at),
+        _name("normal", normal, at),
+        _name("1", _ONE, at, below=True),
+    ]
+
+
+def _arrow(v: Tensor, color: str, width: float, at: Mapping[int, int] | None = None) -> list[Part]:
+    ends = torch.stack([torch.zeros(3), v.cpu().float()])
+    return [
+        Part(ends, color=color, width=width, at=at or {}),
+        Part(ends[1:], "dots", color, width + 5, at=at or {}),
+    ]
+
+
+def _name(words: str, v: Tensor, at: Mapping[int, int] | None = None, below: bool = False) -> Part:
+    return Part(v[None].cpu().float(), "text", words=words, at=at or {}, below=below)
+
+
+def _circle(legs: Tensor, radius: float = 3**0.5) -> Tensor:
+    return radius * torch.stack([_ROUND.cos(), _ROUND.sin()], dim=-1) @ legs.double()
+
+
+def _room(disc: float, reach: float) -> list[Part]:
+    """The plane orthogonal to 1 as a disc, and the three coordinate axes with their names."""
+    ends = reach * torch.eye(3)
+    parts = [Part(_circle(ONE_UP[:2], disc), "area", _GREY)] if disc else []
+    for end, name in zip(ends, ("x₁", "x₂", "x₃"), strict=True):
+        parts += [
+            Part(torch.stack([torch.zeros(3), end]), color=_GREY, width=1),
+            Part(end[None], "text", _GREY, words=name),
+        ]
+    return parts
+
+
+def _numbers(v: Tensor) -> str:
+    return "(" + ", ".join(f"{float(c):.2f}" for c in v) + ")"
+
+
+SHOWN = ("norm", "jacobian")
+
+START = dict(x=(2.2, 0.4, -0.5), gain=(1.5, 1.0, 0.5), eps=1e-5, centered=True)
+
+_SMALL, _DISC = 0.4, 2.3  # radii: of the circle around x, and of what is shown of the plane
+
+_FRAME = '<div class="hold" data-show="{show}">{picture}</div>'
+
+
+def hold(show: str = "norm") -> None:
+    """Display a norm to hold: sliders where a kernel runs; on a page a picture that is alive by the page's script.
+
+    Args:
+        show: ``"norm"``, with the output's ellipse and its semi-axes; or ``"jacobian"``, with a small circle around x,
+            its image by the Jacobian, and its true image.
+
+    Raises:
+        ValueError: ``show`` is neither.
+    """
+    picture, alt = held(**START, show=show)
+    controls = {f"x{i + 1}": ipywidgets.FloatSlider(START["x"][i], min=-4, max=4, step=0.1) for i in range(3)}
+    controls |= {f"g{i + 1}": ipywidgets.FloatSlider(START["gain"][i], min=-2, max=2, step=0.05) for i in range(3)}
+    powers = [(f"1e{k}", 10.0**k) for k in range(-6, 1)]
+    controls["eps"] = ipywidgets.SelectionSlider(options=powers, value=START["eps"])
+    controls["centered"] = ipywidgets.Checkbox(START["centered"])
+    for name, control in controls.items():
+        control.description = {"eps": "ε", "centered": "subtract the mean"}.get(name, name.replace("g", "γ"))
+
+    def draw(eps: float, centered: bool, **entries: float) -> str:
+        x, gain = ([entries[f"{letter}{i}"] for i in (1, 2, 3)] for letter in "xg")
+        figure, words = held(x, gain, eps, centered, show)
+        return f"{image(figure, words)}<p>{escape(words)}</p>"
+
+    page = _FRAME.format(show=show, picture=image(picture, alt))
+    show_live(under_controls(controls, draw), page, f"A picture with sliders. {alt}")
+
+
+def held(
+    x: Sequence[float], gain: Sequence[float], eps: float, centered: bool = True, show: str = "norm"
+) -> tuple[Figure, str]:
+    """A vector of ℝ³, its n and its output, with the ellipse (thm-image), or a small circle and its image.
+
+    Args:
+        x, gain: three entries each.
+        eps: ε.
+        centered: whether the mean is subtracted; without it, RMSNorm.
+        show: as for :func:`hold`.
+
+    Returns:
+        the figure and its alt text, with the numbers.
+
+    Raises:
+        ValueError: ``show`` is unknown, or a vector has not three entries.
+    """
+    if show not in SHOWN:
+        raise ValueError(f"show: expected one of {SHOWN}, got {show!r}")
+    if not len(x) == len(gain) == 3:
+        raise ValueError(f"x, gain: expected three entries each, got {len(x)} and {len(gain)}")
+    x, gain = (torch.tensor(v, dtype=torch.float64) for v in (x, gain))
+    norm = layer_norm if centered else rms_norm
+    n, y = norm(x, eps=eps), norm(x, gain, eps=eps)
+    axes = Ellipsoid(gain, centered=centered).semi_axes
+    with style():
+        figure, axis = plt.subplots(figsize=(WIDTH, 3.6))
+        axis.set_aspect("equal")
+        axis.axis("off")
+        grey, blue, ink = (COLORS[name] for name in ("null", "uniform", "ink"))
+        axis.fill(*_flat(_disc_edge(radius=_DISC)).T, color=grey, alpha=0.12, lw=0)
+        axis.plot(*_flat(torch.tensor([[-1.5] * 3, [1.5] * 3])).T, color=grey, ls="--", lw=1)
+        for circle in _rings(centered):
+            axis.plot(*_flat(circle).T, color=grey, lw=1)
+            axis.plot(*_flat(circle * gain).T, color=blue)
+        way = torch.stack([x, *([x - x.mean()] if centered else []), n, y])
+        axis.plot(*_flat(way).T, color=grey, ls=":", lw=1)
+        if show == "jacobian":
+            around = _disc_edge(torch.eye(3).double()[:2], _SMALL)
+            slope = NormJacobian(x, gain, eps, centered)
+            axis.plot(*_flat(x + around).T, color=ink, lw=2)
+            axis.plot(*_flat(y + slope.matvec(around)).T, color=ink, lw=2)
+            axis.plot(*_flat(norm(x + around, gain, eps=eps)).T, color=ink, ls="--", lw=0.8)
+        for name, at, color in (("x", x, ink), ("n", n, grey), ("y", y, blue)):
+            axis.plot(*_flat(at[None]).T, "o", color=color, ms=7 if name == "x" else 5)
+            axis.annotate(name, _flat(at[None])[0].tolist(), (6, 5), textcoords="offset points")
+        axis.annotate("(1, 1, 1)", _flat(torch.full((1, 3), 1.4))[0].tolist(), (6, 0), textcoords="offset points")
+    return figure, (
+        f"A vector x = {_three(x)} above the plane of mean 0, its n of length {float(n.norm()):.2f} and the output "
+        f"y = {_three(y)}. Mean {float(x.mean()):.2f}, σ {float(x.std(correction=0)):.2f}, angle to (1, 1, 1) "
+        f"{float(angle(x, uniform_vector(3).double())):.1f}°; semi-axes of the outputs' "
+        f"{'ellipse' if centered else 'ellipsoid'} {', '.join(f'{a:.2f}' for a in axes.tolist())}."
+    )
+
+
+def _flat(points: Tensor) -> Tensor:
+    """Points ``(n, 3)`` as the page's own picture has them, ``(n, 2)``."""
+    return seen(points)[:, :2]
+
+
+def _disc_edge(plane: Tensor = ONE_UP[:2], radius: float = 3**0.5) -> Tensor:
+    t = torch.linspace(0, 2 * math.pi, 73).double()[:, None]
+    return radius * (t.cos() * plane[0] + t.sin() * plane[1])
+
+
+def _rings(centered: bool) -> list[Tensor]:
+    """Where n is for ε = 0: a circle, or three circles of a sphere."""
+    one = torch.eye(3).double()
+    return [_disc_edge()] if centered else [_disc_edge(one[[i, j]]) for i, j in ((0, 1), (1, 2), (2, 0))]
+
+
+def _three(x: Tensor) -> str:
+    return f"({', '.join(f'{v:.2f}' for v in x.tolist())})"
+
+
+NULL_QUANTILES = (0.05, 0.95)
+
+# How the names of a null's directions begin, what a legend calls it, and how its band is drawn.
+NULLS = {
+    "random_": ("random directions", dict(color=COLORS["null"], alpha=0.35, linewidth=0)),
+    "signs_": ("random signs", dict(facecolor="none", edgecolor=COLORS["ink"], linestyle=":")),
+    "matched_": ("matched directions", dict(facecolor="none", edgecolor=COLORS["random_a"], hatch="////", linewidth=0)),
+}
+
+
+def angle_bars(axis: Axes, places: Sequence[float], rows: pd.DataFrame, direction: str, **look) -> None:
+    """Mean angle ± one standard deviation of each row, at its place, in the look of one of the three directions."""
+    axis.errorbar(
+        places,
+        rows.mean_deg,
+        rows.std_deg,
+        color=COLORS[direction],
+        marker=MARKERS[direction],
+        linestyle="none",
+        label=direction.replace("random_", "random "),
+        **{"elinewidth": 1.0, **look},
+    )
+
+
+def null_band(table: pd.DataFrame, side: str = "in", positions: str = "rest", null: str = "random_") -> pd.DataFrame:
+    """For each norm the quantiles of the occupancy over all directions of a null, of all runs in the table.
+
+    Args:
+        null: how the names of its directions begin: ``"random_"``, ``"signs_"`` or ``"matched_"``.
+
+    Returns:
+        a frame indexed by site in order of use, columns ``low`` (5 %), ``median`` and ``high`` (95 %).
+    """
+    rows = _rows(table, side, positions)
+    drawn = rows[rows.direction.str.startswith(null)].groupby("site", sort=False).occupancy
+    low, high = (drawn.quantile(q) for q in NULL_QUANTILES)
+    return pd.DataFrame({"low": low, "median": drawn.median(), "high": high}).loc[rows.site.unique()]
+
+
+def _rows(table: pd.DataFrame, side: str, positions: str) -> pd.DataFrame:
+    rows = table[(table.side == side) & (table.positions == positions)]
+    return rows if "run" in rows else rows.assign(run=0)
+
+
+LINES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1)))

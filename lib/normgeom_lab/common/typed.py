@@ -1,0 +1,270 @@
+"""What the page "Type here" computes: small networks that read what a reader types."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from html import escape
+from typing import TYPE_CHECKING
+
+import ipywidgets
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.figure import Figure
+from normgeom.geometry.uniform import angle, uniform_vector
+from normgeom.models.calls import evaluating, forward
+from normgeom.models.gpt2 import gpt2
+from normgeom.models.modules import replace_module
+from normgeom.models.sites import NormSite, find_norms
+from normgeom.norms.formula import center
+from normgeom.norms.functions import RMSNorm
+from normgeom.records import recorded_tensors
+from normgeom.surgery.surgery import to_rms_norm
+from normgeom.view.live import image, show_live, under_controls
+from normgeom.view.style import COLORS, WIDTH, style
+from torch import Tensor, nn
+from transformers import GPT2LMHeadModel
+
+from normgeom_lab.common.parts import writers
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+    Ids = Int[Tensor, "length"]
+    Vectors = Float[Tensor, "length d"]
+    Numbers = Float[Tensor, "length"]
+
+# What is shown of a vector, and its digits.
+QUANTITIES = {
+    "angle": ("angle to (1, …, 1) in degrees", ".1f", lambda x: angle(x, uniform_vector(x.shape[-1]).to(x))),
+    "occupancy": ("occupancy, d·cos²", ".2g", lambda x: x.sum(-1).square() / x.square().sum(-1)),
+    "length": ("length", ".1f", lambda x: torch.linalg.vector_norm(x, dim=-1)),
+    "largest": ("largest entry", ".1f", lambda x: x.gather(-1, x.abs().argmax(-1, keepdim=True)).squeeze(-1)),
+}
+
+
+def at_norms(
+    before: Mapping[str, Tensor], after: Mapping[str, Tensor], at: int, quantity: str = "angle"
+) -> tuple[Figure, str]:
+    """One position of a text at every norm, before it and after it.
+
+    Args:
+        before, after: by a norm's name its inputs and outputs, ``(length, d)``, in the order in which they run.
+        at: the position.
+        quantity: a key of :data:`QUANTITIES`.
+
+    Returns:
+        the figure and its alt text, with the numbers.
+
+    Raises:
+        ValueError: ``quantity`` is unknown.
+    """
+    if quantity not in QUANTITIES:
+        raise ValueError(f"quantity: expected one of {[*QUANTITIES]}, got {quantity!r}")
+    words, digits, of = QUANTITIES[quantity]
+    series = [[float(of(vectors[at].double())) for vectors in side.values()] for side in (before, after)]
+    with style():
+        figure, axis = plt.subplots(figsize=(WIDTH, 2.6))
+        looks = dict(before=("o", COLORS["uniform"]), after=("s", COLORS["ink"]))
+        for values, (side, (marker, color)) in zip(series, looks.items(), strict=True):
+            axis.plot(range(1, len(values) + 1), values, marker=marker, color=color, label=side)
+        axis.set(xlabel="norm, in the order in which they run", ylabel=words)
+        if quantity == "angle":
+            axis.set(ylim=(0, 180), yticks=[0, 90, 180])
+        axis.legend()
+    told = "; ".join(f"{a:{digits}} and {b:{digits}}" for a, b in zip(*series, strict=True))
+    return figure, f"At position {at + 1}, {words}, before and after each norm: {told}."
+
+
+def next_bytes(logits: Tensor, count: int = 6) -> str:
+    """The most probable next bytes, in words: logits ``(256,)``."""
+    best = logits.double().softmax(-1).topk(count)
+    return ", ".join(f"{shown(i)} {p:.1%}" for p, i in zip(best.values.tolist(), best.indices.tolist(), strict=True))
+
+
+def shown(byte: int) -> str:
+    """A byte as a character that one sees, or as a hexadecimal number."""
+    return {10: "⏎", 32: "␣"}.get(byte) or (chr(byte) if 32 < byte < 127 else f"{byte:02X}")
+
+
+def network_host(text: str, controls: Sequence[str], picture: str) -> str:
+    """What the page's script makes alive, with a still picture for where there are no scripts."""
+    chosen = " ".join(controls)
+    return f'<div class="network" data-controls="{chosen}" data-text="{escape(text, quote=True)}">{picture}</div>'
+
+
+NAME, KINDS = "twins", ("layer", "rms")
+
+CONTROLS = ("model", "shift", "uncentred", "removed", "held")
+
+BODY, TIED = "transformer.", "lm_head.weight"  # the latter is the token embedding
+
+
+def recorded_twins() -> dict[str, GPT2LMHeadModel]:
+    """The networks that the page runs, ``"layer"`` with LayerNorm and ``"rms"`` with RMSNorm, float32, on the CPU.
+
+    Their weights are recorded in float16.  They read bytes: token ids below 256.
+    """
+    tensors, about = recorded_tensors(NAME)
+    vocabulary, width = tensors["layer.wte.weight"].shape
+    length = len(tensors["layer.wpe.weight"])
+    config = gpt2(vocabulary, length, width, int(about["layers"]), int(about["heads"]))
+    with torch.random.fork_rng(devices=[]):  # their first weights are drawn in vain
+        models = {kind: GPT2LMHeadModel(config).eval() for kind in KINDS}
+    for norm in [part for part in models["rms"].modules() if isinstance(part, nn.LayerNorm)]:
+        replace_module(models["rms"], norm, RMSNorm(width, eps=norm.eps))
+    for kind, model in models.items():
+        own = {name.split(".", 1)[1]: t.float() for name, t in tensors.items() if name.startswith(f"{kind}.")}
+        model.load_state_dict({f"{BODY}{name}": t for name, t in own.items()} | {TIED: own["wte.weight"]})
+    return models
+
+
+@dataclass
+class Typed:
+    """One text in a network as a reader has changed it.
+
+    Attributes:
+        logits: of the next byte at each position, ``(length, vocabulary)``.
+        before, after: at each norm, by its name, its inputs and outputs, ``(length, d)``.
+        scales: at each norm what it divided by, ``(length,)``.
+    """
+
+    logits: Tensor
+    before: dict[str, Vectors] = field(default_factory=dict)
+    after: dict[str, Vectors] = field(default_factory=dict)
+    scales: dict[str, Numbers] = field(default_factory=dict)
+
+
+@torch.no_grad()
+def typed(
+    model: nn.Module,
+    ids: Ids,
+    shift: float = 0.0,
+    uncentred: Collection[str] = (),
+    held: Mapping[str, Numbers] | None = None,
+    removed: str | None = None,
+) -> Typed:
+    """The network on token ids ``(length,)``, with changes that leave its weights as they are.
+
+    Args:
+        model: one of :func:`recorded_twins`, or what :func:`normgeom.to_rms_norm` makes of one.
+        shift: c, added to each entry of the sum of the embeddings (prop-gauge).
+        uncentred: names of LayerNorms that leave the subtraction of the mean out (eq-drop-mean).
+        held: by a norm's name the scales to divide by in place of its own, ``(length,)`` (thm-attribution).
+        removed: a name of :func:`normgeom_lab.common.parts.writers`, which then writes nothing.
+
+    Raises:
+        ValueError: ``ids`` is empty or longer than the network reads, or a name is not known.
+    """
+    sites, parts = find_norms(model), writers(model)
+    most = model.config.n_positions
+    if not 0 < len(ids) <= most:
+        raise ValueError(f"ids: expected 1 to {most} of them, got {len(ids)}")
+    for argument, names, known in (
+        ("uncentred", uncentred, [site.name for site in sites if site.kind == "layer"]),
+        ("held", held or {}, [site.name for site in sites]),
+        ("removed", {removed} - {None}, list(parts)),
+    ):
+        if unknown := set(names) - set(known):
+            raise ValueError(f"{argument}: expected names of {known}, got {sorted(unknown)}")
+    found = Typed(torch.empty(0))
+    with ExitStack() as stack:
+        stack.enter_context(evaluating(model))
+        stack.enter_context(_answering(model.transformer.drop, lambda _, x: x + shift))
+        if removed is not None:
+            stack.enter_context(_answering(parts[removed], lambda _, y: torch.zeros_like(y)))
+        for site in sites:
+            norm = _norm(site, found, site.name not in uncentred, (held or {}).get(site.name))
+            stack.enter_context(_answering(site.module, norm))
+        found.logits = forward(model, ids[None]).logits[0]
+    return found
+
+
+def _norm(site: NormSite, found: Typed, centred: bool, held: Numbers | None):
+    def answer(x: Tensor, _) -> Tensor:
+        numerator = center(x) if centred and site.kind == "layer" else x
+        own = (numerator.square().mean(-1) + site.eps).sqrt()
+        scale = own if held is None else held.to(x).expand_as(own)
+        y = numerator / scale[..., None]
+        y = y if site.weight is None else y * site.weight
+        y = y if site.bias is None else y + site.bias
+        found.before[site.name], found.after[site.name], found.scales[site.name] = x[0], y[0], scale[0]
+        return y
+
+    return answer
+
+
+@contextmanager
+def _answering(module: nn.Module, answer) -> Iterator[None]:
+    """While the block runs, the module's output is ``answer(input, output)``."""
+    handle = module.register_forward_hook(lambda _, args, output: answer(args[0], output))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def type_here(text: str = "Return a list of the", controls: Sequence[str] = CONTROLS) -> None:
+    """Display a network that reads what one types: widgets where a kernel runs; on a page what its script computes.
+
+    Args:
+        text: that is there at first.
+        controls: what a reader may change, some of :data:`CONTROLS`.
+
+    Raises:
+        ValueError: ``text`` is empty, or a control is not known.
+    """
+    if not text:
+        raise ValueError("text: expected at least one character, got none")
+    if unknown := set(controls) - set(CONTROLS):
+        raise ValueError(f"controls: expected some of {CONTROLS}, got {sorted(unknown)}")
+    networks = recorded_twins()
+    networks["converted"] = to_rms_norm(copy.deepcopy(networks["layer"]))
+    sites = [site.name for site in find_norms(networks["layer"])]
+    choices = {
+        "model": dict(options=list(networks), description="network"),
+        "shift": dict(value=0.0, min=-20, max=20, step=0.5, description="add"),
+        "uncentred": dict(options=["nowhere", "everywhere", *sites], description="no subtraction"),
+        "removed": dict(options=["none", *writers(networks["layer"])], description="remove"),
+        "held": dict(value=False, description="hold all scales"),
+    }
+    kinds = {"shift": ipywidgets.FloatSlider, "held": ipywidgets.Checkbox}
+    widgets = {"text": ipywidgets.Textarea(text, description="text", continuous_update=True)}
+    widgets |= {name: kinds.get(name, ipywidgets.Dropdown)(**choices[name]) for name in controls}
+    widgets["quantity"] = ipywidgets.Dropdown(options=list(QUANTITIES), description="show")
+
+    def draw(text: str, quantity: str, **changes) -> str:
+        if not text:
+            return "<p>Type something: the network predicts a byte from those before it.</p>"
+        found, words = _told(networks, text, **changes)
+        figure, alt = at_norms(found.before, found.after, len(found.logits) - 1, quantity)
+        return f"<p>{escape(words)}</p>{image(figure, alt)}"
+
+    first = typed(networks["layer"], _bytes(networks["layer"], text))
+    still, alt = at_norms(first.before, first.after, len(first.logits) - 1)
+    show_live(under_controls(widgets, draw), network_host(text, controls, image(still, alt)), f"A network. {alt}")
+
+
+def _told(networks, text, model="layer", shift=0.0, uncentred="nowhere", removed="none", held=False):
+    """A text in a changed network, and in words how far the prediction is from the unchanged one's."""
+    network, ids = networks[model], _bytes(networks[model], text)
+    plain = typed(network, ids)
+    reference = typed(networks["layer"], ids) if model == "converted" else plain
+    layers = [name for name in plain.scales if isinstance(network.get_submodule(name), nn.LayerNorm)]
+    chosen = {"nowhere": (), "everywhere": layers}.get(uncentred, [uncentred] if uncentred in layers else ())
+    scales = plain.scales if held else {}
+    found = typed(network, ids, shift, chosen, scales, None if removed == "none" else removed)
+    p, q = (run.logits.double().log_softmax(-1) for run in (reference, found))
+    divergence = float((p.exp() * (p - q)).sum(-1).mean())
+    largest = float((reference.logits - found.logits).abs().max())
+    return found, (
+        f"Next: {next_bytes(found.logits[-1])}. From the unchanged network: {divergence:.2g} nats a byte (KL, mean "
+        f"over positions), no logit by more than {largest:.2g}."
+    )
+
+
+def _bytes(model: nn.Module, text: str) -> Tensor:
+    """The last bytes of a text, as many as the network reads."""
+    return torch.tensor(list(text.encode())[-model.config.n_positions :])

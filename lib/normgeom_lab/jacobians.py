@@ -1,0 +1,192 @@
+"""Chapter 5: training of weights that a norm makes scale-free, and pictures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from normgeom.geometry.uniform import angle
+from normgeom.norms.functions import rms_norm
+from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
+from torch import Tensor
+
+from normgeom_lab.common.pictures import LINES
+
+OUTPUTS, INPUTS, BATCH = 16, 12, 16
+
+
+class ScaleFreeRun(NamedTuple):
+    """After each step the length of W, and by how many degrees the step turned it; both ``(steps,)``, float64."""
+
+    lengths: Tensor
+    turns: Tensor
+
+
+def train_scale_free(start: float, eps: float, steps: int, seed: int, rate: float, decay: float) -> ScaleFreeRun:
+    """Train W of RMSNorm(Wh) by plain gradient steps W⁺ = (1 − ηλ)W − η∇f with decoupled decay (claim-equilibrium).
+
+    f is the mean over a minibatch of half the squared distance to noisy targets: RMSNorm with ε = 0 of another random
+    matrix at the same Gaussian h, plus Gaussian noise.  W is 16 × 12, minibatches have 16 rows, RMSNorm no gain.
+
+    Args:
+        start: the length of W at the start; its direction is the same for all.
+        eps: ε of the norm that follows W.
+        steps: how many updates.
+        seed: of the weights and of the stream of data.
+        rate: η.
+        decay: λ.
+
+    Raises:
+        ValueError: ``start`` or ``rate`` is not positive and finite, ``eps`` negative, ``steps`` below 1, or
+            ``rate * decay`` not in [0, 1).
+    """
+    for name, value in (("start", start), ("rate", rate)):
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name}: expected a positive number, got {value}")
+    if not eps >= 0:
+        raise ValueError(f"eps: expected a number >= 0, got {eps}")
+    if steps < 1:
+        raise ValueError(f"steps: expected at least 1, got {steps}")
+    if not 0 <= rate * decay < 1:
+        raise ValueError(f"decay: expected 0 <= rate * decay < 1, got {rate} * {decay}")
+    source = torch.Generator().manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(shape, generator=source, dtype=torch.float64)
+
+    teacher, weight = draw(OUTPUTS, INPUTS), draw(OUTPUTS, INPUTS)
+    weight = start * weight / weight.norm()
+    lengths, turns = [], []
+    for _ in range(steps):
+        h = draw(BATCH, INPUTS)
+        target = rms_norm(h @ teacher.T, eps=0.0) + draw(BATCH, OUTPUTS)
+        before = weight.requires_grad_()
+        loss = (rms_norm(h @ before.T, eps=eps) - target).square().sum() / (2 * BATCH)
+        (slope,) = torch.autograd.grad(loss, before)
+        before = before.detach()
+        weight = (1 - rate * decay) * before - rate * slope
+        turns.append(angle(weight.flatten(), before.flatten()))
+        lengths.append(weight.norm())
+    return ScaleFreeRun(torch.stack(lengths), torch.stack(turns))
+
+
+_TURNS = 20  # steps that a point of turns_over_steps is the mean of
+
+
+class Turning(Protocol):
+    """What a training of one weight showed: after each step its length and the step's turn in degrees, ``(steps,)``."""
+
+    lengths: Tensor
+    turns: Tensor
+
+
+def turns_over_steps(
+    runs: Mapping[float, Turning], with_eps: Mapping[float, Turning], predicted: float
+) -> tuple[Figure, str]:
+    """The length of a weight before a norm, and how far each step turns it, in means of 20 steps.
+
+    Args:
+        runs: with ε = 0, by the length at the start, up to three; what
+            :func:`normgeom_lab.jacobians.train_scale_free` gave.
+        with_eps: turns alone, by ε, up to two.
+        predicted: the turn in degrees where growth and decay balance (claim-equilibrium).
+
+    Raises:
+        ValueError: there is no run with ε = 0, or one has fewer than 20 steps.
+    """
+    if not runs:
+        raise ValueError("runs: expected at least one, got none")
+    for name, group in (("runs", runs), ("with_eps", with_eps)):
+        if short := [len(run.turns) for run in group.values() if len(run.turns) < _TURNS]:
+            raise ValueError(f"{name}: expected at least {_TURNS} steps, got {min(short)}")
+
+    def smooth(run: Turning) -> tuple[list[float], list[float]]:
+        means = run.turns.unfold(0, _TURNS, _TURNS).mean(-1).tolist()
+        return [_TURNS * (i + 0.5) for i in range(len(means))], means
+
+    words = []
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.2))
+        for (start, run), dash in zip(runs.items(), LINES, strict=False):
+            left.plot(run.lengths.tolist(), linestyle=dash, label=f"start {start:g}")
+            right.plot(*smooth(run), linestyle=dash)
+            last = float(run.lengths[-1])
+            words.append(f"from {start:g} by way of {_farthest(start, run):.1f} to {last:.1f}")
+        for (eps, run), marker in zip(with_eps.items(), "^v", strict=False):
+            right.plot(*smooth(run), marker, ms=3, label=f"ε = {eps:g}")
+        right.axhline(predicted, color=COLORS["null"], lw=3, alpha=0.5, zorder=0)
+        left.set(xlabel="step", ylabel="length of W", ylim=(0, None))
+        right.set(xlabel="step", ylabel="turn per step / degrees", ylim=(0, 1.35 * predicted))
+        left.legend()
+        if with_eps:
+            right.legend(loc="lower right")
+    named = {f"start {start:g}": run for start, run in runs.items()} | {f"ε = {e:g}": r for e, r in with_eps.items()}
+    late = ", ".join(f"{run.turns[len(run.turns) // 2 :].mean():.1f} ({name})" for name, run in named.items())
+    return figure, (
+        f"Left: the length of W, {'; '.join(words)}. Right: the turn per step in degrees, on average over the "
+        f"second half {late}; a grey line at {predicted:.1f}."
+    )
+
+
+def _farthest(start: float, run: Turning) -> float:
+    """The length that is farthest from the start, as a ratio."""
+    return max(run.lengths.tolist(), key=lambda length: abs(math.log(length / start)))
+
+
+_RADIUS = 0.6  # of the circle of changes
+
+
+def change_around_x(sigma_over_root_eps: float) -> tuple[Figure, str]:
+    """Small changes around Πx and what a norm without gain makes of them to first order (prop-no-gain).
+
+    Above the plane of Πx and one direction across, in units of √(dε) for inputs and √d for outputs; below the two
+    singular values over σ, times √ε.
+
+    Args:
+        sigma_over_root_eps: σ in units of √ε; the frame shows up to 4.
+
+    Returns:
+        the figure and its alt text.
+
+    Raises:
+        ValueError: ``sigma_over_root_eps`` is negative or not finite.
+    """
+    sigma = sigma_over_root_eps
+    if not 0 <= sigma < math.inf:
+        raise ValueError(f"sigma_over_root_eps: expected a number >= 0, got {sigma}")
+    s = math.sqrt(1 + sigma**2)
+    with style():
+        figure, (upper, lower) = plt.subplots(2, 1, figsize=(WIDTH, 5.6))
+        _changes(upper, sigma, s)
+        grid = torch.logspace(-1.3, 1.3, 100)
+        lower.plot(grid, (1 + grid**2) ** -0.5, label="across, 1/s")
+        lower.plot(grid, (1 + grid**2) ** -1.5, "--", label="along x, (1/s)·(ε/s²)")
+        lower.plot([sigma, sigma], [1 / s, 1 / s**3], "D", color=COLORS["ink"])
+        lower.set(xscale="log", yscale="log", xlabel="σ / √ε", ylabel="singular value · √ε")
+        ticks_of_powers(lower.xaxis, lower.yaxis)
+        lower.legend(loc="lower left")
+    return figure, (
+        f"Above: a circle of radius {_RADIUS} around Πx, which is {sigma:g} from the origin, and its image, an ellipse "
+        f"around n at {sigma / s:.2f} inside the unit circle, with half-axes {_RADIUS / s**3:.2g} along Πx and "
+        f"{_RADIUS / s:.2g} across. "
+        f"Below: two curves that are 1 at small σ/√ε and fall, 1/s slower than (1/s)·(ε/s²); "
+        f"at σ/√ε = {sigma:g} they are marked at {1 / s:.2g} and {1 / s**3:.2g}."
+    )
+
+
+def _changes(axis: Axes, sigma: float, s: float) -> None:
+    turn = torch.linspace(0, 2 * torch.pi, 200)
+    along, across = turn.cos(), turn.sin()
+    inputs, outputs = COLORS["random_a"], COLORS["uniform"]
+    axis.plot(along, across, color=COLORS["null"], lw=0.8)
+    axis.fill(sigma / s + _RADIUS * along / s**3, _RADIUS * across / s, color=outputs, alpha=0.5, lw=1)
+    axis.plot(sigma / s, 0, "s", ms=2.5, color=outputs, label="n and the image")
+    axis.plot(sigma + _RADIUS * along, _RADIUS * across, color=inputs)
+    axis.plot(sigma, 0, "o", color=inputs, label="Πx and changes")
+    axis.set(xlim=(-1.2, 4.8), ylim=(-1.3, 2.4), aspect="equal", xlabel="along Πx", ylabel="across")
+    axis.legend(loc="upper right")

@@ -1,0 +1,161 @@
+"""Chapter 2: pictures of the uniform vector and of the steps of a norm."""
+
+from __future__ import annotations
+
+import math
+
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from normgeom.norms.functions import check_floating, layer_norm
+from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
+from torch import Tensor
+
+_ACROSS = torch.tensor([[1.0, -1.0, 0.0], [1.0, 1.0, -2.0]], dtype=torch.float64)  # orthogonal to 1 and to each other
+
+
+def two_norms(degrees: float) -> tuple[Figure, str]:
+    """Centring, and what LayerNorm and RMSNorm make of one vector, in the plane that it spans with 1 (prop-distance).
+
+    Args:
+        degrees: the angle between the vector and 1, between 0 and 90.
+
+    Returns:
+        the figure and its alt text.  On the right the circle of radius √d is drawn with radius 1.
+
+    Raises:
+        ValueError: ``degrees`` is not between 0 and 90.
+    """
+    if not 0 < degrees < 90:
+        raise ValueError(f"degrees: expected an angle between 0 and 90, got {degrees}")
+    sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
+    x = (1.3 * sine, 1.3 * cosine)
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 2.6))
+        _arrow(left, x, "x", COLORS["uniform"])
+        _arrow(left, (0, x[1]), "m1", COLORS["random_b"], (-22, -4))
+        _arrow(left, (x[0], 0), "Πx", COLORS["random_a"], (-4, -14))
+        left.plot([x[0], x[0]], [x[1], 0], ":", color=COLORS["null"])
+        left.annotate("θ", (0.08, 0.2))
+        turn = torch.linspace(0, math.pi / 2, 60)
+        right.plot(turn.cos(), turn.sin(), color=COLORS["null"], lw=1)
+        _arrow(right, (sine, cosine), "RMSNorm(x)", COLORS["uniform"])
+        _arrow(right, (1, 0), "LN(x)", COLORS["random_a"], (-30, -14))
+        right.plot([sine, 1], [cosine, 0], ":", color=COLORS["ink"])
+        for axis in (left, right):
+            axis.axhline(0, color=COLORS["null"], lw=0.6)
+            axis.axvline(0, color=COLORS["null"], lw=0.6)
+            axis.set(xlim=(-0.25, 1.6), ylim=(-0.2, 1.15), aspect="equal")
+            axis.axis("off")
+            axis.annotate("direction of 1", (0, 1.1), (4, -4), textcoords="offset points")
+    return figure, (
+        f"Two drawings in the plane of x and the vertical direction of 1. Left: x leans {degrees:g} degrees from the "
+        "vertical; its shadow on the vertical is m1, its shadow on the horizontal line is Πx. Right: RMSNorm keeps the "
+        f"direction of x, LayerNorm takes the horizontal one; both end on a quarter circle, {90 - degrees:g} degrees "
+        "apart."
+    )
+
+
+def turned_axes() -> tuple[Figure, str]:
+    """The arrow (3, 1) with its mean vector, and the same arrow in axes turned by 45 degrees (eq-mean-vector).
+
+    Returns:
+        the figure and its alt text.  Both panels draw the arrow at the same place; only the axes differ.
+    """
+    arrow, half = torch.tensor([3.0, 1.0]), 0.5**0.5
+    drawn = ((torch.eye(2), "mean 2"), (torch.tensor([[half, half], [-half, half]]), "mean 0.71"))
+    with style():
+        figure, panels = plt.subplots(1, 2, figsize=(5.2, 2.2))
+        for panel, (axes, title) in zip(panels, drawn, strict=True):
+            ones = axes.sum(0)  # where (1, 1) of these axes points
+            mean = (arrow @ ones) / 2 * ones
+            for axis in axes:
+                panel.axline((0, 0), axis.tolist(), color=COLORS["null"], lw=0.8)
+            _arrow(panel, arrow.tolist(), "x", COLORS["uniform"])
+            _arrow(panel, mean.tolist(), "m1", COLORS["random_b"], (-22, 2))
+            panel.plot(*torch.stack([arrow, mean]).T, ":", color=COLORS["ink"])
+            panel.set(xlim=(-0.6, 3.4), ylim=(-0.9, 2.4), aspect="equal", title=title)
+            panel.axis("off")
+    return figure, (
+        "The same arrow x twice. Left, in upright axes its entries are 3 and 1, their mean is 2, and the mean vector "
+        "m1 is 2.83 long. Right, in axes turned by 45 degrees its entries are 2.83 and −1.41, their mean is 0.71, and "
+        "m1, now vertical, is 1 long."
+    )
+
+
+def towards_the_ring(x: Tensor, eps: float) -> tuple[Figure, str]:
+    """Vectors of ℝ³ before and after LayerNorm, in the plane orthogonal to 1, with the ring of radius √3 (cor-radius).
+
+    Args:
+        x: ``(n, 3)``; Πx is drawn, the part in the plane.
+        eps: ε of the norm.
+
+    Returns:
+        the figure and its alt text.
+
+    Raises:
+        TypeError: ``x`` is not floating point.
+        ValueError: ``x`` is not of shape ``(n, 3)``, or ``eps`` is negative.
+    """
+    check_floating("x", x)
+    if x.dim() != 2 or x.shape[1] != 3 or not len(x):
+        raise ValueError(f"x: expected shape (n, 3) with at least one row, got {tuple(x.shape)}")
+    x = x.double()
+    n = layer_norm(x, eps=eps)
+    plane = (_ACROSS / _ACROSS.norm(dim=1, keepdim=True)).T
+    before, after = x @ plane, n @ plane
+    with style():
+        figure, axis = plt.subplots(figsize=(4.2, 3.6))
+        axis.plot(*torch.stack([before, after]).unbind(-1), color="#D0D0D0", lw=0.8)
+        axis.plot(*before.T, "o", color=COLORS["null"], ms=3, label="Πx")
+        axis.plot(*after.T, "s", color=COLORS["uniform"], ms=3.5, label="n")
+        axis.add_patch(plt.Circle((0, 0), 3**0.5, fill=False, color=COLORS["ink"]))
+        axis.set(xlim=(-3.2, 3.2), ylim=(-2.6, 2.6), aspect="equal")
+        axis.set(xlabel="along (1, −1, 0)", ylabel="along (1, 1, −2)")
+        axis.legend(loc="upper right")
+    spread, share = float(x.std(-1, correction=0).median()), float(n.norm(dim=-1).median()) / 3**0.5
+    return figure, (
+        f"{len(x)} vectors with a median spread of {spread:.1g} and ε = {eps:g}. After the norm their median length is "
+        f"{share:.2f} of the ring's radius √3."
+    )
+
+
+def length_by_spread(x: Tensor, *eps: float) -> tuple[Figure, str]:
+    """The length of LayerNorm's output over √d, against the spread of its input, a curve for each ε (cor-radius).
+
+    Args:
+        x: ``(n, d)``, whose outputs are the markers; curves reach from the smallest of their spreads to the largest.
+        eps: up to three, each above 0.
+
+    Returns:
+        the figure and its alt text.
+
+    Raises:
+        ValueError: no ε, more than three, or one that is not above 0.
+    """
+    if not 0 < len(eps) <= 3 or not min(eps) > 0:
+        raise ValueError(f"eps: expected one to three numbers > 0, got {eps}")
+    spread = x.std(-1, correction=0)
+    sigma = torch.logspace(*(math.log10(float(end)) for end in (spread.min(), spread.max())), 200)
+    off = []
+    with style():
+        figure, axis = plt.subplots(figsize=(WIDTH, 3.2))
+        for e, marker in zip(eps, "^os", strict=False):
+            (line,) = axis.plot(sigma, 1 / torch.sqrt(1 + e / sigma**2), label=f"ε = {e:g}")
+            found = layer_norm(x, eps=e).norm(dim=-1) / x.shape[-1] ** 0.5
+            axis.plot(spread, found, marker, color=line.get_color())
+            off.append(float((found - 1 / torch.sqrt(1 + e / spread**2)).abs().max()))
+        axis.set(xscale="log", xlabel="standard deviation σ of the input", ylabel="length of n over √d")
+        ticks_of_powers(axis.xaxis)
+        axis.legend()
+    roots = ", ".join(f"{e**0.5:.2g} for ε = {e:g}" for e in eps)
+    return figure, (
+        "S-shaped curves that rise from 0 to 1 as σ grows. Each passes through 0.71 where σ equals the root of its ε: "
+        f"{roots}. The markers of {len(x)} vectors lie within {max(off):.0e} of the curves."
+    )
+
+
+def _arrow(axis: Axes, tip: tuple[float, float], name: str, color: str, shift: tuple[int, int] = (4, 4)) -> None:
+    axis.annotate("", tip, (0, 0), arrowprops=dict(arrowstyle="->", color=color, lw=2))
+    axis.annotate(name, tip, shift, textcoords="offset points", color=color)

@@ -1,0 +1,143 @@
+"""Pictures in a plane: arrows and points stand where another computation puts them, and the words say their numbers."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from normgeom_lab.uniform import length_by_spread, towards_the_ring, turned_axes, two_norms
+
+ROUNDING = 1e-12  # of a few operations in float64 on numbers of size 1
+X = torch.randn(40, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def same(got, expected):
+    return np.abs(np.asarray(got) - np.asarray(expected)).max() <= ROUNDING
+
+
+def tips(axis):
+    """Where the arrow with each name ends."""
+    return {note.get_text(): np.array(note.xy) for note in axis.texts if note.get_text() not in ("", "θ")}
+
+
+def series(axis, name):
+    (line,) = (line for line in axis.lines if line.get_label() == name)
+    return np.stack(line.get_data(), -1)
+
+
+def dotted(axis):
+    (line,) = (line for line in axis.lines if line.get_linestyle() == ":")
+    return np.stack(line.get_data(), -1)
+
+
+@pytest.mark.parametrize("degrees", [20, 62.0])
+def test_the_vector_is_the_sum_of_mean_vector_and_projection(degrees):
+    figure, alt = two_norms(degrees)
+    arrows = tips(figure.axes[0])
+    assert same(arrows["m1"] + arrows["Πx"], arrows["x"]), "m1 + Πx is not x"
+    assert abs(arrows["m1"] @ arrows["Πx"]) < ROUNDING, "m1 and Πx are not orthogonal"
+    assert abs(arrows["m1"][0]) < ROUNDING, "m1 does not lie along 1, which is drawn upwards"
+    cosine = arrows["x"][1] / np.linalg.norm(arrows["x"])
+    assert abs(math.degrees(math.acos(cosine)) - degrees) < 1e-9, "not the angle to 1; that to the hyperplane? Radians?"
+    assert f"leans {degrees:g} degrees" in alt
+    perpendicular = dotted(figure.axes[0])
+    assert same(perpendicular, [arrows["x"], arrows["Πx"]]), "the perpendicular does not end at Πx"
+
+
+@pytest.mark.parametrize("degrees", [20, 62.0])
+def test_both_norms_end_on_one_circle(degrees):
+    figure, alt = two_norms(degrees)
+    left, right = map(tips, figure.axes)
+    rms, layer = right["RMSNorm(x)"], right["LN(x)"]
+    assert abs(np.linalg.norm(rms) - np.linalg.norm(layer)) < ROUNDING, "the norms' outputs differ in length"
+    assert abs(rms[0] * left["x"][1] - rms[1] * left["x"][0]) < ROUNDING, "RMSNorm does not keep the direction of x"
+    assert abs(layer[0] * left["Πx"][1] - layer[1] * left["Πx"][0]) < ROUNDING, "LayerNorm does not take that of Πx"
+    chord = dotted(figure.axes[1])
+    assert same(chord, [rms, layer]), "the chord does not lead from one output to the other"
+    share = np.linalg.norm(chord[0] - chord[1]) / np.linalg.norm(layer)
+    assert abs(share - 2 * math.sin(math.radians(90 - degrees) / 2)) < ROUNDING, "not the chord of prop-distance"
+    assert f"{90 - degrees:g} degrees apart" in alt
+
+
+@pytest.mark.parametrize("degrees", [0, 90.0, -5, math.nan])
+def test_an_angle_without_a_triangle_is_refused(degrees):
+    with pytest.raises(ValueError, match=r"degrees: expected an angle between 0 and 90, got"):
+        two_norms(degrees)
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-3, 1.0])
+def test_points_stand_at_the_lengths_of_torchs_norm(eps):
+    figure, alt = towards_the_ring(X, eps)
+    before, after = series(figure.axes[0], "Πx"), series(figure.axes[0], "n")
+    centred = X - X.mean(-1, keepdim=True)
+    n = F.layer_norm(X, (3,), eps=eps)
+    for drawn, vectors, what in ((before, centred, "Πx"), (after, n, "n")):
+        gram = drawn @ drawn.T  # a drawing of vectors in a plane keeps lengths and angles
+        assert same(gram, vectors @ vectors.T), f"{what}: lengths or angles differ; √3 or ε lost?"
+    assert same(before[:, 0], (X[:, 0] - X[:, 1]) / 2**0.5), "not along (1, −1, 0)"
+    share = float(n.norm(dim=-1).median()) / 3**0.5
+    assert f"40 vectors with a median spread of {float(centred.norm(dim=-1).median()) / 3**0.5:.1g}" in alt
+    assert f"{share:.2f} of the ring's radius" in alt
+
+
+def test_a_line_leads_from_each_vector_to_its_image():
+    axis = towards_the_ring(X, 1e-3)[0].axes[0]
+    before, after = series(axis, "Πx"), series(axis, "n")
+    led = np.array([np.stack(line.get_data(), -1) for line in axis.lines if len(line.get_xdata()) == 2])
+    assert same(led, np.stack([before, after], 1)), "lines join other points"
+    (ring,) = axis.patches
+    assert abs(ring.radius - 3**0.5) < ROUNDING and same(ring.center, 0), "the ring has radius √3 about 0"
+
+
+def test_float32_is_drawn_in_float64():
+    after = series(towards_the_ring(X.float(), 0.0)[0].axes[0], "n")
+    assert same(np.linalg.norm(after, axis=1), 3**0.5)
+
+
+@pytest.mark.parametrize("shape", [(3,), (4, 2), (2, 4, 3), (0, 3)])
+def test_points_that_are_not_of_space_are_refused(shape):
+    with pytest.raises(ValueError, match=r"x: expected shape \(n, 3\) with at least one row, got"):
+        towards_the_ring(torch.zeros(shape), 1e-5)
+
+
+def test_whole_numbers_and_a_negative_constant_are_refused():
+    with pytest.raises(TypeError, match="x: expected"):
+        towards_the_ring(torch.ones(2, 3, dtype=torch.int64), 1e-5)
+    with pytest.raises(ValueError, match="eps"):
+        towards_the_ring(X, -1.0)
+
+
+def test_the_arrow_stays_and_its_mean_vector_moves_with_the_axes():
+    figure, alt = turned_axes()
+    turned = np.array([[1, 1], [-1, 1]]) / math.sqrt(2)  # rows: the axes, as unit vectors
+    for panel, axes, words in zip(figure.axes, (np.eye(2), turned), ("2", "0.71"), strict=True):
+        arrows = tips(panel)
+        entries = axes @ [3, 1]
+        assert np.allclose(arrows["x"], [3, 1]), "the arrow has moved"
+        assert np.allclose(arrows["m1"], entries.mean() * axes.sum(0), atol=1e-6), (
+            "not the mean times (1, 1) of its axes"
+        )
+        assert panel.get_title() == f"mean {words}" and f"mean is {words}" in alt
+        assert abs(float(words) - entries.mean()) < 5e-3
+        assert f"{np.linalg.norm(arrows['m1']):.3g} " in alt
+
+
+def test_the_length_follows_the_root_of_eps():
+    x = X * torch.logspace(-4, 1, len(X), dtype=torch.float64)[:, None]
+    figure, alt = length_by_spread(x, 1e-2, 1e-6)
+    (axis,) = figure.axes
+    spread = (x - x.mean(-1, keepdim=True)).square().mean(-1).sqrt()
+    for name, eps, marker in (("ε = 0.01", 1e-2, "^"), ("ε = 1e-06", 1e-6, "o")):
+        sigma, curve = series(axis, name).T
+        assert np.allclose(curve, sigma / np.hypot(sigma, eps**0.5), rtol=1e-6), "the law in another form, in float32"
+        assert np.allclose(sigma[[0, -1]], [spread.min(), spread.max()], rtol=1e-5)
+        (found,) = (line for line in axis.lines if line.get_marker() == marker)
+        assert same(found.get_ydata(), F.layer_norm(x, (3,), eps=eps).norm(dim=-1) / 3**0.5)
+    assert "0.1 for ε = 0.01, 0.001 for ε = 1e-06" in alt and "markers of 40 vectors" in alt
+
+
+@pytest.mark.parametrize("eps", [(), (0.0,), (1.0, 1.0, 1.0, 1.0)])
+def test_lengths_ask_for_an_eps_above_zero(eps):
+    with pytest.raises(ValueError, match="eps: expected one to three numbers > 0"):
+        length_by_spread(X, *eps)
