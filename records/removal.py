@@ -7,7 +7,7 @@ import click
 import pandas as pd
 import torch
 from normgeom.records import FOLDER, record
-from normgeom.surgery.freezing import freeze_norms
+from normgeom.surgery.ablation import freeze_norms
 from normgeom.text.tokens import random_windows, windows
 from normgeom.training.stages import held_out_loss
 from normgeom_lab.common.typed import recorded_twins

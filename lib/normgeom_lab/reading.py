@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from normgeom.checks import Draws
 from normgeom.models.calls import evaluating, forward
 from normgeom.models.gpt2 import gpt2
-from normgeom.models.layouts import layout_of
 from normgeom.models.modules import replace_module
 from normgeom.models.sites import find_norms
 from normgeom.norms.functions import RMSNorm
@@ -22,7 +21,7 @@ from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
-from normgeom_lab.common.parts import Effects, Predictions, effects, rms, writers
+from normgeom_lab.common.parts import Effects, Predictions, blocks, effects, rms, writers
 from normgeom_lab.common.tiny import scattered
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def head_writes(model: nn.Module, ids: Ids) -> dict[str, Stream]:
     of block l add up to the part ``al`` of :func:`normgeom_lab.common.parts.components`.
 
     Args:
-        model: that :func:`normgeom.models.layouts.layout_of` knows; runs in evaluation mode, without gradients.
+        model: of which :func:`normgeom_lab.common.parts.flow_of` knows the stream; runs in evaluation mode.
         ids: ``(batch, length)``.
 
     Returns:
@@ -113,12 +112,12 @@ def head_writes(model: nn.Module, ids: Ids) -> dict[str, Stream]:
         model's dtype and on its device.
 
     Raises:
-        ValueError: ``ids`` are not ``(batch, length)``, or no layout of the model is known.
+        ValueError: ``ids`` are not ``(batch, length)``, or the stream is not known.
     """
     if ids.dim() != 2:
         raise ValueError(f"ids: expected (batch, length), got {tuple(ids.shape)}")
-    blocks, named, read = len(model.get_submodule(layout_of(model).blocks)), writers(model), {}
-    outputs = {block: named[f"a{block}"] for block in range(1, blocks + 1)}
+    named, read = writers(model), {}
+    outputs = {block: named[f"a{block}"] for block in range(1, len(blocks(model)) + 1)}
 
     def keep(module, args):
         read[module] = args[0].reshape(*ids.shape, -1)

@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from normgeom.geometry.ellipsoid import Ellipsoid
-from normgeom.models.gpt2 import read, written
+from normgeom.models.flow import stream_readers, stream_writers
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import watch
 from normgeom.training.twins import TITLES, Size, adamw, train, twins, variants, warmup_cosine
@@ -88,7 +88,7 @@ def descend(
     if updates < 1:
         raise ValueError(f"updates: expected at least 1, got {updates}")
     model = copy.deepcopy(model)
-    writers, rule, losses = written(model), optimizer(model.parameters()), []
+    writers, rule, losses = stream_writers(model), optimizer(model.parameters()), []
     for _ in range(updates):
         rule.zero_grad()
         loss = next_token_loss(model, ids)
@@ -362,12 +362,12 @@ def turned(model: GPT2LMHeadModel, rotation: Tensor) -> GPT2LMHeadModel:
     model, unit = copy.deepcopy(model), torch.eye(width, dtype=rotation.dtype)
     if rotation.shape != unit.shape or not torch.allclose(rotation @ rotation.T, unit, atol=1e-5):
         raise ValueError(f"rotation: expected an orthogonal matrix of size {width}, got {tuple(rotation.shape)}")
-    turn = written(model)
+    turn = stream_writers(model)
     if model.lm_head.weight is not model.transformer.wte.weight:
         turn.append(model.lm_head.weight)
     for p in turn:  # the stream is the last axis
         p.copy_(p @ rotation.T.to(p))
-    for matrix in read(model):
+    for matrix in stream_readers(model):
         matrix.copy_(rotation.to(matrix) @ matrix)
     return model
 

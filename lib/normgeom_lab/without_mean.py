@@ -11,7 +11,6 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from normgeom.models.calls import evaluating, forward
-from normgeom.models.layouts import Layout, layout_of
 from normgeom.models.modules import replace_module
 from normgeom.models.sites import find_norms
 from normgeom.surgery.ablation import drop_mean_subtraction
@@ -21,7 +20,7 @@ from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from normgeom.view.tables import table
 from torch import Tensor, nn
 
-from normgeom_lab.common.parts import _sharing, shifted
+from normgeom_lab.common.parts import _sharing, final_norm, flow_of, head_of, shifted
 
 ALL = "all"  # in the place of a site: at every norm
 
@@ -94,21 +93,21 @@ def with_head(model: nn.Module, direction: Tensor, token: int, t: float) -> nn.M
     (prop-any-cost).
 
     Args:
-        model: a language model with a ``normgeom.models.layouts.layout_of``.
+        model: a language model of which :func:`normgeom_lab.common.parts.flow_of` knows the stream.
         direction: v, ``(d,)``.
         token: j.
 
     Raises:
-        ValueError: the model has no layout; ``direction`` has another shape; there is no such token.
+        ValueError: the stream is not known; ``direction`` has another shape; there is no such token.
     """
-    layout = layout_of(model)
-    rows, d = model.get_submodule(layout.head).weight.shape
+    final = flow_of(model).norms[-1]
+    rows, d = head_of(model).weight.shape
     if direction.shape != (d,):
         raise ValueError(f"direction: expected shape ({d},), got {tuple(direction.shape)}")
     if token not in range(rows):
         raise ValueError(f"token: expected 0 to {rows - 1}, got {token}")
     model = _sharing(model)
-    head, final = model.get_submodule(layout.head), model.get_submodule(layout.final)
+    head, final = model.get_submodule(final.readers[0]), model.get_submodule(final.name)
     old = torch.zeros_like(head.weight[:, 0]) if head.bias is None else head.bias
     chosen = torch.zeros_like(old)
     chosen[token] = t
@@ -216,11 +215,10 @@ def wrong_conversions(model: nn.Module) -> dict[str, nn.Module]:
     Raises:
         ValueError: a model that cannot be converted, or lacks one of these.
     """
-    layout = layout_of(model)
-    writers = [name for name, _ in layout.writers_of(model)]
-    embeddings, last = layout.embeddings, writers[-1]
-    head = model.get_submodule(layout.head)
-    tied = head.weight is model.get_submodule(embeddings[0]).weight
+    writers = flow_of(model).writers
+    embeddings = [name for name in writers if isinstance(model.get_submodule(name), nn.Embedding)]
+    last = writers[-1]
+    tied = head_of(model).weight is model.get_submodule(embeddings[0]).weight
     if len(embeddings) != 2 or not tied or model.get_submodule(last).bias is None:
         raise ValueError(
             f"model: expected embeddings of tokens and positions, a tied head and biases, this {type(model).__name__} "
@@ -232,7 +230,7 @@ def wrong_conversions(model: nn.Module) -> dict[str, nn.Module]:
         "position embedding forgotten": _put_back(converted, model, f"{embeddings[1]}.weight"),
         "one matrix forgotten": _put_back(converted, model, f"{writers[len(embeddings)]}.weight"),
         "one bias forgotten": _put_back(converted, model, f"{last}.bias"),
-        "tied head centred along": _head_centred_along(converted, model, layout),
+        "tied head centred along": _head_centred_along(converted, model),
         "ε outside the root": _epsilon_outside(converted),
     }
 
@@ -255,11 +253,11 @@ def _put_back(converted: nn.Module, model: nn.Module, name: str) -> nn.Module:
     return network
 
 
-def _head_centred_along(converted: nn.Module, model: nn.Module, layout: Layout) -> nn.Module:
+def _head_centred_along(converted: nn.Module, model: nn.Module) -> nn.Module:
     """The shared matrix centred for the embedding's sake, and only then folded and given to the head."""
     network = copy.deepcopy(converted)
-    head, final = network.get_submodule(layout.head), model.get_submodule(layout.final)
-    rows = model.get_submodule(layout.head).weight
+    head, final = network.get_submodule(flow_of(model).norms[-1].readers[0]), final_norm(model)
+    rows = head_of(model).weight
     rows = rows - rows.mean(1, keepdim=True)
     head.weight.copy_(rows * final.weight)
     head.bias.copy_(rows @ final.bias)

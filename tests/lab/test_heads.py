@@ -109,7 +109,7 @@ def test_cases_too_small(sizes):
 
 
 def test_what_has_no_heads_here():
-    with pytest.raises(ValueError, match="has no layout"):
+    with pytest.raises(ValueError, match="writes to the stream"):
         heads.head_writes(tiny("bert"), IDS)
     with pytest.raises(ValueError, match=r"ids: expected \(batch, length\)"):
         heads.head_writes(random_model("gpt2", 0), IDS[0])

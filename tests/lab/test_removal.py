@@ -7,7 +7,7 @@ import normgeom as ng
 import pytest
 import torch
 from normgeom.models.gpt2 import gpt2
-from normgeom.surgery.freezing import FrozenNorm
+from normgeom.surgery.ablation import ReducedNorm
 from normgeom.text.tokens import random_windows, windows
 from normgeom.training.stages import held_out_loss
 from normgeom.training.twins import variants
@@ -44,7 +44,7 @@ def test_norms_go_one_by_one_and_the_losses_are_those_of_the_moment(model, held_
     ng.freeze_norms(before, [next(batches())], [order[0]])
     assert table.loss[1] == held_out_loss(before, held_out), "measured after training, or frozen on another batch"
     assert table.loss.iloc[-1] == held_out_loss(model, held_out) and not model.training
-    assert sum(isinstance(part, FrozenNorm) for part in model.modules()) == 5
+    assert sum(isinstance(part, ReducedNorm) for part in model.modules()) == 5
     assert ng.find_norms(model, held_out[0]) == []
 
 

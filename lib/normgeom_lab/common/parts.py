@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
 
 import pandas as pd
 import torch
 from normgeom.checks import Draws
 from normgeom.models.calls import evaluating, forward
-from normgeom.models.layouts import layout_of
+from normgeom.models.flow import Flow, stream
 from normgeom.models.sites import find_norms
 from normgeom.norms.formula import center, rate, widen
 from torch import Tensor, nn
@@ -27,6 +28,39 @@ if TYPE_CHECKING:
     Numbers = Float[Tensor, "batch inner"]
 
 
+_flows: WeakKeyDictionary[nn.Module, Flow] = WeakKeyDictionary()
+
+
+def flow_of(model: nn.Module) -> Flow:
+    """:func:`normgeom.models.flow.stream` of a language model, asked once; a change of its weights does not matter.
+
+    Raises:
+        ValueError: not all that writes to the stream is known.
+    """
+    if model not in _flows:
+        _flows[model] = stream(model)
+    flow = _flows[model]
+    if flow.obstacle:
+        raise ValueError(f"model: {flow.obstacle}")
+    return flow
+
+
+def final_norm(model: nn.Module) -> nn.Module:
+    return model.get_submodule(flow_of(model).norms[-1].name)
+
+
+def head_of(model: nn.Module) -> nn.Module:
+    """What reads the final norm."""
+    return model.get_submodule(flow_of(model).norms[-1].readers[0])
+
+
+def blocks(model: nn.Module) -> nn.ModuleList:
+    """The list that holds the first norm of the stream."""
+    first = flow_of(model).norms[0].name
+    lists = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
+    return next(module for name, module in lists.items() if first.startswith(f"{name}."))
+
+
 def writers(model: nn.Module) -> dict[str, nn.Module]:
     """The modules that write to the stream, in the order of the sum (eq-residual-sum).
 
@@ -35,20 +69,19 @@ def writers(model: nn.Module) -> dict[str, nn.Module]:
         last linear maps of attention and MLP, blocks counted from 1 as in the equation.
 
     Raises:
-        ValueError: no layout of the model is known (:func:`normgeom.models.layouts.layout_of`).
+        ValueError: not all that writes to the stream is known (:func:`flow_of`).
     """
-    layout = layout_of(model)
-    first = len(layout.embeddings)
-    named = layout.writers_of(model)
-    embeddings = {name.rpartition(".")[2]: module for name, module in named[:first]}
-    return embeddings | {f"{'am'[i % 2]}{i // 2 + 1}": module for i, (_, module) in enumerate(named[first:])}
+    named = [(name, model.get_submodule(name)) for name in flow_of(model).writers]
+    embeddings = {name.rpartition(".")[2]: module for name, module in named if isinstance(module, nn.Embedding)}
+    maps = [module for _, module in named if not isinstance(module, nn.Embedding)]
+    return embeddings | {f"{'am'[i % 2]}{i // 2 + 1}": module for i, module in enumerate(maps)}
 
 
 def components(model: nn.Module, ids: Ids) -> dict[str, Stream]:
     """What each writer adds to the stream, in one run; together the input of the final norm (eq-residual-sum).
 
     Args:
-        model: that :func:`normgeom.models.layouts.layout_of` knows; runs in evaluation mode, without gradients.
+        model: of which :func:`flow_of` knows the stream; runs in evaluation mode, without gradients.
         ids: ``(batch, length)``.
 
     Returns:
@@ -56,9 +89,9 @@ def components(model: nn.Module, ids: Ids) -> dict[str, Stream]:
         The sum of the first parts up to ``a_l`` or ``m_l`` is the stream there, also where blocks are parallel.
 
     Raises:
-        ValueError: no layout is known, or the parts do not add up: something else writes to the stream.
+        ValueError: the stream is not known, or the parts do not add up: something else writes to it.
     """
-    named, final = writers(model), model.get_submodule(layout_of(model).final)
+    named, final = writers(model), final_norm(model)
     written = {}
 
     def enter(norm, args):
@@ -118,17 +151,16 @@ def followed(model: nn.Module, ids: Ids) -> Run:
     It runs in evaluation mode, without gradients; what is kept has its dtype and is on its device.
 
     Raises:
-        ValueError: no layout of the model is known (:func:`normgeom.models.layouts.layout_of`).
+        ValueError: the stream of the model is not known (:func:`flow_of`).
     """
-    layout = layout_of(model)
-    final = model.get_submodule(layout.final)
+    final = final_norm(model)
     streams, ends = [], []
 
     def enter(module, args, kwargs):
         streams.append(args[0] if args else kwargs["hidden_states"])
 
     handles = [final.register_forward_hook(lambda norm, args, output: ends.append(output))]
-    for module in (*model.get_submodule(layout.blocks), final):
+    for module in (*blocks(model), final):
         handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
     try:
         with evaluating(model):
@@ -144,7 +176,7 @@ def silenced(model: nn.Module, name: str) -> Iterator[None]:
     """While the block runs, the writer ``name`` of :func:`writers` adds zero, and all that comes later reacts to it.
 
     Raises:
-        ValueError: no layout is known, or ``name`` is none of its writers.
+        ValueError: the stream is not known, or ``name`` is none of its writers.
     """
     named = writers(model)
     if name not in named:
@@ -178,15 +210,14 @@ class Readout:
 
     @classmethod
     def of(cls, model: nn.Module) -> Readout:
-        """The readout of a model that :func:`normgeom.models.layouts.layout_of` knows; kind and ε by behaviour.
+        """The readout of a model of which :func:`flow_of` knows the stream.
 
         Raises:
-            ValueError: no layout of the model is known.
+            ValueError: it does not.
         """
-        layout = layout_of(model)
-        norm, head = model.get_submodule(layout.final), model.get_submodule(layout.head)
+        norm, head = final_norm(model), head_of(model)
         site = next(site for site in find_norms(model) if site.module is norm)
-        gain, unembedding = widen(norm.weight.detach()) + layout.offset, widen(head.weight.detach())
+        gain, unembedding = widen(norm.weight.detach()) + flow_of(model).norms[-1].offset, widen(head.weight.detach())
         biases = [
             unembedding.new_zeros(size) if bias is None else widen(bias.detach())
             for bias, size in zip((getattr(norm, "bias", None), head.bias), reversed(unembedding.shape), strict=True)
@@ -292,7 +323,7 @@ class Predictions:
     Only inner positions count: the first of a text is unlike all others, and behind the last no token is known.
 
     Attributes:
-        model: that :func:`normgeom.models.layouts.layout_of` knows.
+        model: of which :func:`flow_of` knows the stream.
         ids: ``(batch, length)``.
         readout: its final norm and head.
         parts: of the last stream, ``(batch, length − 2, d)`` each (:func:`normgeom_lab.common.parts.components`).
