@@ -23,9 +23,9 @@ from normgeom.cli import main
 from normgeom.commands import convert
 from normgeom.commands.convert import agreement, convert_model
 from normgeom.jobs.folders import held
+from normgeom.models.flow import double_throughout
 from normgeom.surgery import converted
 from normgeom.surgery.converted import save_converted
-from normgeom.surgery.double import double_throughout
 from normgeom.text.tokens import windows
 from safetensors import safe_open
 from surgery_models import CONVERTIBLE, IDS, Untouched, apart, logits, name_of, uneven, widened
