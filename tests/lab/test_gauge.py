@@ -60,7 +60,7 @@ def test_models_that_do_not_fit():
     wide = ng.twins(gpt2(vocabulary=64, length=16, width=16, layers=2, heads=2), 3)[0]
     with pytest.raises(ValueError, match=r"^other: expected a model of the same sizes"):
         with_means_of(model, wide)
-    with pytest.raises(ValueError, match=r"^model: expected a GPT-2 or its like .*, got a GPTNeoXForCausalLM"):
+    with pytest.raises(ValueError, match=r"^model: expected a GPT-2 or its like, .*, got a GPTNeoXForCausalLM"):
         with_means_of(tiny("gpt_neox"), model)
 
 

@@ -104,7 +104,7 @@ def stream_writers(model: nn.Module, example_inputs: Tensor | Mapping | None = N
     flow = stream(model, example_inputs)
     writers = [model.get_submodule(name) for name in flow.writers]
     if flow.obstacle or flow.added or not all(isinstance(writer, (Conv1D, nn.Embedding)) for writer in writers):
-        raise ValueError(f"model: expected a GPT-2 or its like with its head, got a {type(model).__name__}")
+        raise ValueError(f"model: expected a GPT-2 or its like, of embeddings and Conv1D, got a {type(model).__name__}")
     return [p for writer in writers for p in writer.parameters()]
 
 
@@ -196,7 +196,7 @@ def _obstacles(trace: Trace, written: list[str]) -> Iterator[str]:
     """Why the mean does not come out of the stream."""
     for name in (site.name for site in trace.sites):
         if any(use.by_norm or use.sum_in for use in trace.uses[name]):
-            yield f"{name}, a norm, writes to the stream (as in post-norm models), and no gain centres what it writes"
+            yield f"{name} normalises what stays on the stream, as in post-norm models: no gain takes its mean out"
     for source in written:
         for use in trace.uses[source]:
             if use.sum_in:

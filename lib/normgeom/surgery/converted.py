@@ -32,8 +32,8 @@ def save_converted(
     """Write a converted model for :func:`load_converted`, all of it or, on an error, nothing.
 
     The folder takes the weights in their dtype; a ``config.json`` that holds the configuration of the model, ε of each
-    RMSNorm that the conversion made, and ``about``; what is set for generation; and what ``tokenizer`` writes to the
-    folder that it is called with.
+    RMSNorm that the conversion made, the names of the weights, and ``about``; what is set for generation; and what
+    ``tokenizer`` writes to the folder that it is called with.
 
     Raises:
         ValueError: the folder exists and is not empty.
@@ -64,7 +64,7 @@ def _write(model: nn.Module, folder: Path, about: dict) -> None:
     settings = dict(model.config.to_dict(), dtype=str(model.dtype).removeprefix("torch."))
     settings.pop("_name_or_path", None)  # of this machine
     norms = {name: module.eps for name, module in model.named_modules() if type(module) is RMSNorm}
-    config = dict(model_type=MODEL_TYPE, converted=settings, norms=norms, about=about)
+    config = dict(model_type=MODEL_TYPE, converted=settings, norms=norms, weights=sorted(weights), about=about)
     (folder / CONFIG).write_text(json.dumps(config, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -94,6 +94,8 @@ def load_converted(folder: str | os.PathLike) -> nn.Module:
         config = CONFIG_MAPPING[settings["model_type"]].from_dict(settings)
         # copied, for a matrix product depends in its last bit on where in memory the file begins
         state = {name: tensor.clone() for name, tensor in load_file(folder / WEIGHTS).items()}
+        if odd := sorted(state.keys() ^ set(stated["weights"])):
+            raise ValueError(f"weights are missing or too many: {', '.join(odd)}")
         model = _as_pretrained(config, state)
         for name, eps in stated["norms"].items():
             replace_module(model, model.get_submodule(name), RMSNorm(len(state[f"{name}.weight"]), eps=eps))
