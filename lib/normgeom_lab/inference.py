@@ -23,7 +23,8 @@ from normgeom.models.sites import find_norms
 from normgeom.surgery.surgery import center_writers, fold_norms
 from normgeom.survey.survey import Survey
 from normgeom.text.tokens import byte_tokens, random_windows, windows
-from normgeom.training.twins import train, twins
+from normgeom.training.loop import train
+from normgeom.training.twins import twins
 from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 from transformers import AutoModel, GPT2Config, GPT2LMHeadModel, PreTrainedConfig
@@ -88,7 +89,7 @@ def tiny_pairs(draw: Draws, seed: int) -> list[tuple[GPT2LMHeadModel, GPT2LMHead
 
 
 def train_pairs(networks: Mapping[tuple[str, int], GPT2LMHeadModel], ids: Tensor, steps: int) -> pd.DataFrame:
-    """Train twins in place to predict the next token, by :func:`normgeom.training.twins.train`.
+    """Train twins in place to predict the next token, by :func:`normgeom.training.loop.train`.
 
     Each update reads 16 windows of ``ids`` at places drawn with the seed, so the twins of a pair read the same windows
     in the same order.  The learning rate peaks at 0.003.
@@ -181,8 +182,8 @@ def survey_runs(
         networks: by the name of the model and the number of the run, such as the seed of its training.
         batches: token ids ``(batch, length)``; matched directions are drawn from the first.
         directions: as in :class:`normgeom.Survey`, as is ``seed``.
-        out: a folder that keeps the state of each survey as ``<model>-<run>.npz``, slashes in the name as ``--``; the
-            same call goes on where it was stopped.  By default nothing is kept.
+        out: a folder that keeps the state of each survey as ``<model>-<run>.safetensors``, slashes in the name as
+            ``--``; the same call goes on where it was stopped.  By default nothing is kept.
 
     Returns:
         the rows of :meth:`normgeom.Survey.table`, with columns ``model`` and ``run`` before them.
@@ -210,7 +211,7 @@ def survey_runs(
 
 def kept_as(out: str | os.PathLike, model: str, run: int) -> Path:
     """Where :func:`survey_runs` keeps the state of a survey."""
-    return Path(out) / f"{model.replace('/', '--')}-{run}.npz"
+    return Path(out) / f"{model.replace('/', '--')}-{run}.safetensors"
 
 
 def of_uniform(angles: pd.DataFrame, side: str = "in", positions: str = "rest") -> pd.DataFrame:

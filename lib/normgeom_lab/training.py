@@ -22,7 +22,8 @@ from normgeom.geometry.ellipsoid import Ellipsoid
 from normgeom.models.flow import stream_readers, stream_writers
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import watch
-from normgeom.training.twins import TITLES, Size, adamw, train, twins, variants, warmup_cosine
+from normgeom.training.loop import adamw, train, warmup_cosine
+from normgeom.training.twins import TITLES, Size, twins, variants
 from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -291,7 +292,7 @@ def noise_walks(norms: int, width: int, updates: int, stages: Sequence[int], see
     """Gains that AdamW moves on noise instead of gradients: what agreement with the end is worth without any text.
 
     All begin at 1; each update has its own independent normal numbers for a gradient, and rate, warm-up, cosine and
-    moments are those of the recorded runs (:func:`normgeom.training.twins.adamw` at a peak of 0.001; gains do not
+    moments are those of the recorded runs (:func:`normgeom.training.loop.adamw` at a peak of 0.001; gains do not
     decay).
 
     Args:
@@ -412,7 +413,7 @@ def sign_vectors(d: int) -> Tensor:
 
 
 def trained(model: GPT2LMHeadModel, batches: Sequence[Tensor], updates: int) -> GPT2LMHeadModel:
-    """A copy after some updates of :func:`normgeom.training.twins.train`, at a peak rate of 0.003.
+    """A copy after some updates of :func:`normgeom.training.loop.train`, at a peak rate of 0.003.
 
     Args:
         batches: token ids ``(batch, length)``, taken in turn.
