@@ -1,7 +1,6 @@
 """Random weights that a seed decides."""
 
 import normgeom as ng
-import pytest
 import torch
 from normgeom.models.gpt2 import gpt2
 from normgeom_lab.common.tiny import shaken, untrained
@@ -54,8 +53,3 @@ def test_models_of_the_same_shapes_are_shaken_alike():
         assert float((a - b).abs().max()) < 1e-5, "the draw depends on the dtype"
     other = shaken(twin(1), 0.3, 6)
     assert not torch.equal(other.transformer.wpe.weight, shaken(twin(1), 0.3, 5).transformer.wpe.weight)
-
-
-def test_nothing_to_shake_by():
-    with pytest.raises(ValueError, match=r"^size: expected a positive number, got 0"):
-        shaken(twin(), 0.0, 0)
