@@ -12,10 +12,12 @@ import pandas as pd
 import torch
 from normgeom.checks import Draws
 from normgeom.models.calls import evaluating, forward
+from normgeom.models.gpt2 import read, written
 from normgeom.models.layouts import layout_of
 from normgeom.models.sites import find_norms
 from normgeom.norms.formula import center, rate, widen
 from torch import Tensor, nn
+from transformers import GPT2LMHeadModel
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -434,3 +436,20 @@ def shifted(model: nn.Module, c: float) -> nn.Module:
 
 def _sharing(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+
+
+@torch.no_grad()
+def rotate(model: GPT2LMHeadModel, rotation: Tensor) -> GPT2LMHeadModel:
+    """A copy of a GPT-2 whose stream is rotated by Q ``(d, d)``: writers become QW, Qb, readers RQᵀ (prop-rotations).
+
+    Gains and biases of norms stay, so the function is the same where Q commutes with them, as any does with none.
+    """
+    model = copy.deepcopy(model)
+    writing = written(model)
+    if model.lm_head.weight is not model.transformer.wte.weight:
+        writing.append(model.lm_head.weight)
+    for p in writing:  # the stream is the last axis
+        p.copy_(p @ rotation.T.to(p))
+    for matrix in read(model):
+        matrix.copy_(rotation.to(matrix) @ matrix)
+    return model
