@@ -15,8 +15,7 @@ from torch import Tensor
 def shared_statistics() -> tuple[Figure, str]:
     """Which numbers of a table share their mean and variance, for batch norm and for layer norm (eq-axes).
 
-    Returns:
-        the figure and its alt text.
+    Returns: the figure and its alt text.
     """
     column, row = np.zeros((2, 5, 8))
     column[:, 2] = row[1] = 1
@@ -36,17 +35,8 @@ def shared_statistics() -> tuple[Figure, str]:
 def gaps_by_size(gaps: Mapping[int, float]) -> tuple[Figure, str]:
     """How far batch norm in training is from batch norm at inference, by examples in a batch; layer norm's gap is zero.
 
-    Args:
-        gaps: for each number of examples the root mean square of the difference (eq-inference).
-
-    Returns:
-        the figure and its alt text.
-
-    Raises:
-        ValueError: there is no gap.
+    Returns: the figure and its alt text.
     """
-    if not gaps:
-        raise ValueError("gaps: expected at least one batch size, got none")
     sizes = sorted(gaps)
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 2.8))
@@ -64,15 +54,7 @@ def gaps_by_size(gaps: Mapping[int, float]) -> tuple[Figure, str]:
 def one_far_out(before: Tensor, batch: Tensor, layer: Tensor) -> tuple[Figure, str]:
     """One feature of a batch, of which the first example is far out: as it is, after batch norm, after layer norm.
 
-    Args:
-        before, batch, layer: ``(examples, d)``; the first column is drawn, a stroke for each example but the first,
-            which is a diamond, or an arrow where it is off the picture (prop-coupling).
-
-    Returns:
-        the figure and its alt text, with the spread (standard deviation) of the others in each.
-
-    Raises:
-        ValueError: fewer than three examples, or other shapes in ``batch`` and ``layer`` than in ``before``.
+    Returns: the figure and its alt text, with the spread (standard deviation) of the others in each.
     """
     if len(before) < 3 or not before.shape == batch.shape == layer.shape:
         shapes = [tuple(x.shape) for x in (before, batch, layer)]
@@ -117,8 +99,7 @@ def doubled_weights() -> tuple[Figure, str]:
     In the plane of W = (3, 0, −3) and of the gradient (−1, 2, −1)/(3√6) of the norm's second output, for the input 1;
     the step is six gradients long.
 
-    Returns:
-        the figure and its alt text.
+    Returns: the figure and its alt text.
     """
     length, step = 18**0.5, 2.0
     with style():

@@ -25,20 +25,8 @@ MOST = 0.95  # the share of the semi-axes that off_rank speaks of
 def coordinate_shares(axes: Tensor, k: int) -> Tensor:
     """Of each axis, the share of its squared length that its ``k`` largest coordinates have.
 
-    Args:
-        axes: columns ``(d, m)``, of any length but zero.
-        k: from 1 to d.
-
-    Returns:
-        ``(m,)``, up to 1.
-
-    Raises:
-        ValueError: another shape, or ``k`` out of range.
+    Returns: ``(m,)``, up to 1.
     """
-    if axes.dim() != 2:
-        raise ValueError(f"axes: expected columns (d, m), got {tuple(axes.shape)}")
-    if not 1 <= k <= len(axes):
-        raise ValueError(f"k: expected 1 to {len(axes)}, the dimension of the axes, got {k}")
     squares = axes.square()
     return squares.topk(k, dim=0).values.sum(0) / squares.sum(0)
 
@@ -47,35 +35,18 @@ def off_rank(body: Ellipsoid, shift: int = 0) -> float:
     """What 95 % of the semi-axes differ at most by from √d times the gain ``shift`` ranks below theirs, relative to it.
 
     The i-th longest semi-axis lies between √d times the i-th largest |γ| and the next (cor-interlacing), so for
-    ``shift`` 0 and 1 this is small where neighbouring gains are alike.  Semi-axes of whose rank no gain is left, or
+    ``shift`` 0 and 1 this is small where neighbouring gains are alike. Semi-axes of whose rank no gain is left, or
     one of zero, do not count.
-
-    Raises:
-        ValueError: ``body`` is that of an RMSNorm or a single point, or no gain is left after the shift.
     """
-    _check_layer_norm(body)
     size = body.weight.abs().sort(descending=True).values
     size = size[size > 0]
-    if not 0 <= shift < len(size):
-        raise ValueError(f"shift: expected 0 to {len(size) - 1}, below the number of gains above zero, got {shift}")
     size = size[shift:][: body.dim]
     ratio = body.semi_axes[: len(size)] / (len(body.weight) ** 0.5 * size)
     return float((ratio - 1).abs().quantile(MOST))
 
 
 def between_gains(body: Ellipsoid, axes: Tensor) -> float:
-    """Share of the axes whose two heaviest coordinates are those whose gains enclose the semi-axis (cor-interlacing).
-
-    Args:
-        axes: :meth:`normgeom.Ellipsoid.axes` of ``body``, all of them: ``(d, dim)``.
-
-    Raises:
-        ValueError: ``body`` is that of an RMSNorm or a single point, or ``axes`` has another shape.
-    """
-    _check_layer_norm(body)
-    expected = (len(body.weight), body.dim)
-    if axes.shape != expected:
-        raise ValueError(f"axes: expected shape {expected}, all axes of the body, got {tuple(axes.shape)}")
+    """Share of axes whose two heaviest coordinates have the gains that enclose the semi-axis (cor-interlacing)."""
     order = body.weight.abs().argsort(descending=True)
     enclosing = torch.stack([order[: body.dim], order[1 : body.dim + 1]])
     heaviest = axes.abs().topk(2, dim=0).indices
@@ -85,29 +56,15 @@ def between_gains(body: Ellipsoid, axes: Tensor) -> float:
 def shapes(gains: Mapping[str, Tensor]) -> pd.DataFrame:
     """The ellipsoids of some LayerNorms in numbers: how long their axes are, and how they lie to the coordinates.
 
-    Args:
-        gains: for each norm's name γ ``(d,)``, floating point, not all zero; d at least 3.
-
-    Returns:
-        one row a norm: ``smallest``, ``median``, ``largest`` |γ|; ``elongation``, the longest semi-axis over the
-        median one; ``angle``, of the outputs' normal G⁻¹1 to 1 in degrees (cor-normal; of the first silent coordinate
-        where there is one); ``one`` and ``two``, the medians over axes of :func:`coordinate_shares`; ``off_rank``,
-        ``off_next`` and ``off_second``, :func:`off_rank` with shift 0, 1 and 2; and ``enclosed``,
-        :func:`between_gains`.
-
-    Raises:
-        TypeError, ValueError: as :class:`normgeom.Ellipsoid`; no gain at all, one with fewer than three entries.
+    Returns: one row a norm: ``smallest``, ``median``, ``largest`` |γ|; ``elongation``, the longest semi-axis over the
+    median one; ``angle``, of the outputs' normal G⁻¹1 to 1 in degrees (cor-normal; of the first silent coordinate
+    where there is one); ``one`` and ``two``, the medians over axes of :func:`coordinate_shares`; ``off_rank``,
+    ``off_next`` and ``off_second``, :func:`off_rank` with shift 0, 1 and 2; and ``enclosed``, :func:`between_gains`.
     """
-    if not gains:
-        raise ValueError("gains: expected those of one LayerNorm or more, got none")
-    for name, gain in gains.items():
-        if len(gain) < 3:
-            raise ValueError(f"gains: expected vectors of 3 entries or more, got {len(gain)} in {name}")
     return pd.DataFrame.from_dict({name: _shape(Ellipsoid(gain)) for name, gain in gains.items()}, orient="index")
 
 
 def _shape(body: Ellipsoid) -> dict[str, float]:
-    _check_layer_norm(body)
     axes, size = body.axes(), body.weight.abs()
     return dict(
         smallest=float(size.min()),
@@ -124,32 +81,14 @@ def _shape(body: Ellipsoid) -> dict[str, float]:
     )
 
 
-def _check_layer_norm(body: Ellipsoid) -> None:
-    if not body.centered or body.dim == 0:
-        raise ValueError(f"body: expected a LayerNorm's of dimension 1 or more, got {body}")
-
-
 ORDERS = ("smallest", "random", "largest")
 
 
 def silencing_order(sites: Sequence[NormSite], order: str, seed: int = 0) -> dict[str, Tensor]:
     """For each norm its coordinates, in the order in which they are to be silenced.
 
-    Args:
-        sites: what :func:`normgeom.find_norms` found.
-        order: one of :data:`ORDERS`: by rising |γ|, by falling |γ|, or drawn.
-        seed: of the draw, one generator for all norms in turn, so that each has an order of its own.
-
-    Returns:
-        by the norm's name its coordinates, ``(dim,)`` int64, each once.
-
-    Raises:
-        ValueError: another ``order``; a norm whose heads have gains of their own.
+    Returns: by the norm's name its coordinates, ``(dim,)`` int64, each once.
     """
-    if order not in ORDERS:
-        raise ValueError(f"order: expected one of {', '.join(ORDERS)}, got {order!r}")
-    for site in sites:
-        _check_one_gain(site)
     if order == "random":
         generator = torch.Generator().manual_seed(seed)
         return {site.name: torch.randperm(site.dim, generator=generator) for site in sites}
@@ -163,25 +102,7 @@ def silenced(sites: Sequence[NormSite], coordinates: Mapping[str, Tensor]) -> It
     """While the block runs, the gains of these coordinates are zero: each puts out β alone (prop-zero-gains).
 
     Afterwards, after an error too, the gains are what they were, to the bit.
-
-    Args:
-        sites: the norms to change, as :func:`normgeom.find_norms` found them; their modules are changed in place.
-        coordinates: for the name of each of them ``(k,)`` int64; further names are ignored.
-
-    Raises:
-        ValueError: a norm has no coordinates here, or some that it does not have; heads with gains of their own; a
-            module whose parameter ``weight`` is not the gain that acts, as where this is ``1 + weight``.
     """
-    for site in sites:
-        _check_one_gain(site)
-        weight = getattr(site.module, "weight", None)
-        if not isinstance(weight, Tensor) or not _is_gain(weight, site.weight):
-            raise ValueError(f"sites: expected norms whose weight is their gain, that of {site.name} is something else")
-        if site.name not in coordinates:
-            raise ValueError(f"coordinates: expected some for {site.name}, got those of {sorted(coordinates)}")
-        index = coordinates[site.name]
-        if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < site.dim:
-            raise ValueError(f"coordinates: expected 0 to {site.dim - 1} for {site.name}, got {index.tolist()}")
     with ExitStack() as kept:
         for site in sites:
             weight = site.module.weight.data
@@ -193,28 +114,10 @@ def silenced(sites: Sequence[NormSite], coordinates: Mapping[str, Tensor]) -> It
 def loss_without_gains(model: nn.Module, ids: Tensor, counts: Sequence[int], seed: int = 0) -> pd.DataFrame:
     """Loss of a language model when the same number of gains is zero in each of its norms, by which they are.
 
-    Args:
-        model: a causal language model of transformers whose norms have parameters for gains; unchanged afterwards.
-        ids: token ids ``(batch, length)``, length at least 2.
-        counts: how many gains of each norm, 0 to its dimension.
-        seed: of the random order.
-
-    Returns:
-        mean cross-entropy of the next token in nats: a row a count, its index, a column each of :data:`ORDERS`
-        (:func:`silencing_order`).
-
-    Raises:
-        ValueError: ids of another shape, no count or one that is out of range, a model without norms; as
-            :func:`silenced`.
+    Returns: mean cross-entropy of the next token in nats: a row a count, its index, a column each of :data:`ORDERS`
+    (:func:`silencing_order`).
     """
-    if ids.dim() != 2 or ids.shape[1] < 2:
-        raise ValueError(f"ids: expected token ids (batch, length), length at least 2, got {tuple(ids.shape)}")
     sites = find_norms(model, ids[:2])
-    if not sites:
-        raise ValueError(f"model: expected one with norms, this {type(model).__name__} runs none")
-    most = min(site.dim for site in sites)
-    if not counts or not 0 <= min(counts) <= max(counts) <= most:
-        raise ValueError(f"counts: expected numbers of gains from 0 to {most}, got {list(counts)}")
     losses = pd.DataFrame(index=pd.Index(counts, name="gains"), columns=ORDERS, dtype=float)
     with evaluating(model):
         for order in ORDERS:
@@ -225,28 +128,12 @@ def loss_without_gains(model: nn.Module, ids: Tensor, counts: Sequence[int], see
     return losses
 
 
-def _check_one_gain(site: NormSite) -> None:
-    if site.weight.dim() != 1:
-        raise ValueError(f"sites: expected norms with one gain, that of {site.name} is {tuple(site.weight.shape)}")
-
-
-def _is_gain(weight: Tensor, found: Tensor) -> bool:
-    return weight.shape == found.shape and torch.allclose(weight.detach().to(found), found, rtol=1e-3, atol=1e-5)
-
-
 # Which gains are silenced: colour and marker.
 _ORDERS = {"smallest": ("uniform", "o"), "random": ("null", "^"), "largest": ("random_a", "s")}
 
 
 def critical_points(gain: Tensor) -> tuple[Figure, str]:
-    """The polynomial ∏(t − γ²), its roots and its critical points, on a curve and on a line (thm-critical-points).
-
-    Args:
-        gain: ``(d,)``, few enough to draw, no two of one size.
-
-    Raises:
-        ValueError: fewer than two gains, or two of one size.
-    """
+    """The polynomial ∏(t − γ²), its roots and its critical points, on a curve and on a line (thm-critical-points)."""
     roots = _distinct_squares(gain)
     turns = (Ellipsoid(gain).semi_axes ** 2 / len(gain)).flip(0)
     margin = 0.05 * float(roots[-1])
@@ -274,20 +161,8 @@ def critical_points(gain: Tensor) -> tuple[Figure, str]:
 
 
 def secular_equation(gain: Tensor, deficit: float) -> tuple[Figure, str]:
-    """The left side of the secular equation (eq-secular) along 1/√d, its poles and roots, without and with a deficit.
-
-    Args:
-        gain: ``(d,)``, few enough to draw, none zero, no two of one size.
-        deficit: δ, above 0 and below 1.
-
-    Raises:
-        ValueError: fewer than two gains, two of one size, or one of zero; ``deficit`` out of range.
-    """
+    """The left side of the secular equation (eq-secular) along 1/√d, its poles and roots, with and without deficit."""
     poles = _distinct_squares(gain)
-    if poles[0] == 0:
-        raise ValueError("gain: expected none of zero, for a pole at zero is the deficit's")
-    if not 0 < deficit < 1:
-        raise ValueError(f"deficit: expected a number between 0 and 1, got {deficit}")
     inside = torch.linspace(0.002, 0.998, 300, dtype=poles.dtype)
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 3.0))
@@ -312,16 +187,7 @@ def secular_equation(gain: Tensor, deficit: float) -> tuple[Figure, str]:
 
 
 def shares_near_surface(found: pd.DataFrame, theory: pd.DataFrame, edge: float) -> tuple[Figure, str]:
-    """The share of Gaussian inputs whose outputs lie near the surface, over their spread (prop-gaussian-skin).
-
-    Args:
-        found, theory: a row a standard deviation in units of √ε, rising, the index; a column a dimension, three at
-            most.  The shares of ``theory`` rise beyond 0.9.
-        edge: the standard deviation from which an output lies that near (cor-skin).
-
-    Raises:
-        ValueError: more than three dimensions, or others in one table than in the other.
-    """
+    """The share of Gaussian inputs whose outputs lie near the surface, over their spread (prop-gaussian-skin)."""
     if list(found.columns) != list(theory.columns) or len(found.columns) > len(MARKERS):
         expected = f"the columns of found, {len(MARKERS)} at most"
         raise ValueError(f"theory: expected {expected}, got {list(theory.columns)} beside {list(found.columns)}")
@@ -345,13 +211,7 @@ def shares_near_surface(found: pd.DataFrame, theory: pd.DataFrame, edge: float) 
 
 
 def silenced_gains(cosines: pd.DataFrame, losses: pd.DataFrame) -> tuple[Figure, str]:
-    """What a recorded encoder and a language model lose when gains of their norms are set to zero.
-
-    Args:
-        cosines: a row a case: ``norms`` (``"last"`` or ``"all"``), ``coordinates`` (which), ``k`` (how many) and
-            ``mean_cosine``.
-        losses: as :func:`normgeom_lab.hyperellipsoid.loss_without_gains` gives them, its first row that of no gain.
-    """
+    """What a recorded encoder and a language model lose when gains of their norms are set to zero."""
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.4))
         for order, (key, marker) in _ORDERS.items():
@@ -380,8 +240,6 @@ def silenced_gains(cosines: pd.DataFrame, losses: pd.DataFrame) -> tuple[Figure,
 
 def _distinct_squares(gain: Tensor) -> Tensor:
     squares = secular.double_vector("gain", gain).square().sort().values
-    if len(squares) < 2 or (squares.diff() == 0).any():
-        raise ValueError(f"gain: expected two or more of different size, got {gain.tolist()}")
     return squares
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -20,41 +19,19 @@ from normgeom.training.twins import Size, train, variants
 from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
-
-    Keys = Float[Tensor, "keys width"]
-    Verdicts = Bool[Tensor, "keys"]
-    Rows = Float[Tensor, "rows d"]
-    Ids = Int[Tensor, "batch length"]
-    Text = Int[Tensor, "n"]
-
 HEADS = ("no norm", "norm, then W", "norm, W, norm")
 
 
-def selectable(keys: Keys, rounds: int = 300) -> Verdicts:
+def selectable(keys: Tensor, rounds: int = 300) -> Tensor:
     """For each key whether a query was found that scores it strictly above all others (def-selectable).
 
-    A walk within the hull of the others towards the key: the direction from the current point to the key is a query to
-    try; if it fails, the walk steps towards the key that it prefers.  A key in that hull is never found; one just
+    A walk within the hull of the others towards the key: the direction from the current point to the key is a query
+    to try; if it fails, the walk steps towards the key that it prefers. A key in that hull is never found; one just
     outside may take more than ``rounds`` steps (thm-selectable).
 
-    Args:
-        keys: ``(N, width)``, floating point.
-        rounds: how many queries are tried for each key, the key itself first.
-
-    Returns:
-        ``(N,)``, bool.
-
-    Raises:
-        TypeError: ``keys`` is not a floating-point tensor.
-        ValueError: ``keys`` is not a matrix with a row, or ``rounds`` is below 1.
+    Returns: ``(N,)``, bool.
     """
     check_floating("keys", keys)
-    if keys.dim() != 2 or not len(keys):
-        raise ValueError(f"keys: expected shape (N, width) with N at least 1, got {tuple(keys.shape)}")
-    if rounds < 1:
-        raise ValueError(f"rounds: expected at least 1, got {rounds}")
     found = torch.zeros(len(keys), dtype=torch.bool, device=keys.device)
     left = torch.arange(len(keys), device=keys.device)  # the keys for which no query is found yet
     inside = torch.zeros_like(keys)
@@ -80,21 +57,13 @@ def selectable_shares(
 ) -> dict[str, dict[int, float]]:
     """The share of keys that heads of several widths can select, without a norm and with one or two.
 
-    In each trial ``count`` Gaussian vectors of ``d`` features, their lengths multiplied by e^g with standard normal g,
-    meet a Gaussian matrix W of that width: as they are; after LayerNorm with ε = 0; and with an RMSNorm with ε = 0
+    In each trial ``count`` Gaussian vectors of ``d`` features, their lengths multiplied by e^g with standard normal
+    g, meet a Gaussian matrix W of that width: as they are; after LayerNorm with ε = 0; and with an RMSNorm with ε = 0
     after W as well (claim-head-width).
 
-    Returns:
-        for each of :data:`HEADS` the share of keys that :func:`selectable` finds, by width, a mean over the trials.
-
-    Raises:
-        ValueError: ``widths`` is empty or holds one below 1; ``trials`` or ``count`` below 1, or ``d`` below 2.
+    Returns: for each of :data:`HEADS` the share of keys that :func:`selectable` finds, by width, a mean over the
+    trials.
     """
-    if not widths or min(widths) < 1:
-        raise ValueError(f"widths: expected some, each at least 1, got {list(widths)}")
-    for name, value, least in (("trials", trials, 1), ("count", count, 1), ("d", d, 2)):
-        if value < least:
-            raise ValueError(f"{name}: expected at least {least}, got {value}")
 
     def draw(*shape):
         return torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -113,45 +82,23 @@ def selectable_shares(
 READ = ("mean", "log σ")
 
 
-def random_layer(d: int, width: int, generator: torch.Generator) -> Callable[[Rows], Rows]:
-    """GELU of a random linear map: the hidden layer of a network of which only the output is trained.
-
-    Raises:
-        ValueError: ``d`` or ``width`` is below 1.
-    """
-    for name, value in (("d", d), ("width", width)):
-        if value < 1:
-            raise ValueError(f"{name}: expected at least 1, got {value}")
+def random_layer(d: int, width: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+    """GELU of a random linear map: the hidden layer of a network of which only the output is trained."""
     weight = torch.randn(d, width, generator=generator, dtype=torch.float64) / d**0.5
     return lambda rows: F.gelu(rows @ weight)
 
 
-def held_out_scores(seen: Rows, targets: Mapping[str, Rows]) -> dict[str, float]:
+def held_out_scores(seen: Tensor, targets: Mapping[str, Tensor]) -> dict[str, float]:
     """How well an affine decoder of what is seen predicts each target on rows that it was not fitted to.
 
-    The decoder is fitted by least squares to the first half of the rows and judged on the second by
-    R² = 1 − Σ‖t − t̂‖²/Σ‖t − t̄‖².  With ``seen`` a :func:`random_layer` of the outputs it is a small network.
+    The decoder is fitted by least squares to the first half of the rows and judged on the second by R² = 1 − Σ‖t −
+    t̂‖²/Σ‖t − t̄‖². With ``seen`` a :func:`random_layer` of the outputs it is a small network.
 
-    Args:
-        seen: ``(rows, d)``, floating point; all targets are read from the same.
-        targets: ``(rows, k)`` for each name, in the dtype of ``seen``.
-
-    Returns:
-        R² for each name; below 0 where the mean of the second half would have been the better guess.
-
-    Raises:
-        TypeError: ``seen`` or a target is not a floating-point tensor.
-        ValueError: ``seen`` is not a matrix with two rows, there is no target, or one has another number of rows.
+    Returns: R² for each name; below 0 where the mean of the second half would have been the better guess.
     """
     check_floating("seen", seen)
-    if seen.dim() != 2 or len(seen) < 2:
-        raise ValueError(f"seen: expected shape (rows, d) with at least two rows, got {tuple(seen.shape)}")
-    if not targets:
-        raise ValueError("targets: expected at least one, got none")
     for name, target in targets.items():
         check_floating(f"targets[{name!r}]", target)
-        if target.dim() != 2 or len(target) != len(seen):
-            raise ValueError(f"targets[{name!r}]: expected shape ({len(seen)}, k), got {tuple(target.shape)}")
     half = len(seen) // 2
     inputs, wanted = F.pad(seen, (0, 1), value=1.0), torch.cat([*targets.values()], -1)
     decoder = torch.linalg.lstsq(inputs[:half], wanted[:half], driver="gelsd").solution
@@ -166,28 +113,16 @@ def _r_squared(guess: Tensor, target: Tensor) -> float:
     return 1 - float(residual / (target - target.mean(0)).square().sum())
 
 
-def read_norms(model: nn.Module, batches: Iterable[Ids]) -> pd.DataFrame:
+def read_norms(model: nn.Module, batches: Iterable[Tensor]) -> pd.DataFrame:
     """At each LayerNorm of a language model, how well mean and log σ of its input can be read from its output.
 
     Position 0, where token embeddings meet one position, is left out (claim-read-back).
 
-    Args:
-        model: with ``nn.LayerNorm`` or ours, ``(batch, length, d)``; runs in evaluation mode, without gradients.
-        batches: token ids, of length 2 at least.
-
-    Returns:
-        one row a norm, by name, in the order of use: :func:`held_out_scores` for ``mean`` and ``log σ`` in float64, and
-        ``spread``, the standard deviation of the means over the median σ.
-
-    Raises:
-        ValueError: there is no norm, or no batch.
+    Returns: one row a norm, by name, in the order of use: :func:`held_out_scores` for ``mean`` and ``log σ`` in
+    float64, and ``spread``, the standard deviation of the means over the median σ.
     """
     batches = list(batches)
-    if not batches:
-        raise ValueError("batches: expected at least one, got none")
     sites = find_norms(model, batches[0])
-    if not sites:
-        raise ValueError(f"model: expected at least one norm, got a {type(model).__name__} without")
     seen: dict[str, list[tuple[Tensor, Tensor]]] = {}
 
     def keep(site: NormSite, x: Tensor, y: Tensor) -> None:
@@ -219,27 +154,8 @@ def scale_error(
 
     σ² = ερ²/(1 − ρ²) with ρ = ‖n‖/√d (prop-fibres), on Gaussian vectors rounded to a format (claim-ladder).
 
-    Args:
-        dtype: the format of the output.
-        sigma: the standard deviation of the entries; what is read is compared with each row's own σ.
-        generator: of the vectors.
-        d: features.
-        eps: ε > 0.
-        rows: how many.
-        given: the format of the input, ``dtype`` if None.
-
-    Returns:
-        infinity where half of the outputs or more are too long for any σ.
-
-    Raises:
-        ValueError: ``sigma`` or ``eps`` is not positive, ``d`` below 2, or ``rows`` below 1.
+    Returns: infinity where half of the outputs or more are too long for any σ.
     """
-    for name, value in (("sigma", sigma), ("eps", eps)):
-        if not value > 0:
-            raise ValueError(f"{name}: expected a positive number, got {value}")
-    for name, value, least in (("d", d, 2), ("rows", rows, 1)):
-        if value < least:
-            raise ValueError(f"{name}: expected at least {least}, got {value}")
     drawn = torch.randn(rows, d, generator=generator, dtype=torch.float64)
     x = (sigma * drawn).to(given or dtype)
     square = layer_norm(x, eps=eps).to(dtype).double().square().mean(-1)  # ρ²
@@ -248,29 +164,13 @@ def scale_error(
 
 
 def read_before_and_after(
-    size: Size, seed: int, tokens: Text, held_out: Sequence[Ids], vocabulary: int
+    size: Size, seed: int, tokens: Tensor, held_out: Sequence[Tensor], vocabulary: int
 ) -> pd.DataFrame:
     """Train a GPT-2 with LayerNorm and read its norms' inputs back from their outputs, before and after.
 
-    Args:
-        size: of the model and of its training, which :func:`normgeom.training.twins.train` does.
-        seed: of the initial weights and of the windows.
-        tokens: ids to train on.
-        held_out: batches to read on.
-        vocabulary: one more than the largest id.
-
-    Returns:
-        :func:`read_norms` with the number of updates, 0 and ``size.steps``, as the first level
-        of the index, and ``loss``, the mean of the last ten updates in nats a token; NaN before training.
-
-    Raises:
-        ValueError: an id is not below ``vocabulary``, there is no batch, or the text is shorter than one window.
+    Returns: :func:`read_norms` with the number of updates, 0 and ``size.steps``, as the first level of the index, and
+    ``loss``, the mean of the last ten updates in nats a token; NaN before training.
     """
-    if not held_out:
-        raise ValueError("held_out: expected at least one batch, got none")
-    largest = max(int(ids.max()) for ids in (tokens, *held_out))
-    if largest >= vocabulary:
-        raise ValueError(f"vocabulary: expected above {largest}, the largest id, got {vocabulary}")
     drawn = random_windows(tokens, size.length, size.batch, seed)
     model = variants(size.config(vocabulary), seed, ("layer",))["layer"]
     before = read_norms(model, held_out)
@@ -288,17 +188,8 @@ _AXES = ((1.0, -1.0, 0.0), (1.0, 1.0, -2.0))  # of the plane orthogonal to (1, 1
 def fibres_of_layer_norm(*eps: float) -> tuple[Figure, str]:
     """The plane of 1 and a direction u across it, shaded by what LayerNorm makes of each point (prop-fibres).
 
-    Args:
-        eps: ε of each panel, in the units of the axes: the mean, and σ signed along u.
-
-    Returns:
-        the figure, with three points in each panel, and its alt text with the shades of these points.
-
-    Raises:
-        ValueError: no ε, or a negative one.
+    Returns: the figure, with three points in each panel, and its alt text with the shades of these points.
     """
-    if not eps or not min(eps) >= 0:
-        raise ValueError(f"eps: expected some numbers >= 0, got {eps}")
     along = torch.linspace(-2, 2, 401)
     words = []
     with style():
@@ -323,13 +214,7 @@ def errors_of_scale(
 ) -> tuple[Figure, str]:
     """Relative error of σ, read from an output, against σ: a line and markers for each format (claim-ladder).
 
-    Args:
-        sigmas: rising.
-        found, predicted: for the name of each format, four at most, an error for each of ``sigmas``.
-        eps: ε of the norm, whose root is marked.
-
-    Returns:
-        the figure and its alt text.
+    Returns: the figure and its alt text.
     """
     words = []
     with style():
@@ -357,21 +242,10 @@ def errors_of_scale(
 def sinking_key(x: Tensor, eps: float) -> tuple[Figure, str]:
     """LayerNorm's keys of tokens of ℝ³ in the plane orthogonal to (1, 1, 1): is the first one selectable?
 
-    Args:
-        x: ``(N, 3)``, floating point, N at least 4; the first row is the key in question.
-        eps: ε of the norm, whose gain is 1.
-
-    Returns:
-        the figure, with the hull of the other keys (which are in the order of their angles), and its alt text with the
-        first key's largest margin over the others, among queries of length 1 (prop-sinking).
-
-    Raises:
-        TypeError: ``x`` is not a floating-point tensor.
-        ValueError: ``x`` has another shape, or ``eps`` is negative.
+    Returns: the figure, with the hull of the other keys (which are in the order of their angles), and its alt text
+    with the first key's largest margin over the others, among queries of length 1 (prop-sinking).
     """
     check_floating("x", x)
-    if x.dim() != 2 or len(x) < 4 or x.shape[1] != 3:
-        raise ValueError(f"x: expected shape (N, 3) with N at least 4, got {tuple(x.shape)}")
     plane = torch.nn.functional.normalize(torch.tensor(_AXES).to(x), dim=-1)
     own, *rest = layer_norm(x, eps=eps) @ plane.T
     others = torch.stack(rest)

@@ -31,29 +31,8 @@ def train_scale_free(start: float, eps: float, steps: int, seed: int, rate: floa
     """Train W of RMSNorm(Wh) by plain gradient steps W⁺ = (1 − ηλ)W − η∇f with decoupled decay (claim-equilibrium).
 
     f is the mean over a minibatch of half the squared distance to noisy targets: RMSNorm with ε = 0 of another random
-    matrix at the same Gaussian h, plus Gaussian noise.  W is 16 × 12, minibatches have 16 rows, RMSNorm no gain.
-
-    Args:
-        start: the length of W at the start; its direction is the same for all.
-        eps: ε of the norm that follows W.
-        steps: how many updates.
-        seed: of the weights and of the stream of data.
-        rate: η.
-        decay: λ.
-
-    Raises:
-        ValueError: ``start`` or ``rate`` is not positive and finite, ``eps`` negative, ``steps`` below 1, or
-            ``rate * decay`` not in [0, 1).
+    matrix at the same Gaussian h, plus Gaussian noise. W is 16 × 12, minibatches have 16 rows, RMSNorm no gain.
     """
-    for name, value in (("start", start), ("rate", rate)):
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name}: expected a positive number, got {value}")
-    if not eps >= 0:
-        raise ValueError(f"eps: expected a number >= 0, got {eps}")
-    if steps < 1:
-        raise ValueError(f"steps: expected at least 1, got {steps}")
-    if not 0 <= rate * decay < 1:
-        raise ValueError(f"decay: expected 0 <= rate * decay < 1, got {rate} * {decay}")
     source = torch.Generator().manual_seed(seed)
 
     def draw(*shape):
@@ -88,22 +67,7 @@ class Turning(Protocol):
 def turns_over_steps(
     runs: Mapping[float, Turning], with_eps: Mapping[float, Turning], predicted: float
 ) -> tuple[Figure, str]:
-    """The length of a weight before a norm, and how far each step turns it, in means of 20 steps.
-
-    Args:
-        runs: with ε = 0, by the length at the start, up to three; what
-            :func:`normgeom_lab.jacobians.train_scale_free` gave.
-        with_eps: turns alone, by ε, up to two.
-        predicted: the turn in degrees where growth and decay balance (claim-equilibrium).
-
-    Raises:
-        ValueError: there is no run with ε = 0, or one has fewer than 20 steps.
-    """
-    if not runs:
-        raise ValueError("runs: expected at least one, got none")
-    for name, group in (("runs", runs), ("with_eps", with_eps)):
-        if short := [len(run.turns) for run in group.values() if len(run.turns) < _TURNS]:
-            raise ValueError(f"{name}: expected at least {_TURNS} steps, got {min(short)}")
+    """The length of a weight before a norm, and how far each step turns it, in means of 20 steps."""
 
     def smooth(run: Turning) -> tuple[list[float], list[float]]:
         means = run.turns.unfold(0, _TURNS, _TURNS).mean(-1).tolist()
@@ -147,18 +111,9 @@ def change_around_x(sigma_over_root_eps: float) -> tuple[Figure, str]:
     Above the plane of Πx and one direction across, in units of √(dε) for inputs and √d for outputs; below the two
     singular values over σ, times √ε.
 
-    Args:
-        sigma_over_root_eps: σ in units of √ε; the frame shows up to 4.
-
-    Returns:
-        the figure and its alt text.
-
-    Raises:
-        ValueError: ``sigma_over_root_eps`` is negative or not finite.
+    Returns: the figure and its alt text.
     """
     sigma = sigma_over_root_eps
-    if not 0 <= sigma < math.inf:
-        raise ValueError(f"sigma_over_root_eps: expected a number >= 0, got {sigma}")
     s = math.sqrt(1 + sigma**2)
     with style():
         figure, (upper, lower) = plt.subplots(2, 1, figsize=(WIDTH, 5.6))

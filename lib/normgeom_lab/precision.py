@@ -16,12 +16,15 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from normgeom.checks import Draws
 from normgeom.records import Record, recorded
 from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+Norm = Callable[[Tensor, Tensor], Tensor]  # of rows and a gain
 
 
 def in_turns(calls: dict[str, Callable[[], object]], rounds: int, fill: float = 0.0, kept: int = 0) -> pd.DataFrame:
@@ -43,13 +46,7 @@ def in_turns(calls: dict[str, Callable[[], object]], rounds: int, fill: float = 
 
 
 def time_over_copy(norms: Mapping[str, Callable[[Tensor], object]], x: Tensor, rounds: int) -> pd.Series:
-    """Time of each norm of ``x`` over that of a copy of ``x``: medians of rounds in which all run in turns.
-
-    Raises:
-        ValueError: a norm is called "copy".
-    """
-    if "copy" in norms:
-        raise ValueError(f"norms: expected names other than 'copy', got {list(norms)}")
+    """Time of each norm of ``x`` over that of a copy of ``x``: medians of rounds in which all run in turns."""
     calls = {name: partial(norm, x) for name, norm in norms.items()}
     seconds = in_turns({"copy": lambda: torch.empty_like(x).copy_(x), **calls}, rounds, fill=0.01)
     return seconds[list(norms)].div(seconds["copy"], axis=0).median()
@@ -70,28 +67,13 @@ def _finish() -> None:
         torch.cuda.synchronize()
 
 
-Norm = Callable[[Tensor, Tensor], Tensor]  # of rows and a gain
-
-Draw = Callable[..., Tensor]  # standard normal numbers of a shape in float64, as normgeom.checks.Draws
-
-
 def unit_roundoff(dtype: torch.dtype) -> float:
-    """u = 2⁻ᵖ for a format whose significands have p binary digits: rounding moves a number by u times it at most.
-
-    Raises:
-        TypeError: ``dtype`` is no floating-point format.
-    """
-    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise TypeError(f"dtype: expected a floating-point format, got {dtype}")
+    """u = 2⁻ᵖ for a format whose significands have p binary digits: rounding moves a number by u times it at most."""
     return torch.finfo(dtype).eps / 2
 
 
 def formats(dtypes: Iterable[torch.dtype]) -> pd.DataFrame:
-    """Digits and range of floating-point formats: a row a format, named as in torch.
-
-    Raises:
-        TypeError: a dtype is no floating-point format.
-    """
+    """Digits and range of floating-point formats: a row a format, named as in torch."""
     rows = {}
     for dtype in dtypes:
         unit, largest = unit_roundoff(dtype), torch.finfo(dtype).max
@@ -105,31 +87,14 @@ def formats(dtypes: Iterable[torch.dtype]) -> pd.DataFrame:
 
 
 def entry_error(got: Tensor, exact: Tensor, above: float = 0.0) -> float:
-    """The largest relative error of an entry, in units of the unit roundoff of ``got``'s format.
-
-    Args:
-        got: in any floating-point format.
-        exact: the same shape, float64.
-        above: only entries with \\|exact\\| beyond it count: in float16 smaller ones have fewer digits.
-
-    Raises:
-        ValueError: the shapes differ, or no entry counts.
-    """
-    _check_shapes(got, exact)
+    """The largest relative error of an entry, in units of the unit roundoff of ``got``'s format."""
     counts = exact.abs() > above
-    if not counts.any():
-        raise ValueError(f"above: expected an entry of exact beyond it, got {above}")
     off = (got.double() - exact)[counts] / exact[counts]
     return float(off.abs().max()) / unit_roundoff(got.dtype)
 
 
 def rms_error(got: Tensor, exact: Tensor) -> float:
-    """The root mean square of the entries' errors over that of the entries of ``exact``, in float64.
-
-    Raises:
-        ValueError: the shapes differ.
-    """
-    _check_shapes(got, exact)
+    """The root mean square of the entries' errors over that of the entries of ``exact``, in float64."""
     return float((got.double() - exact.double()).norm() / exact.double().norm())
 
 
@@ -139,26 +104,14 @@ def errors_at_means(
     means: Iterable[float],
     rows: int,
     d: int,
-    draw: Draw,
+    draw: Draws,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Ways to normalise, in float32, at Gaussian rows of standard deviation 1 and ever larger mean (claim-large-means).
 
-    Args:
-        ways: by name, each a function of rows ``(rows, d)``.
-        truth: what all of them mean to compute; it is given the same numbers in float64.
-        means: of the rows; all ways get the same draws.
-        draw: standard normal numbers of a shape, in float64, such as :class:`normgeom.checks.Draws`.
-
-    Returns:
-        two frames with a row a mean and a column a way: the largest error of an entry, among rows without NaN (NaN
-        where there is no such row), and the share of the rows that have a NaN.
-
-    Raises:
-        ValueError: there is no way, or no mean.
+    Returns: two frames with a row a mean and a column a way: the largest error of an entry, among rows without NaN
+    (NaN where there is no such row), and the share of the rows that have a NaN.
     """
     means = [float(mean) for mean in means]
-    if not ways or not means:
-        raise ValueError(f"ways, means: expected at least one of each, got {list(ways)} and {means}")
     off, lost = ({name: [] for name in ways} for _ in range(2))
     for mean in means:
         x = (mean + draw(rows, d)).float()
@@ -178,34 +131,18 @@ def ladder(
     means: Iterable[float],
     rows: int,
     d: int,
-    draw: Draw,
+    draw: Draws,
 ) -> pd.DataFrame:
     """How right norms and their gradients are in each format, in units of its unit roundoff (claim-ladder-norms).
 
     Rows are Gaussian of standard deviation 1, gains normal around 1 with a spread of 0.2, gradients at the output
     standard normal; all are drawn in float64 and rounded to the format, and all norms get the same.
 
-    Args:
-        norms: by name a norm, a function of rows and gain, and what it means to compute, which is given the same
-            numbers in float64.
-        dtypes: the formats.
-        means: of the rows, in units of their standard deviation.
-        draw: standard normal numbers of a shape, in float64, such as :class:`normgeom.checks.Draws`.
-
-    Returns:
-        the largest error of an entry over the largest entry of its row, in units of u.  The rows of the frame are
-        ``(norm, "values" or "gradient")``, the gradient that by the input; its columns are ``(format, mean)``, such as
-        ``("bfloat16", "30σ")``.
-
-    Raises:
-        TypeError: a dtype is no floating-point format.
-        ValueError: there is no norm, no format or no mean.
+    Returns: the largest error of an entry over the largest entry of its row, in units of u. The rows of the frame are
+    ``(norm, "values" or "gradient")``, the gradient that by the input; its columns are ``(format, mean)``, such as
+    ``("bfloat16", "30σ")``.
     """
     units, means = {dtype: unit_roundoff(dtype) for dtype in dtypes}, list(means)
-    if not (norms and units and means):
-        raise ValueError(
-            f"norms, dtypes, means: expected at least one of each, got {list(norms)}, {list(units)}, {means}"
-        )
     columns = {}
     for dtype, unit in units.items():
         for mean in means:
@@ -227,23 +164,12 @@ def _both(norm: Norm, x: Tensor, weight: Tensor, g: Tensor) -> tuple[Tensor, Ten
     return y.detach(), torch.autograd.grad(y, x, g)[0]
 
 
-def _check_shapes(got: Tensor, exact: Tensor) -> None:
-    if got.shape != exact.shape:
-        raise ValueError(f"got, exact: expected one shape, got {tuple(got.shape)} and {tuple(exact.shape)}")
-
-
 # Octaves on either side of a total's spread; what lies beyond adds less than 4⁻⁶⁰.
 _OCTAVES = 60
 
 
 def rounded(number: float, digits: int) -> float:
-    """The nearest number with a significand of ``digits`` binary digits, of two the even one; no limit to exponents.
-
-    Raises:
-        ValueError: ``digits`` is not between 1 and 53.
-    """
-    if not 1 <= digits <= 53:
-        raise ValueError(f"digits: expected 1 to 53 binary digits, got {digits}")
+    """The nearest number with a significand of ``digits`` binary digits, of two the even one; no limit to exponents."""
     significand, exponent = math.frexp(number)
     return math.ldexp(round(significand * 2**digits), exponent - digits)
 
@@ -251,11 +177,7 @@ def rounded(number: float, digits: int) -> float:
 def rounded_walk(steps: Iterable[float], digits: int) -> list[float]:
     """The running totals of ``steps``, from 0 on, each rounded to ``digits`` binary digits (prop-walk).
 
-    Returns:
-        one number more than there are steps.
-
-    Raises:
-        ValueError: ``digits`` is not between 1 and 53; with 53 the totals are those of float64.
+    Returns: one number more than there are steps.
     """
     totals = [rounded(0.0, digits)]
     for step in steps:
@@ -267,12 +189,7 @@ def octave_share(spread: float) -> float:
     """E[4^f] / spread² for a normal number of mean 0 and standard deviation ``spread``, in the octave [2^f, 2^(f+1)).
 
     The variance of its rounding error is u²/3 times that, in units of spread² (the proof of prop-walk).
-
-    Raises:
-        ValueError: ``spread`` is not positive and finite.
     """
-    if not 0 < spread < math.inf:
-        raise ValueError(f"spread: expected a positive number, got {spread}")
     middle, total = math.floor(math.log2(spread)), 0.0
     for f in range(middle - _OCTAVES, middle + _OCTAVES):
         low, high = (math.erf(2.0 ** (f + k) / (spread * math.sqrt(2))) for k in (0, 1))
@@ -281,20 +198,7 @@ def octave_share(spread: float) -> float:
 
 
 def gain_gradient(norm: Callable[[Tensor, Tensor], Tensor], x: Tensor, g: Tensor, threads: int) -> Tensor:
-    """The gradient by a gain of ones, ``(d,)``, with that many threads of torch (claim-gain-gradient).
-
-    Args:
-        norm: a function of the rows and the gain.
-        x: rows ``(n, d)``; the gain has their dtype.
-        g: the gradient at the output, shape and dtype of ``x``.
-
-    Raises:
-        ValueError: ``g`` is not like ``x``, or ``threads`` is below 1.
-    """
-    if g.shape != x.shape or g.dtype != x.dtype:
-        raise ValueError(f"g: expected shape {tuple(x.shape)} and {x.dtype} as x, got {tuple(g.shape)} and {g.dtype}")
-    if threads < 1:
-        raise ValueError(f"threads: expected at least 1, got {threads}")
+    """The gradient by a gain of ones, ``(d,)``, with that many threads of torch (claim-gain-gradient)."""
     weight = torch.ones(x.shape[-1], dtype=x.dtype, requires_grad=True)
     with _threads(threads):
         return torch.autograd.grad(norm(x, weight), weight, g)[0]
@@ -308,26 +212,8 @@ def derivative_error(
     What is differentiated is the sum of the cubes of ``norm(x)``, and from then on the sum of squares of the last
     gradient.
 
-    Args:
-        norm: a function of rows that autograd differentiates.
-        order: 1 for the gradient, and so on.
-        x: rows ``(n, d)``, float64.
-        direction: shape of ``x``: along it the derivative is taken.
-        step: of the quotient, to both sides.
-
-    Returns:
-        the relative deviation.
-
-    Raises:
-        TypeError: ``x`` is not float64.
-        ValueError: ``order`` is below 1, or ``direction`` has another shape than ``x``.
+    Returns: the relative deviation.
     """
-    if x.dtype != torch.float64:
-        raise TypeError(f"x: expected float64, where a quotient keeps digits, got {x.dtype}")
-    if order < 1:
-        raise ValueError(f"order: expected at least 1, got {order}")
-    if direction.shape != x.shape:
-        raise ValueError(f"direction: expected shape {tuple(x.shape)}, got {tuple(direction.shape)}")
     leaf = x.detach().clone().requires_grad_()
     slope = torch.autograd.grad(_tower(norm, order - 1, leaf), leaf)[0]
     above, below = (_tower(norm, order - 1, (x + s * direction).requires_grad_()) for s in (step, -step))
@@ -356,10 +242,9 @@ def _threads(number: int) -> Iterator[None]:
 def traffic(work: Callable[[], object]) -> pd.DataFrame:
     """The bytes that the operations of torch read and write while ``work`` runs (eq-floor).
 
-    Returns:
-        One row an operation, in order: ``operation`` (its name in torch), ``read`` and ``written`` in bytes.  What an
-        operation that is one kernel does inside is not seen; whether bytes come from memory or from a cache is not
-        known.  An entry that is expanded counts once; views and empty allocations move nothing and have no row.
+    Returns: One row an operation, in order: ``operation`` (its name in torch), ``read`` and ``written`` in bytes.
+    What an operation that is one kernel does inside is not seen; whether bytes come from memory or from a cache is
+    not known. An entry that is expanded counts once; views and empty allocations move nothing and have no row.
     """
     with _Traffic() as seen:
         work()
@@ -430,24 +315,13 @@ Sizes = Iterable[tuple[int, int]]
 
 
 def at_size(race: pd.DataFrame, rows: int, d: int, threads: int = 1) -> pd.DataFrame:
-    """The rows of one size and number of threads, without the copy.
-
-    Raises:
-        ValueError: the race has no such size with that many threads.
-    """
+    """The rows of one size and number of threads, without the copy."""
     found = race[(race.rows == rows) & (race.d == d) & (race.threads == threads) & (race.norm != "copy")]
-    if found.empty:
-        sizes = sorted(set(zip(race.threads, race.rows, race.d, strict=True)))
-        raise ValueError(f"threads, rows, d: expected one of {sizes}, got {(threads, rows, d)}")
     return found
 
 
 def costs(race: pd.DataFrame, sizes: Sizes) -> pd.DataFrame:
-    """Time over that of a copy with one thread: a row a size, norm and way, a column a pass and dtype.
-
-    Raises:
-        ValueError: the race has no such size.
-    """
+    """Time over that of a copy with one thread: a row a size, norm and way, a column a pass and dtype."""
     parts = {f"{rows} × {d}": _in_words(at_size(race, rows, d)) for rows, d in sizes}
     long = pd.concat(parts, names=["rows × features"])
     return (
@@ -456,11 +330,7 @@ def costs(race: pd.DataFrame, sizes: Sizes) -> pd.DataFrame:
 
 
 def speedups(race: pd.DataFrame, rows: int, d: int, way: str) -> pd.DataFrame:
-    """torch's time over that of a way, with one thread: a row a norm, a column a pass and dtype.
-
-    Raises:
-        ValueError: the race has no such size, or no such way there.
-    """
+    """torch's time over that of a way, with one thread: a row a norm, a column a pass and dtype."""
     found = _of_way(_in_words(at_size(race, rows, d)), way)
     return found.set_index(["norm", "pass", "dtype"]).torch_over_this.unstack(["pass", "dtype"])
 
@@ -468,12 +338,8 @@ def speedups(race: pd.DataFrame, rows: int, d: int, way: str) -> pd.DataFrame:
 def least_speedups(race: pd.DataFrame, sizes: Sizes, way: str) -> pd.DataFrame:
     """The smallest ratio, over sizes and runs, of torch's time to that of a way (claim-norm-speed).
 
-    Returns:
-        a row for each ``(norm, dtype, backward)`` in which the way ran, named as in the race; columns "1 thread"
-        and "2 threads".
-
-    Raises:
-        ValueError: the race has no such size with 1 or with 2 threads, or no such way there.
+    Returns: a row for each ``(norm, dtype, backward)`` in which the way ran, named as in the race; columns "1 thread"
+    and "2 threads".
     """
     sizes = list(sizes)
     found = _of_way(pd.concat([at_size(race, *size, threads) for size in sizes for threads in (1, 2)]), way)
@@ -484,11 +350,7 @@ def least_speedups(race: pd.DataFrame, sizes: Sizes, way: str) -> pd.DataFrame:
 def layer_over_rms(race: pd.DataFrame, sizes: Sizes, layer: str, rms: str) -> pd.DataFrame:
     """Time of LayerNorm the one way over that of RMSNorm the other, with one thread (claim-mean-cost).
 
-    Returns:
-        a row for each ``(pass, dtype)`` in words, a column a size.
-
-    Raises:
-        ValueError: the race has no such size, or no such way there.
+    Returns: a row for each ``(pass, dtype)`` in words, a column a size.
     """
     columns = {}
     for rows, d in sizes:
@@ -501,8 +363,6 @@ def layer_over_rms(race: pd.DataFrame, sizes: Sizes, layer: str, rms: str) -> pd
 
 
 def _of_way(found: pd.DataFrame, way: str) -> pd.DataFrame:
-    if way not in set(found.way):
-        raise ValueError(f"way: expected one of {sorted(set(found.way))}, got {way!r}")
     return found[found.way == way]
 
 
@@ -513,16 +373,7 @@ def _in_words(found: pd.DataFrame) -> pd.DataFrame:
 def walk(walks: np.ndarray, digits: int, law: Callable[[int, float], float]) -> tuple[Figure, str]:
     """Random walks whose totals are rounded to ``digits`` binary digits; their errors in the law's band (prop-walk).
 
-    Args:
-        walks: ``(walks, n)``, the steps, of variance 1; above, the first of them is drawn.
-        digits: p, between 1 and 53.
-        law: of k steps and u = 2⁻ᵖ, the root mean square of the error over that of the sum.
-
-    Returns:
-        the figure and its alt text.
-
-    Raises:
-        ValueError: ``digits`` is not between 1 and 53.
+    Returns: the figure and its alt text.
     """
     exact = np.pad(np.cumsum(walks, axis=1), ((0, 0), (1, 0)))
     rounded = np.array([rounded_walk(steps, digits) for steps in walks.tolist()])
@@ -548,18 +399,8 @@ def walk(walks: np.ndarray, digits: int, law: Callable[[int, float], float]) -> 
 
 
 def errors_over_means(off: pd.DataFrame, unit: float) -> tuple[Figure, str]:
-    """Largest errors against the mean of the rows, a line a way, over what rounding promises; and the alt text.
-
-    Args:
-        off: a row a mean and a column a way, as of :func:`normgeom_lab.precision.errors_at_means`.
-        unit: the format's unit roundoff u; dashed are u times the mean, and u times its square as far as 10⁴.
-
-    Raises:
-        ValueError: there are more than four ways.
-    """
+    """Largest errors against the mean of the rows, a line a way, over what rounding promises; and the alt text."""
     markers = "xs^o"
-    if off.shape[1] > len(markers):
-        raise ValueError(f"off: expected at most {len(markers)} ways, got {list(off)}")
     means = off.index.to_numpy()
     with style():
         figure, axes = plt.subplots(figsize=(WIDTH, 3.4))
@@ -595,15 +436,7 @@ FLOORS = {False: 1, True: 2.5}  # in copies, forward and with the backward pass 
 
 
 def ways_over_copy(race: pd.DataFrame, rows: int, d: int) -> tuple[Figure, str]:
-    """Bars of each way's time over that of a copy, one thread, above the floor; and the figure's alt text.
-
-    Args:
-        race: the table of the record ``speed-norms``.
-        rows: with ``d`` one of its sizes.
-
-    Raises:
-        ValueError: the race has no such size.
-    """
+    """Bars of each way's time over that of a copy, one thread, above the floor; and the figure's alt text."""
     bars = at_size(race, rows, d).set_index(["norm", "dtype", "backward", "way"]).over_copy
     with style():
         figure, panels = plt.subplots(2, 1, figsize=(WIDTH, 5.2), sharex=True, sharey=True)
@@ -639,16 +472,7 @@ def _bars(axes: Axes, bars: pd.Series) -> None:
 
 
 def roofline(race: pd.DataFrame, peak: float, rows: int, d: int) -> tuple[Figure, str]:
-    """Forward passes under the roof min(peak, bandwidth × operations per byte), one thread; and the alt text.
-
-    Args:
-        race: the table of the record ``speed-norms``; the bandwidth is that of its copy of the float32 input.
-        peak: of the processor, in 10⁹ operations a second.
-        rows: with ``d`` one of the race's sizes.
-
-    Raises:
-        ValueError: the race has no such size.
-    """
+    """Forward passes under the roof min(peak, bandwidth × operations per byte), one thread; and the alt text."""
     points = at_size(race, rows, d).query("not backward")
     points = points.assign(
         intensity=[OPERATIONS[p.norm] / (2 * BYTES[p.dtype]) for p in points.itertuples()],
@@ -686,9 +510,8 @@ def _bandwidth(race: pd.DataFrame, rows: int, d: int) -> float:
 def on_gpu() -> tuple[pd.DataFrame, list[Record]]:
     """What is recorded of a GPU: the norms at the largest size, surveys, and conversion to RMSNorm.
 
-    Returns:
-        a row a time: ``over``, that of what it is divided by in ``ratio``, and, ``beside`` it, something else with its
-        own ``ratio beside``; what was not measured is one row of missing values.  And the records that there are.
+    Returns: a row a time: ``over``, that of what it is divided by in ``ratio``, and, ``beside`` it, something else
+    with its own ``ratio beside``; what was not measured is one row of missing values. And the records that there are.
     """
     rows, found = {}, []
     for name, (what, rows_of) in _ON_GPU.items():

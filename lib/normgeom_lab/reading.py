@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -25,32 +25,13 @@ from transformers import GPT2LMHeadModel
 from normgeom_lab.common.parts import Effects, Predictions, effects, rms, writers
 from normgeom_lab.common.tiny import scattered
 
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int
-
-    Ids = Int[Tensor, "batch length"]
-    Stream = Float[Tensor, "batch length d"]
-    Reader = Float[Tensor, "width d"]
-    Stream = Float[Tensor, "batch inner d"]
-    Numbers = Float[Tensor, "batch inner"]
-
 
 class Head(NamedTuple):
-    r"""One attention head of a GPT-2, the norm in front of it, and one run of both.
+    """One attention head of a GPT-2, the norm in front of it, and one run of both."""
 
-    Attributes:
-        query, key, value: :math:`W_Q`, :math:`W_K`, :math:`W_V` as stored, ``(width, d)``.
-        query_bias, key_bias, value_bias: ``(width,)``.
-        output: :math:`W_O`, ``(d, width)``.
-        gain, bias, eps, centered: of the norm that it reads; zeros where there is no bias, True for LayerNorm.
-        x: the stream that the norm reads, ``(batch, length, d)``.
-        pattern: the model's own attention weights, ``(batch, length, length)``; rows are queries.
-        write: what the head adds to the stream, without the bias of the output, ``(batch, length, d)``.
-    """
-
-    query: Reader
-    key: Reader
-    value: Reader
+    query: Tensor
+    key: Tensor
+    value: Tensor
     query_bias: Tensor
     key_bias: Tensor
     value_bias: Tensor
@@ -59,22 +40,17 @@ class Head(NamedTuple):
     bias: Tensor
     eps: float
     centered: bool
-    x: Stream
+    x: Tensor
     pattern: Tensor
-    write: Stream
+    write: Tensor
 
 
 @torch.no_grad()
-def attention_heads(model: GPT2LMHeadModel, ids: Ids) -> list[Head]:
+def attention_heads(model: GPT2LMHeadModel, ids: Tensor) -> list[Head]:
     """All attention heads of a GPT-2, block by block, with what they see and do in one run on ``ids``.
 
     The pattern is what transformers' own attention reports, written out (``"eager"``), which is left switched on.
-
-    Raises:
-        ValueError: another model, or as for :func:`head_writes`.
     """
-    if not isinstance(model, GPT2LMHeadModel):
-        raise ValueError(f"model: expected a GPT2LMHeadModel, got a {type(model).__name__}")
     writes = head_writes(model, ids)
     sites = {site.module: site for site in find_norms(model)}
     model.set_attn_implementation("eager")
@@ -98,25 +74,15 @@ def attention_heads(model: GPT2LMHeadModel, ids: Ids) -> list[Head]:
 
 
 @torch.no_grad()
-def head_writes(model: nn.Module, ids: Ids) -> dict[str, Stream]:
+def head_writes(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
     """What each attention head adds to the stream, in one run.
 
-    The last linear map of an attention reads its heads' outputs side by side.  Its bias is no head's: with it the heads
-    of block l add up to the part ``al`` of :func:`normgeom_lab.common.parts.components`.
+    The last linear map of an attention reads its heads' outputs side by side. Its bias is no head's: with it the
+    heads of block l add up to the part ``al`` of :func:`normgeom_lab.common.parts.components`.
 
-    Args:
-        model: that :func:`normgeom.models.layouts.layout_of` knows; runs in evaluation mode, without gradients.
-        ids: ``(batch, length)``.
-
-    Returns:
-        ``(batch, length, d)`` for each head by block and head, both counted from 1: ``"1.1"``, ``"1.2"``, …; in the
-        model's dtype and on its device.
-
-    Raises:
-        ValueError: ``ids`` are not ``(batch, length)``, or no layout of the model is known.
+    Returns: ``(batch, length, d)`` for each head by block and head, both counted from 1: ``"1.1"``, ``"1.2"``, …; in
+    the model's dtype and on its device.
     """
-    if ids.dim() != 2:
-        raise ValueError(f"ids: expected (batch, length), got {tuple(ids.shape)}")
     blocks, named, read = len(model.get_submodule(layout_of(model).blocks)), writers(model), {}
     outputs = {block: named[f"a{block}"] for block in range(1, blocks + 1)}
 
@@ -146,15 +112,12 @@ def head_writes(model: nn.Module, ids: Ids) -> dict[str, Stream]:
 def scale_moves(run: Predictions) -> pd.DataFrame:
     """By how much the scale of later streams would differ without each attention head, one row a head.
 
-    A head's output c (:func:`head_writes`) is taken out of a stream x behind it, all else as it is, and
-    |s(x − c)/s(x) − 1| (eq-scale-ratio) averaged over the inner positions.  Columns: ``next norm``, of the stream right
+    A head's output c (:func:`head_writes`) is taken out of a stream x behind it, all else as it is, and |s(x −
+    c)/s(x) − 1| (eq-scale-ratio) averaged over the inner positions. Columns: ``next norm``, of the stream right
     behind its attention, which the MLP's norm reads unless blocks are parallel; ``final norm``; ``largest``, of these
     means over all streams behind the head; ``one position``, the largest single number; then ``error of frozen`` and
-    ``error of slope`` as :func:`normgeom_lab.reading.errors_by_part` has them, of the head at the final norm for
-    the logit of the next token above the mean.  Kind and ε are those of the final norm.
-
-    Raises:
-        ValueError: as for :func:`head_writes`.
+    ``error of slope`` as :func:`normgeom_lab.reading.errors_by_part` has them, of the head at the final norm for the
+    logit of the next token above the mean. Kind and ε are those of the final norm.
     """
     readout, x, streams = run.readout, 0, {}
     for name, part in run.parts.items():
@@ -177,14 +140,10 @@ def scale_moves(run: Predictions) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").join(errors)
 
 
-def drawn_heads(draw: Draws, ids: Ids) -> list[Head]:
+def drawn_heads(draw: Draws, ids: Tensor) -> list[Head]:
     """:func:`attention_heads` of six drawn GPT-2s of two blocks: three shapes and ε, with LayerNorm and with RMSNorm.
 
     Every weight, gain and bias is its own (:func:`normgeom_lab.common.tiny.scattered`); float64.
-
-    Args:
-        draw: of the weights and of ε.
-        ids: ``(batch, length)``, below 64, length at most 16.
     """
     found = []
     for width, heads in ((6, 3), (16, 2), (40, 4)):
@@ -200,15 +159,12 @@ def drawn_heads(draw: Draws, ids: Ids) -> list[Head]:
     return found
 
 
-def answers_by_part(found: Mapping[str, Effects], total: Mapping[str, Numbers]) -> pd.DataFrame:
+def answers_by_part(found: Mapping[str, Effects], total: Mapping[str, Tensor]) -> pd.DataFrame:
     """Four answers to what each part does, one row a part: their means over positions, and how they disagree.
 
-    Columns ``share κ``, ``frozen``, ``slope``, ``direct`` (:attr:`Effects.removed`), ``total``, and ``s'/s`` are means;
-    then come those of :func:`errors_by_part`, and ``direct off total``, as far as direct is off total relative to it.
-
-    Args:
-        found: as :meth:`Predictions.effects` gives them.
-        total: as :meth:`Predictions.total_effects` does, of the same parts.
+    Columns ``share κ``, ``frozen``, ``slope``, ``direct`` (:attr:`Effects.removed`), ``total``, and ``s'/s`` are
+    means; then come those of :func:`errors_by_part`, and ``direct off total``, as far as direct is off total relative
+    to it.
     """
     means = {
         name: {
@@ -237,10 +193,6 @@ def errors_by_part(found: Mapping[str, Effects], where: Tensor | None = None) ->
 
     Columns ``error of frozen`` and ``error of slope``, relative to direct (:func:`relative_rms`), and ``rank
     correlation``, that of frozen with direct (:func:`rank_correlation`).
-
-    Args:
-        found: as :meth:`Predictions.effects` gives them.
-        where: at which positions, true or false as ``(batch, inner)``; by default at all.
     """
     rows = {}
     for name, e in found.items():
@@ -306,14 +258,7 @@ HELD_OUT = 300_000  # bytes at the end of the text
 
 
 class Trained(NamedTuple):
-    """What :func:`train_on_bytes` made.
-
-    Attributes:
-        untrained: the model as it was drawn.
-        model: after training; both float32, in evaluation mode.
-        losses: of each update, nats a byte.
-        held_out: the bytes that no update has seen, ``(300000,)`` int64, on the CPU.
-    """
+    """What :func:`train_on_bytes` made."""
 
     untrained: GPT2LMHeadModel
     model: GPT2LMHeadModel
@@ -322,21 +267,8 @@ class Trained(NamedTuple):
 
 
 def train_on_bytes(size: Size, text: str, seed: int, device: torch.device | str = "cpu") -> Trained:
-    """Train a GPT-2 with LayerNorm (:func:`normgeom.training.twins.train`) on a text, without its last bytes.
-
-    Args:
-        size: of the model and of its training; ``spacing`` is not used.
-        text: longer than :data:`HELD_OUT` bytes by at least a window.
-        seed: of the weights and of the places of the windows.
-        device: where both models are.
-
-    Raises:
-        ValueError: the text is too short.
-    """
+    """Train a GPT-2 with LayerNorm (:func:`normgeom.training.twins.train`) on a text, without its last bytes."""
     ids = byte_tokens(text)
-    least = HELD_OUT + size.length
-    if len(ids) < least:
-        raise ValueError(f"text: expected at least {least} bytes, {HELD_OUT} of them held out, got {len(ids)}")
     untrained, model = (twins(size.config(256), seed)[0].to(device) for _ in range(2))
     batches = random_windows(ids[:-HELD_OUT], size.length, size.batch, seed)
     losses = train(model, batches, size.steps, size.rate)
@@ -355,11 +287,7 @@ _LOST = {"logit": "in truth", "frozen": "with the scale frozen", "tangent": "alo
 
 
 def effects_by_part(answers: pd.DataFrame) -> tuple[Figure, str]:
-    """Four answers to what each part does to a logit; below, each part's share of the scale.
-
-    Args:
-        answers: as :func:`normgeom_lab.reading.answers_by_part` gives them.
-    """
+    """Four answers to what each part does to a logit; below, each part's share of the scale."""
     place, share = range(len(answers)), answers["share κ"]
     with style():
         figure, (upper, lower) = plt.subplots(2, 1, figsize=(WIDTH, 4.4), sharex=True, height_ratios=(3, 1.3))
@@ -383,11 +311,7 @@ def effects_by_part(answers: pd.DataFrame) -> tuple[Figure, str]:
 
 
 def frozen_against_direct(questions: Mapping[str, Effects]) -> tuple[Figure, str]:
-    """Direct effect against frozen contribution of one part, one panel a question, every fourth position a point.
-
-    Args:
-        questions: for each panel's title what :func:`normgeom_lab.common.parts.effects` gave.
-    """
+    """Direct effect against frozen contribution of one part, one panel a question, every fourth position a point."""
     words = []
     with style():
         figure, axes = plt.subplots(1, len(questions), figsize=(WIDTH, 3.4), squeeze=False)
@@ -404,11 +328,7 @@ def frozen_against_direct(questions: Mapping[str, Effects]) -> tuple[Figure, str
 
 
 def lenses_by_part(read: pd.DataFrame) -> tuple[Figure, str]:
-    """The divergence of two logit lenses behind each part from the final prediction; beside it, the stream's scale.
-
-    Args:
-        read: as :func:`normgeom_lab.reading.lenses` gives it.
-    """
+    """The divergence of two logit lenses behind each part from the final prediction; beside it, the stream's scale."""
     nats, scale = read.iloc[:-1], read["scale"]  # behind the last part both are the prediction
     own, final = nats["KL, own scale / nats"], nats["KL, final scale / nats"]
     with style():
@@ -434,12 +354,7 @@ def lenses_by_part(read: pd.DataFrame) -> tuple[Figure, str]:
 def fading_part(faded: pd.DataFrame, kept: float) -> tuple[Figure, str]:
     """What two attributions promise while a part fades, and the truth; beside it what the part and the others bring.
 
-    Args:
-        faded: as :meth:`normgeom_lab.common.parts.Predictions.faded` gives it, from the whole part to none.
-        kept: one of its rows; lines are faint behind it.
-
-    Returns:
-        the figure and its alt text.
+    Returns: the figure and its alt text.
     """
     looks = {
         "frozen": ("--", COLORS["random_a"]),

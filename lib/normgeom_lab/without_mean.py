@@ -29,24 +29,14 @@ ALL = "all"  # in the place of a site: at every norm
 def compare(model: nn.Module, changed: Mapping[str, nn.Module], batches: Iterable[Tensor]) -> pd.DataFrame:
     """Next-token losses of changed models, beside those of the model itself, on the same text.
 
-    Args:
-        model, changed: causal language models of transformers with one vocabulary.
-        batches: token ids ``(batch, length)``, length at least 2.
-
-    Returns:
-        one row a changed model, its name as index: ``nll``, the mean negative log-probability of the next token, in
-        nats; ``more``, by how much that is above the unchanged model's; ``kl``, the mean Kullback–Leibler divergence
-        of its next-token distribution from the unchanged model's; and ``largest``, the largest difference of a
-        logarithm of a probability.  Every position of a window but the last counts once; sums are float64.
-
-    Raises:
-        ValueError: a batch of another shape, or none.
+    Returns: one row a changed model, its name as index: ``nll``, the mean negative log-probability of the next token,
+    in nats; ``more``, by how much that is above the unchanged model's; ``kl``, the mean Kullback–Leibler divergence
+    of its next-token distribution from the unchanged model's; and ``largest``, the largest difference of a logarithm
+    of a probability. Every position of a window but the last counts once; sums are float64.
     """
     found = {name: torch.zeros(4, dtype=torch.float64) for name in changed}
     count = 0
     for ids in batches:
-        if ids.dim() != 2 or ids.shape[1] < 2:
-            raise ValueError(f"batches: expected token ids (batch, length), length at least 2, got {tuple(ids.shape)}")
         before = _logits(model, ids)
         for name, other in changed.items():
             for rows in zip(before, _logits(other, ids), ids[:, 1:], strict=True):
@@ -54,8 +44,6 @@ def compare(model: nn.Module, changed: Mapping[str, nn.Module], batches: Iterabl
                 found[name][:3] += torch.stack(sums)
                 found[name][3] = torch.maximum(found[name][3], largest)  # keeps a NaN
         count += ids[:, 1:].numel()
-    if not count:
-        raise ValueError("batches: expected at least one, got none")
     table = pd.DataFrame.from_dict(
         {name: values.tolist() for name, values in found.items()},
         orient="index",
@@ -89,24 +77,11 @@ def without_norms(model: nn.Module) -> nn.Module:
 def with_head(model: nn.Module, direction: Tensor, token: int, t: float) -> nn.Module:
     r"""A copy that shares the other parameters, whose head reads more of a direction for one token's logit.
 
-    The head is :math:`W_U+t\,e_jv^\top`, its bias :math:`b-t\,(v^\top\beta)\,e_j` with the final norm's β: the logit of
-    token j moves by :math:`t\,v^\top(y-\beta)`, which is 0 behind a LayerNorm where v is :math:`G^{-1}\mathbf 1`
+    The head is :math:`W_U+t\,e_jv^\top`, its bias :math:`b-t\,(v^\top\beta)\,e_j` with the final norm's β: the logit
+    of token j moves by :math:`t\,v^\top(y-\beta)`, which is 0 behind a LayerNorm where v is :math:`G^{-1}\mathbf 1`
     (prop-any-cost).
-
-    Args:
-        model: a language model with a ``normgeom.models.layouts.layout_of``.
-        direction: v, ``(d,)``.
-        token: j.
-
-    Raises:
-        ValueError: the model has no layout; ``direction`` has another shape; there is no such token.
     """
     layout = layout_of(model)
-    rows, d = model.get_submodule(layout.head).weight.shape
-    if direction.shape != (d,):
-        raise ValueError(f"direction: expected shape ({d},), got {tuple(direction.shape)}")
-    if token not in range(rows):
-        raise ValueError(f"token: expected 0 to {rows - 1}, got {token}")
     model = _sharing(model)
     head, final = model.get_submodule(layout.head), model.get_submodule(layout.final)
     old = torch.zeros_like(head.weight[:, 0]) if head.bias is None else head.bias
@@ -120,10 +95,9 @@ def with_head(model: nn.Module, direction: Tensor, token: int, t: float) -> nn.M
 def by_site(model: nn.Module, batches: Sequence[Tensor]) -> pd.DataFrame:
     """The subtraction dropped at each LayerNorm alone, and at all of them at once.
 
-    Returns:
-        one row a LayerNorm, in their order, and one of all: ``site``, or ``"all"``; ``drop_error``, the mean relative
-        change of that norm's output before the bias (eq-drop-error) in the model as it stands, for all of them their
-        mean; and the columns of :func:`compare`.
+    Returns: one row a LayerNorm, in their order, and one of all: ``site``, or ``"all"``; ``drop_error``, the mean
+    relative change of that norm's output before the bias (eq-drop-error) in the model as it stands, for all of them
+    their mean; and the columns of :func:`compare`.
     """
     errors = drop_errors(model, batches)
     changed = {site: without_subtraction(model, [site]) for site in errors.index}
@@ -138,10 +112,9 @@ def by_shift(model: nn.Module, shifts: Sequence[float], batches: Sequence[Tensor
     The writers are centred first (:func:`normgeom.center_writers`); then ``c`` is added to each entry of the token
     embedding.
 
-    Returns:
-        one row a shift: ``c``; ``drop_error``, the mean of :func:`drop_errors`; the columns of :func:`compare`, the
-        subtraction dropped at all LayerNorms; and ``kept``, the ``kl`` with the subtraction kept: what rounding makes
-        of 0.
+    Returns: one row a shift: ``c``; ``drop_error``, the mean of :func:`drop_errors`; the columns of :func:`compare`,
+    the subtraction dropped at all LayerNorms; and ``kept``, the ``kl`` with the subtraction kept: what rounding makes
+    of 0.
     """
     centred = center_writers(copy.deepcopy(model))
     rows = []
@@ -156,9 +129,8 @@ def by_shift(model: nn.Module, shifts: Sequence[float], batches: Sequence[Tensor
 def next_by_shift(model: nn.Module, shifts: Sequence[float], ids: Tensor) -> dict[float, dict[str, Tensor]]:
     """What :func:`by_shift` compares at one batch ``(batch, length)``, position by position.
 
-    Returns:
-        for each shift the log-probabilities of the next tokens, float64 ``(batch · (length − 1),)``: ``"before"``, by
-        the model itself; ``"with"`` and ``"without"`` the subtraction in the shifted weights.
+    Returns: for each shift the log-probabilities of the next tokens, float64 ``(batch · (length − 1),)``:
+    ``"before"``, by the model itself; ``"with"`` and ``"without"`` the subtraction in the shifted weights.
     """
     centred = center_writers(copy.deepcopy(model))
     before, found = _next(model, ids), {}
@@ -208,24 +180,10 @@ def wrong_conversions(model: nn.Module) -> dict[str, nn.Module]:
     """:func:`normgeom.to_rms_norm` with one thing forgotten or done wrongly (thm-to-rms-norm), by its name.
 
     What is forgotten is the first of its kind, of the biases the last.
-
-    Args:
-        model: a pre-norm LayerNorm model with embeddings of tokens and of positions, a head that shares the tokens',
-            and a bias on its last writer.  It stays as it is.
-
-    Raises:
-        ValueError: a model that cannot be converted, or lacks one of these.
     """
     layout = layout_of(model)
     writers = [name for name, _ in layout.writers_of(model)]
     embeddings, last = layout.embeddings, writers[-1]
-    head = model.get_submodule(layout.head)
-    tied = head.weight is model.get_submodule(embeddings[0]).weight
-    if len(embeddings) != 2 or not tied or model.get_submodule(last).bias is None:
-        raise ValueError(
-            f"model: expected embeddings of tokens and positions, a tied head and biases, this {type(model).__name__} "
-            "lacks one of them"
-        )
     converted = to_rms_norm(copy.deepcopy(model))
     return {
         "nothing centred": drop_mean_subtraction(fold_norms(copy.deepcopy(model))),
@@ -295,21 +253,9 @@ ROWS = {
 
 
 def cost_table(costs: pd.DataFrame) -> None:
-    """Display what a function of ``normgeom_lab.without_mean`` measured, now or for a record.
-
-    Args:
-        costs: columns of :data:`COLUMNS`, and of :data:`ROWS` those that tell the rows apart.  Norms are numbered in
-            the order of their rows.
-
-    Raises:
-        ValueError: a column is none of these, or nothing tells the rows apart.
-    """
+    """Display what a function of ``normgeom_lab.without_mean`` measured, now or for a record."""
     costs = costs if costs.index.name is None else costs.reset_index()
     names = [name for name in ROWS if name in costs]
-    if unknown := set(costs.columns) - set(COLUMNS) - set(names):
-        raise ValueError(f"costs: expected columns of {[*ROWS, *COLUMNS]}, got {sorted(unknown)}")
-    if not names:
-        raise ValueError(f"costs: expected one of {[*ROWS]} to tell the rows apart, got {list(costs.columns)}")
     if "site" in names:
         numbers = {site: str(number) for number, site in enumerate(costs.site.unique(), 1)} | {ALL: ALL}
         costs = costs.assign(site=costs.site.map(numbers))
@@ -321,15 +267,7 @@ def cost_table(costs: pd.DataFrame) -> None:
 def costs_by_site(alone: pd.DataFrame, together: pd.DataFrame, paths: pd.DataFrame) -> tuple[Figure, str]:
     """KL against the relative change of the norms' outputs, both logarithmic.
 
-    Args:
-        alone: ``site``, ``drop_error`` and ``kl`` with the subtraction dropped at one norm; the first, the second and
-            the last site have marks of their own.
-        together: the same columns, dropped at all norms.
-        paths: ``seed``, ``c``, ``drop_error`` and ``kl`` of weights that compute one function; those of ``c > 0`` are
-            drawn, one line a seed.
-
-    Returns:
-        the figure and its alt text.
+    Returns: the figure and its alt text.
     """
     first, second, *others, final = alone.site.unique()
     at = {site: alone[alone.site == site] for site in (first, second, final)}
@@ -370,12 +308,7 @@ def costs_by_site(alone: pd.DataFrame, together: pd.DataFrame, paths: pd.DataFra
 def costs_by_shift(paths: pd.DataFrame, standing: pd.Series) -> tuple[Figure, str]:
     """KL against the size of the shift c, both logarithmic: a band over seeds and signs, with its median.
 
-    Args:
-        paths: ``seed``, ``c`` and ``kl``.
-        standing: by seed, the KL in the weights as training left them: a second, level band.
-
-    Returns:
-        the figure and its alt text.
+    Returns: the figure and its alt text.
     """
     shifted = paths[paths.c != 0]
     over = shifted.kl.groupby(shifted.c.abs())
@@ -403,12 +336,7 @@ def costs_by_shift(paths: pd.DataFrame, standing: pd.Series) -> tuple[Figure, st
 def next_after_shift(found: Mapping[float, Mapping[str, Tensor]], c: float) -> tuple[Figure, str]:
     """Log-probabilities of the next tokens in shifted weights against the model's own: with the subtraction, without.
 
-    Args:
-        found: as :func:`normgeom_lab.without_mean.next_by_shift` gives it.
-        c: one of its shifts.
-
-    Returns:
-        the figure and its alt text.
+    Returns: the figure and its alt text.
     """
     before, words = found[c]["before"], []
     lowest = min(float(values.min()) for each in found.values() for values in each.values())

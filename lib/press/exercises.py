@@ -6,6 +6,7 @@ in its question a call or a name of the library.  Such an exercise names the sel
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,16 +56,20 @@ def exercises(book: Book) -> list[Exercise]:
 
 
 def graders(book: Book) -> list[str]:
-    """The public self-checks: what the library's module of that name exports and judges by."""
+    """The self-checks: names in the module of exercises to which an ``Exercise(…)`` is assigned."""
     library = Library(book)
     module = library.modules.get(f"{library.lab}.{MODULE}")
-    functions = [name for name in module.exported if name in module.definitions] if module else []
-    return [name for name in functions if module.definitions[name].args.args[0].arg == "mine"]
+    return [
+        node.targets[0].id
+        for node in (module.tree.body if module else ())
+        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("Exercise(")
+    ]
 
 
 def mistakes(book: Book, grader: str) -> dict[str, str]:
     """The mistakes that a self-check knows, by name, with what it says about each."""
-    return import_module(f"{Library(book).lab}.{MODULE}").mistakes(grader)
+    known = getattr(import_module(f"{Library(book).lab}.{MODULE}"), grader).mistakes
+    return {mistake: advice for mistake, (advice, _) in known.items()}
 
 
 def code_without_grader(book: Book, claims: Claims) -> Iterator[str]:

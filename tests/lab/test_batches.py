@@ -45,11 +45,6 @@ def test_one_gap_is_named_once():
     assert alt.count("0.50 at 4") == 1
 
 
-def test_no_gap_is_refused():
-    with pytest.raises(ValueError, match="gaps: expected at least one batch size, got none"):
-        gaps_by_size({})
-
-
 BEFORE = torch.tensor([[-9.0, 5], [0, 5], [2, 5], [1, 5]])
 BATCH = torch.tensor([[-1.5, 0], [0.4, 0], [0.6, 0], [0.5, 0]])
 LAYER = torch.tensor([[0.25, 0], [-1, 0], [1, 0], [0, 0]])

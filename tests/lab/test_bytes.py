@@ -50,8 +50,3 @@ def test_it_learns():
     assert len(made.losses) == 12
     assert made.losses[0] == pytest.approx(math.log(256), rel=0.05), "Untrained, all bytes are equally likely."
     assert made.losses[-1] < made.losses[0] - 0.3
-
-
-def test_a_text_that_is_too_short():
-    with pytest.raises(ValueError, match="text: expected at least 68 bytes, 60 of them held out, got 67"):
-        on_bytes.train_on_bytes(SIZE, "é" * 33 + "x", seed=0)

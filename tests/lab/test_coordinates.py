@@ -101,30 +101,3 @@ def test_the_share_of_equally_spaced_squares():
     """prop-pairs: 4/π² for each of two in the middle."""
     axes = ng.Ellipsoid(torch.sqrt(1 + 1e-7 * torch.arange(600, dtype=F64))).axes()[:, 290:310]
     assert float(coordinate_shares(axes, 2).median()) == pytest.approx(8 / math.pi**2, abs=1e-3)
-
-
-def test_refusals():
-    body = ng.Ellipsoid(torch.ones(4))
-    for axes, k, message in (
-        (torch.ones(4), 1, r"axes: expected columns \(d, m\), got \(4,\)"),
-        (torch.ones(4, 2), 0, "k: expected 1 to 4, the dimension of the axes, got 0"),
-        (torch.ones(4, 2), 5, "k: expected 1 to 4"),
-    ):
-        with pytest.raises(ValueError, match=f"^{message}"):
-            coordinate_shares(axes, k)
-    for shift in (-1, 4):
-        with pytest.raises(ValueError, match=r"^shift: expected 0 to 3, below the number of gains above zero"):
-            off_rank(body, shift)
-    with pytest.raises(ValueError, match=r"^axes: expected shape \(4, 3\), all axes of the body, got \(4, 2\)"):
-        between_gains(body, body.axes(2))
-    point = ng.Ellipsoid(torch.zeros(4))
-    for other in (ng.Ellipsoid(torch.ones(4), centered=False), point):
-        for call in (off_rank, lambda body: between_gains(body, torch.ones(4, 3))):
-            with pytest.raises(ValueError, match=r"^body: expected a LayerNorm's of dimension 1 or more"):
-                call(other)
-    with pytest.raises(ValueError, match=r"^gains: expected those of one LayerNorm or more"):
-        shapes({})
-    with pytest.raises(ValueError, match=r"^gains: expected vectors of 3 entries or more, got 2 in a"):
-        shapes({"a": torch.ones(2)})
-    with pytest.raises(TypeError, match="weight"):
-        shapes({"a": torch.ones(3, dtype=torch.int64)})

@@ -73,18 +73,6 @@ def test_the_table_that_was_given_stays(shown):
     pd.testing.assert_frame_equal(costs, before)
 
 
-@pytest.mark.parametrize(
-    ("costs", "message"),
-    [
-        (dict(c=[1.0], loss=[2.0]), r"^costs: expected columns of .*, got \['loss'\]"),
-        (dict(kl=[1.0]), r"^costs: expected one of .* to tell the rows apart, got \['kl'\]"),
-    ],
-)
-def test_other_columns_are_refused(costs, message):
-    with pytest.raises(ValueError, match=message):
-        cost_table(pd.DataFrame(costs))
-
-
 def points(axes):
     """What each line of the legend shows, as sorted pairs."""
     return {line.get_label(): sorted(zip(*line.get_data(), strict=True)) for line in axes.get_lines()}

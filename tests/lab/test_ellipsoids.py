@@ -2,7 +2,6 @@
 
 import numpy as np
 import pandas as pd
-import pytest
 import torch
 from normgeom_lab import hyperellipsoid as ellipsoids
 
@@ -93,21 +92,3 @@ def test_silenced_gains_are_drawn_as_given():
     assert "with 8 coordinates silenced the cosine is 0.98 for the smallest, 0.95 for the random" in alt
     assert "with 2 coordinates it is 0.90 for the smallest, 0.87 for the random, 0.84 for the largest" in alt
     assert "rises from 2.00 nats; with 4 gains of each norm silenced it is 2.10 for the smallest, 2.20" in alt
-
-
-def test_refusals():
-    twice, with_zero = torch.tensor([1.0, -1.0, 2.0]), torch.tensor([0.0, 1.0, 2.0])
-    for gain in (twice, torch.ones(1)):
-        with pytest.raises(ValueError, match=r"^gain: expected two or more of different size"):
-            ellipsoids.critical_points(gain)
-        with pytest.raises(ValueError, match=r"^gain: expected two or more of different size"):
-            ellipsoids.secular_equation(gain, 0.1)
-    with pytest.raises(ValueError, match=r"^gain: expected none of zero"):
-        ellipsoids.secular_equation(with_zero, 0.1)
-    for deficit in (0.0, 1.0):
-        with pytest.raises(ValueError, match=r"^deficit: expected a number between 0 and 1"):
-            ellipsoids.secular_equation(GAIN, deficit)
-    shares = pd.DataFrame({1: [0.0], 2: [0.0], 3: [0.0], 4: [0.0]})
-    for theory, found in ((shares, shares), (shares[[1]], shares[[2]])):
-        with pytest.raises(ValueError, match=r"^theory: expected the columns of found, 3 at most"):
-            ellipsoids.shares_near_surface(found, theory, 1.0)

@@ -71,11 +71,3 @@ def test_a_divergence_is_reported_and_ends():
     model.logits.data[0] = math.nan
     losses = fit(model, batches(4), 0.1)
     assert len(losses) == 4 and all(math.isnan(loss) for loss in losses)
-
-
-@pytest.mark.parametrize(
-    "bad", [dict(learning_rate=0.0), dict(learning_rate=math.inf), dict(learning_rate=1, warmup=-1)]
-)
-def test_bad_input(bad):
-    with pytest.raises(ValueError, match=r"learning_rate|warmup"):
-        fit(Constant(), batches(1), **bad)

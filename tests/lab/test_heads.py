@@ -10,7 +10,6 @@ from normgeom.checks import Draws
 from normgeom_lab import reading as heads
 from normgeom_lab.common.parts import Predictions, components, drawn_case, writers
 from normgeom_lab.common.tiny import random_model
-from tiny_models import tiny
 
 IDS = torch.tensor([[3, 8, 2, 40, 17, 5], [11, 4, 33, 6, 9, 21]])
 EACH = pytest.mark.parametrize("family", ("gpt2", "opt", "gpt_neox", "gptj", "llama"))
@@ -100,18 +99,3 @@ def test_drawn_cases():
     agree(x, pieces.sum(0), "Other pieces?", tol=0)
     assert 0.1 < float(x.square().mean().sqrt()) / math.sqrt(readout.eps) < 20, "ε does not count"
     assert readout.gain.min() < 0 and readout.unembedding.shape == (30, 7) and readout.constant.shape == (30,)
-
-
-@pytest.mark.parametrize("sizes", ((2, 3), (7, 1)))
-def test_cases_too_small(sizes):
-    with pytest.raises(ValueError, match="parts, d: expected at least 2 and 3"):
-        drawn_case(Draws(2), *sizes, True)
-
-
-def test_what_has_no_heads_here():
-    with pytest.raises(ValueError, match="has no layout"):
-        heads.head_writes(tiny("bert"), IDS)
-    with pytest.raises(ValueError, match=r"ids: expected \(batch, length\)"):
-        heads.head_writes(random_model("gpt2", 0), IDS[0])
-    with pytest.raises(ValueError, match="expected a GPT2LMHeadModel, got a LlamaForCausalLM"):
-        heads.attention_heads(random_model("llama", 0), IDS)

@@ -52,10 +52,3 @@ def test_sliders_draw_anew(shown):
     assert picture.value != before and output() == re.search(r"y = (\([^)]*\))", before)[1], "prop-shift"
     named["subtract the mean"].value = False
     assert output() != re.search(r"y = (\([^)]*\))", before)[1]
-
-
-def test_what_cannot_be_shown():
-    with pytest.raises(ValueError, match=r"show: expected one of \('norm', 'jacobian'\), got 'hessian'"):
-        hold("hessian")
-    with pytest.raises(ValueError, match="three entries each, got 2 and 3"):
-        held([1, 2], [1, 1, 1], 1e-5)

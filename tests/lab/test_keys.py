@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 from norm_checks import draw
-from normgeom_lab import irreversibility as keys
 from normgeom_lab.irreversibility import HEADS, selectable, selectable_shares
 
 
@@ -89,33 +88,3 @@ def test_a_norm_after_the_matrix_makes_all_keys_selectable():
     shares = selectable_shares((3,), 1, torch.Generator().manual_seed(0), count=30, d=20)
     assert shares["norm, W, norm"][3] == 1
     assert shares["no norm"][3] < 0.9
-
-
-@pytest.mark.parametrize(
-    ("bad", "error", "what"),
-    [
-        (dict(keys=torch.ones(3, 2, dtype=torch.int64)), TypeError, "keys: expected a floating-point"),
-        (dict(keys=torch.ones(3)), ValueError, r"keys: expected shape \(N, width\)"),
-        (dict(keys=torch.ones(0, 3)), ValueError, "keys: expected shape"),
-        (dict(keys=torch.ones(2, 3), rounds=0), ValueError, "rounds: expected at least 1, got 0"),
-    ],
-)
-def test_bad_keys(bad, error, what):
-    with pytest.raises(error, match=what):
-        selectable(**bad)
-
-
-@pytest.mark.parametrize(
-    ("bad", "what"),
-    [
-        (dict(widths=()), "widths: expected some"),
-        (dict(widths=(2, 0)), "widths: expected some, each at least 1"),
-        (dict(trials=0), "trials: expected at least 1, got 0"),
-        (dict(count=0), "count: expected at least 1"),
-        (dict(d=1), "d: expected at least 2"),
-    ],
-)
-def test_bad_shares_fail_before_any_work(bad, what, monkeypatch):
-    monkeypatch.setattr(keys, "selectable", lambda *_: pytest.fail("work was done first"))
-    with pytest.raises(ValueError, match=what):
-        selectable_shares(**(dict(widths=(2,), trials=1, generator=torch.Generator()) | bad))

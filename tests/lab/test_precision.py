@@ -19,12 +19,6 @@ def test_unit_roundoff(dtype, digits):
     assert (float(one) == 1 and float(more) == 1 + 2 * u) or dtype == torch.float64
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, "float32", None])
-def test_no_format(dtype):
-    with pytest.raises(TypeError, match="dtype: expected a floating-point format"):
-        unit_roundoff(dtype)
-
-
 def test_formats_say_digits_and_range():
     table = formats(FORMATS)
     assert list(table.index) == ["bfloat16", "float16", "float32", "float64"]
@@ -51,18 +45,12 @@ def test_entry_error_is_the_worst_entry_in_units():
 def test_entry_error_sees_nan_and_refuses():
     exact = torch.ones(3, dtype=torch.float64)
     assert math.isnan(entry_error(torch.tensor([1.0, math.nan, 1.0]), exact)), "NaN is not right"
-    with pytest.raises(ValueError, match=r"got, exact: expected one shape, got \(2,\) and \(3,\)"):
-        entry_error(torch.ones(2), exact)
-    with pytest.raises(ValueError, match="above: expected an entry of exact beyond it, got 1"):
-        entry_error(torch.ones(3), exact, above=1)
 
 
 def test_rms_error_by_hand():
     exact = torch.tensor([3.0, 4.0], dtype=torch.float64)
     assert rms_error(torch.tensor([3.3, 4.4], dtype=torch.float64), exact) == pytest.approx(0.1)
     assert rms_error(torch.tensor([3.0, 4.5]), exact) == pytest.approx(0.1), "of all entries together, not the largest"
-    with pytest.raises(ValueError, match="got, exact: expected one shape"):
-        rms_error(torch.ones(1), exact)
 
 
 def test_errors_at_means_by_ways_with_known_errors():
@@ -97,12 +85,6 @@ def test_errors_at_means_by_ways_with_known_errors():
         assert float(x.mean()) == pytest.approx(mean, abs=0.2), "the rows' mean"
         assert float(x.std()) == pytest.approx(1, abs=0.1), "the spread stays 1"
     assert not torch.allclose(seen[1] - 16, seen[0], atol=1e-3), "new rows at each mean"
-
-
-@pytest.mark.parametrize(("ways", "means"), [({}, [1.0]), ({"same": lambda x: x}, [])])
-def test_errors_at_means_of_nothing(ways, means):
-    with pytest.raises(ValueError, match="ways, means: expected at least one of each"):
-        errors_at_means(ways, lambda x: x, means, 4, 4, Draws(0))
 
 
 def product(x, weight):
@@ -147,13 +129,3 @@ def test_ladder_gives_all_the_same_numbers_in_the_format():
         assert float(x.float().std()) == pytest.approx(1, abs=0.1)
         assert float(weight.float().mean()) == pytest.approx(1, abs=0.1)
         assert 0.1 < float(weight.float().std()) < 0.3
-
-
-def test_ladder_refuses():
-    norms = {"right": (product, product)}
-    with pytest.raises(ValueError, match="norms, dtypes, means: expected at least one of each"):
-        ladder({}, (torch.float32,), (0,), 4, 4, Draws(0))
-    with pytest.raises(ValueError, match="norms, dtypes, means: expected at least one of each"):
-        ladder(norms, (torch.float32,), (), 4, 4, Draws(0))
-    with pytest.raises(TypeError, match=r"dtype: expected a floating-point format, got torch\.int8"):
-        ladder(norms, (torch.int8,), (0,), 4, 4, Draws(0))

@@ -35,12 +35,6 @@ def test_one_size_without_the_copy(race):
     assert set(at_size(race, 16, 32).threads) == {1}, "one thread unless told"
 
 
-@pytest.mark.parametrize("size", [(64, 32, 1), (16, 8, 1), (64, 8, 3)])
-def test_a_size_that_was_not_run(race, size):
-    with pytest.raises(ValueError, match=r"threads, rows, d: expected one of .*\(1, 16, 32\)"):
-        at_size(race, *size)
-
-
 def test_costs_are_times_over_the_copys_with_one_thread(race):
     table = costs(race, SIZES)
     assert table.index.names == ["rows × features", "norm", "way"]
@@ -54,8 +48,6 @@ def test_speedups_at_one_size(race):
     table = speedups(race, 64, 8, "ours")
     assert table.loc["LayerNorm"].to_list() == [0.5] * 4, "torch's time over ours, not ours over torch's"
     assert table.loc["RMSNorm"].to_list() == [4] * 4
-    with pytest.raises(ValueError, match=r"way: expected one of \['ours', 'torch'\], got 'theirs'"):
-        speedups(race, 64, 8, "theirs")
 
 
 def test_the_least_speedup_over_sizes(race):
@@ -66,8 +58,6 @@ def test_the_least_speedup_over_sizes(race):
     )
     assert (table.loc["layer"] == 0.25).all(axis=None)
     assert len(table) == 2 * 2 * 2
-    with pytest.raises(ValueError, match="way: expected one of"):
-        least_speedups(race, SIZES, "theirs")
 
 
 def test_layer_over_rms_by_whose(race):
@@ -76,5 +66,3 @@ def test_layer_over_rms_by_whose(race):
     assert set(same.index) == set(itertools.product(("forward", "forward and back"), ("float32", "bfloat16")))
     assert (same == 3).all(axis=None), "LayerNorm over RMSNorm, each pass and format with its own"
     assert (layer_over_rms(race, SIZES, "torch", "ours") == 1.5).all(axis=None), "whose LayerNorm comes first"
-    with pytest.raises(ValueError, match="way: expected one of"):
-        layer_over_rms(race, SIZES, "ours", "theirs")

@@ -10,7 +10,6 @@ from normgeom.models.layouts import layout_of
 from normgeom_lab import reading as removals
 from normgeom_lab.common.parts import Effects, writers
 from normgeom_lab.common.tiny import random_model
-from tiny_models import tiny
 
 IDS = torch.tensor([[3, 8, 2, 40, 17, 5], [11, 4, 33, 6, 9, 21]])
 EACH = pytest.mark.parametrize("family", ("gpt2", "gptj", "llama"))
@@ -160,17 +159,6 @@ def test_rank_correlation_of_hand_made_orders():
     assert removals.rank_correlation(up, torch.tensor([[20.0, 10.0], [30.0, 99.0]])) == pytest.approx(1 - 12 / 60)
     # ranks 1½, 1½, 3, 4 beside 1, 2, 3, 4
     assert removals.rank_correlation(torch.tensor([5.0, 5.0, 6.0, 7.0]), up) == pytest.approx(4.5 / math.sqrt(4.5 * 5))
-
-
-@pytest.mark.parametrize("ids", (IDS[:, :2], IDS[0]))
-def test_too_short_texts(ids):
-    with pytest.raises(ValueError, match=r"ids: expected \(batch, length\) with length at least 3, got"):
-        removals.Predictions.of(random_model("gpt2", 0), ids)
-
-
-def test_a_model_without_a_layout():
-    with pytest.raises(ValueError, match="has no layout"):
-        removals.Predictions.of(tiny("bert"), IDS)
 
 
 @EACH

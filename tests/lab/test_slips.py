@@ -86,14 +86,3 @@ def test_epsilon_is_beside_the_root(slips, right):
     x = torch.randn(5, 32, dtype=torch.float64)
     wanted = x / (x.norm(dim=-1, keepdim=True) / 32**0.5 + 1e-2)
     assert apart(found.transformer.ln_f(x), wanted) < 1e-14, "ε inside the root, or added to the sum of squares"
-
-
-@pytest.mark.parametrize(("family", "changes"), [("gpt2", dict(tie_word_embeddings=False)), ("gptj", {}), ("phi", {})])
-def test_a_model_without_one_of_the_parts_is_refused(family, changes):
-    with pytest.raises(ValueError, match=r"^model: expected embeddings of tokens and positions, a tied head"):
-        wrong_conversions(uneven(family, **changes))
-
-
-def test_a_model_that_cannot_be_converted_is_refused():
-    with pytest.raises(ValueError, match=r"^model: a BloomForCausalLM has no layout"):
-        wrong_conversions(uneven("bloom"))

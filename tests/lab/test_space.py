@@ -8,7 +8,6 @@ from html import unescape
 import numpy as np
 import pytest
 import torch
-from normgeom.view import show
 from normgeom_lab.common.pictures import ONE_UP, THIRD_UP, Part, Turning, seen
 
 AT = dict(turn=0.7, tilt=0.4)
@@ -65,11 +64,6 @@ def test_the_page_has_what_its_script_needs():
     assert json.loads(unescape(re.search(r'data-labels="([^"]*)"', page)[1])) == ["name", "area"]
     assert "<output>name</output>" in page, "a slider without its value where no script runs"
     assert page.count("<script>") == 1 and re.search(r'getElementById\("turning-[0-9a-f]{12}"\)', page)
-
-
-def test_a_figure_without_words_is_refused():
-    with pytest.raises(ValueError, match="alt: expected words"):
-        show(picture(), " ")
 
 
 DRAWN = """() => [...document.querySelectorAll("svg [d], svg [x]")].map(e => [

@@ -66,18 +66,6 @@ def test_points_stand_under_the_roof(race):
     assert "between 0.5 and 1.75" in alt
 
 
-def test_a_size_that_was_not_run(race):
-    for draw in (lambda: ways_over_copy(race, 7, 768), lambda: roofline(race, 50.0, 7, 768)):
-        with pytest.raises(ValueError, match="threads, rows, d: expected one of"):
-            draw()
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr("normgeom.records.FOLDER", tmp_path)
-    return tmp_path
-
-
 def test_without_a_gpu_there_is_a_row_of_dashes_for_each_record(folder):
     times, records = on_gpu()
     assert list(times.index) == ["norms", "surveys", "conversion"] and times.isna().all(axis=None)

@@ -9,15 +9,13 @@ from press.course import course, lectures, shown_of_nothing
 from press.exercises import code_without_grader, exercises, grader_without_exercise
 from press.slides import Place, deck, element, moved
 
-LIBRARY = '''
-__all__ = ["angle", "mistakes"]
+LIBRARY = """
+class Exercise:
+    def __init__(self, **mistakes):
+        self.mistakes = mistakes["mistakes"]
 
-def angle(mine, device=None):
-    """Judge."""
-
-def mistakes(grader):
-    return {"a | slip": "Mend it."}
-'''
+angle = Exercise(mistakes={"a | slip": ("Mend it.", None)})
+"""
 CHAPTER = """# A chapter
 
 ## Exercises

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 import torch
@@ -19,25 +19,12 @@ from normgeom.norms.formula import center, rate, widen
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int
-
-    Ids = Int[Tensor, "batch length"]
-    Stream = Float[Tensor, "*batch d"]
-    Numbers = Float[Tensor, "*batch"]
-    Stream = Float[Tensor, "batch inner d"]
-    Numbers = Float[Tensor, "batch inner"]
-
 
 def writers(model: nn.Module) -> dict[str, nn.Module]:
     """The modules that write to the stream, in the order of the sum (eq-residual-sum).
 
-    Returns:
-        embeddings by the last part of their name (``"wte"``, ``"wpe"``, …), then ``"a1"``, ``"m1"``, ``"a2"``, …: the
-        last linear maps of attention and MLP, blocks counted from 1 as in the equation.
-
-    Raises:
-        ValueError: no layout of the model is known (:func:`normgeom.models.layouts.layout_of`).
+    Returns: embeddings by the last part of their name (``"wte"``, ``"wpe"``, …), then ``"a1"``, ``"m1"``, ``"a2"``,
+    …: the last linear maps of attention and MLP, blocks counted from 1 as in the equation.
     """
     layout = layout_of(model)
     first = len(layout.embeddings)
@@ -46,19 +33,11 @@ def writers(model: nn.Module) -> dict[str, nn.Module]:
     return embeddings | {f"{'am'[i % 2]}{i // 2 + 1}": module for i, (_, module) in enumerate(named[first:])}
 
 
-def components(model: nn.Module, ids: Ids) -> dict[str, Stream]:
+def components(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
     """What each writer adds to the stream, in one run; together the input of the final norm (eq-residual-sum).
 
-    Args:
-        model: that :func:`normgeom.models.layouts.layout_of` knows; runs in evaluation mode, without gradients.
-        ids: ``(batch, length)``.
-
-    Returns:
-        ``(batch, length, d)`` for each name of :func:`writers`, in that order, in the model's dtype and on its device.
-        The sum of the first parts up to ``a_l`` or ``m_l`` is the stream there, also where blocks are parallel.
-
-    Raises:
-        ValueError: no layout is known, or the parts do not add up: something else writes to the stream.
+    Returns: ``(batch, length, d)`` for each name of :func:`writers`, in that order, in the model's dtype and on its
+    device. The sum of the first parts up to ``a_l`` or ``m_l`` is the stream there, also where blocks are parallel.
     """
     named, final = writers(model), model.get_submodule(layout_of(model).final)
     written = {}
@@ -79,17 +58,10 @@ def components(model: nn.Module, ids: Ids) -> dict[str, Stream]:
             handle.remove()
     end = written[final]
     parts = {name: written[module].reshape(-1, *end.shape[1:]).expand_as(end) for name, module in named.items()}
-    missing = float((sum(parts.values()) - end).abs().max())
-    largest = float(sum(part.abs() for part in parts.values()).max())
-    if not missing <= len(parts) * torch.finfo(end.dtype).eps * largest:  # half for the model's sum, half for this one
-        raise ValueError(
-            f"model: the parts of this {type(model).__name__}'s stream miss its final norm's input by {missing:.2g}: "
-            "something else writes to the stream"
-        )
     return parts
 
 
-def lengths(parts: Mapping[str, Stream]) -> dict[str, float]:
+def lengths(parts: Mapping[str, Tensor]) -> dict[str, float]:
     """How long the sum of some parts ``(..., d)`` is, and how long it would be if they were orthogonal or all pointed
     one way: means over the leading axes."""
     each = torch.stack([part.norm(dim=-1) for part in parts.values()])
@@ -101,26 +73,17 @@ def lengths(parts: Mapping[str, Stream]) -> dict[str, float]:
 
 
 class Run(NamedTuple):
-    r"""One run of a pre-norm model, followed along its stream.
+    """One run of a pre-norm model, followed along its stream."""
 
-    Attributes:
-        streams: :math:`h^0,\dots,h^L`, ``(batch, length, d)`` each: what enters each block, then the final norm.
-        normalized: what leaves the final norm, ``(batch, length, d)``.
-        logits: ``(batch, length, vocabulary)``.
-    """
-
-    streams: list[Stream]
-    normalized: Stream
+    streams: list[Tensor]
+    normalized: Tensor
     logits: Tensor
 
 
-def followed(model: nn.Module, ids: Ids) -> Run:
+def followed(model: nn.Module, ids: Tensor) -> Run:
     """Run a model on ``ids`` ``(batch, length)`` and keep its stream before each block and around its final norm.
 
     It runs in evaluation mode, without gradients; what is kept has its dtype and is on its device.
-
-    Raises:
-        ValueError: no layout of the model is known (:func:`normgeom.models.layouts.layout_of`).
     """
     layout = layout_of(model)
     final = model.get_submodule(layout.final)
@@ -143,14 +106,8 @@ def followed(model: nn.Module, ids: Ids) -> Run:
 
 @contextmanager
 def silenced(model: nn.Module, name: str) -> Iterator[None]:
-    """While the block runs, the writer ``name`` of :func:`writers` adds zero, and all that comes later reacts to it.
-
-    Raises:
-        ValueError: no layout is known, or ``name`` is none of its writers.
-    """
+    """While the block runs, the writer ``name`` of :func:`writers` adds zero, and all that comes later reacts to it."""
     named = writers(model)
-    if name not in named:
-        raise ValueError(f"name: expected one of {', '.join(named)}, got {name!r}")
     handle = named[name].register_forward_hook(lambda module, args, output: torch.zeros_like(output))
     try:
         yield
@@ -160,16 +117,7 @@ def silenced(model: nn.Module, name: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Readout:
-    r"""The final norm and the head, :math:`z=W_U(\gamma\odot n+\beta)+b_U`.
-
-    Attributes:
-        gain: γ as it acts, ``(d,)``; 1 + weight for Gemma.
-        bias: β, ``(d,)``, zeros where there is none.
-        eps: ε, inside the root.
-        centered: True for LayerNorm, False for RMSNorm.
-        unembedding: :math:`W_U`, ``(vocabulary, d)``.
-        head_bias: :math:`b_U`, ``(vocabulary,)``, zeros where there is none.
-    """
+    r"""The final norm and the head, :math:`z=W_U(\gamma\odot n+\beta)+b_U`."""
 
     gain: Tensor
     bias: Tensor
@@ -180,11 +128,7 @@ class Readout:
 
     @classmethod
     def of(cls, model: nn.Module) -> Readout:
-        """The readout of a model that :func:`normgeom.models.layouts.layout_of` knows; kind and ε by behaviour.
-
-        Raises:
-            ValueError: no layout of the model is known.
-        """
+        """The readout of a model that :func:`normgeom.models.layouts.layout_of` knows; kind and ε by behaviour."""
         layout = layout_of(model)
         norm, head = model.get_submodule(layout.final), model.get_submodule(layout.head)
         site = next(site for site in find_norms(model) if site.module is norm)
@@ -200,52 +144,37 @@ class Readout:
         r"""What no part of the stream has written: :math:`W_U\beta+b_U`, ``(vocabulary,)``."""
         return self.unembedding @ self.bias + self.head_bias
 
-    def scale(self, x: Stream) -> Tensor:
+    def scale(self, x: Tensor) -> Tensor:
         """s, for RMSNorm r, of the streams ``x``: ``(..., 1)``."""
         return 1 / rate(self.projected(x), self.eps)
 
-    def projected(self, x: Stream) -> Stream:
+    def projected(self, x: Tensor) -> Tensor:
         """Πx; for RMSNorm x itself."""
         return center(widen(x)) if self.centered else widen(x)
 
-    def logits(self, x: Stream, scale: Tensor | None = None) -> Tensor:
+    def logits(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
         """The logits of the stream ``x``, ``(..., vocabulary)``, divided by its own scale or by a given one."""
         scale = self.scale(x) if scale is None else scale
         return (self.gain * self.projected(x) / scale + self.bias) @ self.unembedding.T + self.head_bias
 
-    def direction(self, tokens: Tensor) -> Stream:
+    def direction(self, tokens: Tensor) -> Tensor:
         r""":math:`GW_U^\top(e_t-\mathbf 1/\lvert V\rvert)`, ``(..., d)``: along which n raises the logit of each token
         ``(...)`` above the mean logit (prop-logit-gauge)."""
         return self.gain * (self.unembedding[tokens] - self.unembedding.mean(0))
 
 
 class Effects(NamedTuple):
-    r"""Four answers to what a part c of x does to :math:`w^\top n(x)`; each ``(...)``.
+    r"""Four answers to what a part c of x does to :math:`w^\top n(x)`; each ``(...)``."""
 
-    Attributes:
-        frozen: :math:`w^\top\Pi c/s`, with the scale held at that of x (eq-attribution).
-        removed: :math:`w^\top n(x)-w^\top n(x-c)`, exactly (eq-removal).
-        slope: the derivative along c (prop-slopes).
-        share: :math:`\kappa=\langle n,c\rangle/(ds)`, the part's share of the scale (prop-shares).
-        ratio: :math:`s(x-c)/s(x)` (eq-scale-ratio).
-    """
-
-    frozen: Numbers
-    removed: Numbers
-    slope: Numbers
-    share: Numbers
-    ratio: Numbers
+    frozen: Tensor
+    removed: Tensor
+    slope: Tensor
+    share: Tensor
+    ratio: Tensor
 
 
-def effects(c: Stream, x: Stream, w: Stream, eps: float, centered: bool = True) -> Effects:
-    """What the part ``c`` of the stream ``x`` does to the number that ``w`` reads from the normalised vector.
-
-    Args:
-        c, x, w: ``(..., d)``, floating point, that broadcast; for logits ``w`` contains the gain
-            (:meth:`Readout.direction`).
-        eps: ε ≥ 0, inside the root.
-        centered: True for LayerNorm, False for RMSNorm.
-    """
+def effects(c: Tensor, x: Tensor, w: Tensor, eps: float, centered: bool = True) -> Effects:
+    """What the part ``c`` of the stream ``x`` does to the number that ``w`` reads from the normalised vector."""
     d = x.shape[-1]
     c, x, w = torch.broadcast_tensors(widen(c), widen(x), widen(w))
     if centered:
@@ -258,16 +187,10 @@ def effects(c: Stream, x: Stream, w: Stream, eps: float, centered: bool = True) 
 
 
 class Case(NamedTuple):
-    """Streams in parts and what reads them, all drawn (:func:`drawn_case`).
+    """Streams in parts and what reads them, all drawn (:func:`drawn_case`)."""
 
-    Attributes:
-        pieces: ``(parts, 20, d)``.
-        x: their sum, ``(20, d)``.
-        readout: of 30 tokens.
-    """
-
-    pieces: Stream
-    x: Stream
+    pieces: Tensor
+    x: Tensor
     readout: Readout
 
 
@@ -275,12 +198,7 @@ def drawn_case(draw: Draws, d: int, parts: int, centered: bool) -> Case:
     """Twenty streams of so many parts, with means, so short that ε counts; gain, bias, ε and head are drawn as well.
 
     The first part is large in the middle coordinate.
-
-    Raises:
-        ValueError: fewer than 2 parts, or d below 3.
     """
-    if parts < 2 or d < 3:
-        raise ValueError(f"parts, d: expected at least 2 and 3, got {parts} and {d}")
     eps = draw.eps(1e-6, 1e-3)
     pieces = eps**0.5 * (draw(parts, 20, d) + 0.5)
     pieces[0, :, d // 2] += 10 * eps**0.5
@@ -292,35 +210,22 @@ class Predictions:
     """How a pre-norm model predicts the tokens of some texts, its last stream taken apart.
 
     Only inner positions count: the first of a text is unlike all others, and behind the last no token is known.
-
-    Attributes:
-        model: that :func:`normgeom.models.layouts.layout_of` knows.
-        ids: ``(batch, length)``.
-        readout: its final norm and head.
-        parts: of the last stream, ``(batch, length − 2, d)`` each (:func:`normgeom_lab.common.parts.components`).
-        logits: the model's own, ``(batch, length − 2, vocabulary)``.
     """
 
     model: nn.Module
-    ids: Ids
+    ids: Tensor
     readout: Readout
-    parts: dict[str, Stream]
+    parts: dict[str, Tensor]
     logits: Tensor
 
     @classmethod
-    def of(cls, model: nn.Module, ids: Ids) -> Predictions:
-        """Run the model twice on ``ids`` ``(batch, length)``, for its parts and for its logits.
-
-        Raises:
-            ValueError: texts of fewer than 3 tokens, or what :func:`normgeom_lab.common.parts.components` refuses.
-        """
-        if ids.dim() != 2 or ids.shape[1] < 3:
-            raise ValueError(f"ids: expected (batch, length) with length at least 3, got {tuple(ids.shape)}")
+    def of(cls, model: nn.Module, ids: Tensor) -> Predictions:
+        """Run the model twice on ``ids`` ``(batch, length)``, for its parts and for its logits."""
         parts = {name: part[:, 1:-1] for name, part in components(model, ids).items()}
         return cls(model, ids, Readout.of(model), parts, _inner_logits(model, ids))
 
     @property
-    def stream(self) -> Stream:
+    def stream(self) -> Tensor:
         """The sum of the parts, ``(batch, length − 2, d)``."""
         return sum(self.parts.values())
 
@@ -336,27 +241,27 @@ class Predictions:
         return torch.where(first == self.following, second, first)
 
     @property
-    def above_mean(self) -> Stream:
+    def above_mean(self) -> Tensor:
         """Along which n raises the logit of the next token above the mean logit (:meth:`Readout.direction`)."""
         return self.readout.direction(self.following)
 
     @property
-    def against_rival(self) -> Stream:
+    def against_rival(self) -> Tensor:
         """Along which n raises the logit of the next token above that of its rival."""
         return self.above_mean - self.readout.direction(self.rival)
 
-    def lead(self, logits: Tensor) -> Numbers:
+    def lead(self, logits: Tensor) -> Tensor:
         """The logit of the next token above the mean logit, of any ``(batch, length − 2, vocabulary)`` logits."""
         return _pick(logits, self.following) - logits.mean(-1)
 
-    def gap(self) -> Numbers:
+    def gap(self) -> Tensor:
         """The logit of the next token less that of its rival."""
         return self._apart(self.logits)
 
-    def _apart(self, logits: Stream) -> Numbers:
+    def _apart(self, logits: Tensor) -> Tensor:
         return _pick(logits, self.following) - _pick(logits, self.rival)
 
-    def effects(self, w: Stream) -> dict[str, Effects]:
+    def effects(self, w: Tensor) -> dict[str, Effects]:
         """:func:`normgeom_lab.common.parts.effects` of each part on what ``w`` ``(batch, length − 2, d)`` reads."""
         x, readout = self.stream, self.readout
         return {name: effects(c, x, w, readout.eps, readout.centered) for name, c in self.parts.items()}
@@ -364,12 +269,8 @@ class Predictions:
     def faded(self, name: str, kept: Sequence[float] = tuple(k / 20 for k in range(20, -1, -1))) -> pd.DataFrame:
         """The logit of the next token above the mean one while a part fades at the final norm, averaged over positions.
 
-        Columns ``logit``, without the readout's constant; ``frozen``, with the scale held; ``tangent``, by the slope at
-        the whole part; and what the ``part`` and the ``others`` then bring to ``logit``.
-
-        Args:
-            name: of the part, which becomes the name of the index.
-            kept: the factors of the part, which are the rows.
+        Columns ``logit``, without the readout's constant; ``frozen``, with the scale held; ``tangent``, by the slope
+        at the whole part; and what the ``part`` and the ``others`` then bring to ``logit``.
         """
         x, w, c, how = self.stream, self.above_mean, self.parts[name], (self.readout.eps, self.readout.centered)
         whole, frozen = (effects(v, x, w, *how).frozen for v in (x, c))
@@ -383,7 +284,7 @@ class Predictions:
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis(name)
 
     @property
-    def whole(self) -> Numbers:
+    def whole(self) -> Tensor:
         """:meth:`lead` of the logits without the readout's constant: what the parts add up to."""
         return self.lead(self.logits - self.readout.constant)
 
@@ -396,7 +297,7 @@ class Predictions:
         """Standard deviations over tokens: of the readout's constant, and of the logits, averaged over positions."""
         return {"the constant": float(self.readout.constant.std()), "final logits": float(self.logits.std(-1).mean())}
 
-    def total_effects(self) -> dict[str, Numbers]:
+    def total_effects(self) -> dict[str, Tensor]:
         """By how much each part raises :meth:`lead`: with it less without it, all that comes later reacting.
 
         Runs the model once for each part.
@@ -413,7 +314,7 @@ def rms(a: Tensor) -> float:
     return float(a.square().mean().sqrt())
 
 
-def _inner_logits(model: nn.Module, ids: Ids) -> Tensor:
+def _inner_logits(model: nn.Module, ids: Tensor) -> Tensor:
     with evaluating(model):
         return forward(model, ids).logits[:, 1:-1]
 

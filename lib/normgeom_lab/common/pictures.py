@@ -55,13 +55,7 @@ _SLIDER = (
 
 
 def seen(points: Tensor, turn: float = TURN, tilt: float = TILT, frame: Tensor = ONE_UP) -> Tensor:
-    """Points ``(n, 3)`` as the eye has them, from far away: ``(n, 3)``, to the right, up, and towards the eye.
-
-    Args:
-        points: of ℝ³; NaN stays NaN.
-        turn, tilt: radians: about the upright direction, and of the eye above its plane.
-        frame: ``(3, 3)``, orthonormal rows; the last one stands upright.
-    """
+    """Points ``(n, 3)`` as the eye has them, from far away: ``(n, 3)``, to the right, up, and towards the eye."""
     p, q, up = (points.double() @ frame.T).unbind(-1)
     away = math.sin(turn) * p + math.cos(turn) * q
     right = math.cos(turn) * p - math.sin(turn) * q
@@ -71,18 +65,7 @@ def seen(points: Tensor, turn: float = TURN, tilt: float = TILT, frame: Tensor =
 
 @dataclass(frozen=True)
 class Part:
-    """One thing to see.
-
-    Attributes:
-        points: ``(n, 3)``; a row of NaN ends a line; of a text its place, ``(1, 3)``.
-        kind: ``"line"``, ``"area"``, ``"dots"``, of which those behind the middle are pale, or ``"text"``.
-        color: of SVG; the page's ink if there is none.
-        width: of a line, or of a dot; units of the drawing, about pixels.
-        dash: of SVG, of a line.
-        words: of a text; ``below`` its place instead of above.
-        square: dots have corners.
-        at: slider → position at which the part is seen; without one at all of them.
-    """
+    """One thing to see."""
 
     points: Tensor
     kind: str = "line"
@@ -123,19 +106,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Turning:
-    """A picture in space that turns, with a slider for its position and others that choose what is seen.
-
-    Attributes:
-        parts: drawn in this order, the last one over the others.
-        sliders: name → a label for each position.
-        starts: the position at which each slider begins.
-        reach: how far the picture goes from its middle, in units of its points.
-        frame: ``(3, 3)``, as for :func:`seen`.
-        turn, tilt: radians, as for :func:`seen`.
-        middle: how far the picture's middle lies above the origin, in units of its points.
-        height: of the drawing, which is 640 wide.
-        legend: name → color, in a corner.
-    """
+    """A picture in space that turns, with a slider for its position and others that choose what is seen."""
 
     parts: Sequence[Part]
     sliders: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -233,12 +204,7 @@ _BELOW = ("centred", "normalised")  # in the plane, where their names are
 def three_steps(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> tuple[Turning, str]:
     """LayerNorm of one vector of ℝ³ in six pictures, one a position of the slider.
 
-    Args:
-        x, weight, bias: ``(3,)``.
-        eps: ε of the norm.
-
-    Returns:
-        the figure and its alt text.
+    Returns: the figure and its alt text.
     """
     steps = layer_norm_steps(x, weight, bias, eps)
     one, across = uniform_vector(3).to(x), project_out(x, uniform_vector(3).to(x))
@@ -282,13 +248,7 @@ def outputs_in_space(x: Tensor) -> tuple[Turning, str]:
 
 
 def ellipses_in_space(gains: Mapping[str, Tensor], x: Tensor, eps: Sequence[float]) -> tuple[Turning, str]:
-    """LayerNorm's outputs in ℝ³, with a slider for the gain and one for ε (thm-image, cor-skin); figure and alt text.
-
-    Args:
-        gains: a label for the slider and a gain ``(3,)``, at most one of it zero, for each position.
-        x: ``(n, 3)``, the inputs whose outputs are shown as points.
-        eps: ε of the norm, one for each position of the second slider, which begins in the middle.
-    """
+    """LayerNorm's outputs in ℝ³, with sliders for the gain and for ε (thm-image, cor-skin); figure and alt text."""
     bodies = {label: Ellipsoid(gain) for label, gain in gains.items()}
     reach = 1.05 * max([2.0, *(float(body.semi_axes.max()) for body in bodies.values())])
     parts = _room(0, reach)
@@ -374,15 +334,7 @@ _FRAME = '<div class="hold" data-show="{show}">{picture}</div>'
 
 
 def hold(show: str = "norm") -> None:
-    """Display a norm to hold: sliders where a kernel runs; on a page a picture that is alive by the page's script.
-
-    Args:
-        show: ``"norm"``, with the output's ellipse and its semi-axes; or ``"jacobian"``, with a small circle around x,
-            its image by the Jacobian, and its true image.
-
-    Raises:
-        ValueError: ``show`` is neither.
-    """
+    """Display a norm to hold: sliders where a kernel runs; on a page a picture that is alive by the page's script."""
     picture, alt = held(**START, show=show)
     controls = {f"x{i + 1}": ipywidgets.FloatSlider(START["x"][i], min=-4, max=4, step=0.1) for i in range(3)}
     controls |= {f"g{i + 1}": ipywidgets.FloatSlider(START["gain"][i], min=-2, max=2, step=0.05) for i in range(3)}
@@ -406,22 +358,8 @@ def held(
 ) -> tuple[Figure, str]:
     """A vector of ℝ³, its n and its output, with the ellipse (thm-image), or a small circle and its image.
 
-    Args:
-        x, gain: three entries each.
-        eps: ε.
-        centered: whether the mean is subtracted; without it, RMSNorm.
-        show: as for :func:`hold`.
-
-    Returns:
-        the figure and its alt text, with the numbers.
-
-    Raises:
-        ValueError: ``show`` is unknown, or a vector has not three entries.
+    Returns: the figure and its alt text, with the numbers.
     """
-    if show not in SHOWN:
-        raise ValueError(f"show: expected one of {SHOWN}, got {show!r}")
-    if not len(x) == len(gain) == 3:
-        raise ValueError(f"x, gain: expected three entries each, got {len(x)} and {len(gain)}")
     x, gain = (torch.tensor(v, dtype=torch.float64) for v in (x, gain))
     norm = layer_norm if centered else rms_norm
     n, y = norm(x, eps=eps), norm(x, gain, eps=eps)
@@ -503,11 +441,7 @@ def angle_bars(axis: Axes, places: Sequence[float], rows: pd.DataFrame, directio
 def null_band(table: pd.DataFrame, side: str = "in", positions: str = "rest", null: str = "random_") -> pd.DataFrame:
     """For each norm the quantiles of the occupancy over all directions of a null, of all runs in the table.
 
-    Args:
-        null: how the names of its directions begin: ``"random_"``, ``"signs_"`` or ``"matched_"``.
-
-    Returns:
-        a frame indexed by site in order of use, columns ``low`` (5 %), ``median`` and ``high`` (95 %).
+    Returns: a frame indexed by site in order of use, columns ``low`` (5 %), ``median`` and ``high`` (95 %).
     """
     rows = _rows(table, side, positions)
     drawn = rows[rows.direction.str.startswith(null)].groupby("site", sort=False).occupancy

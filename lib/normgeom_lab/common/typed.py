@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING
 
 import ipywidgets
 import matplotlib.pyplot as plt
@@ -29,13 +28,6 @@ from transformers import GPT2LMHeadModel
 
 from normgeom_lab.common.parts import writers
 
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int
-
-    Ids = Int[Tensor, "length"]
-    Vectors = Float[Tensor, "length d"]
-    Numbers = Float[Tensor, "length"]
-
 # What is shown of a vector, and its digits.
 QUANTITIES = {
     "angle": ("angle to (1, …, 1) in degrees", ".1f", lambda x: angle(x, uniform_vector(x.shape[-1]).to(x))),
@@ -50,19 +42,8 @@ def at_norms(
 ) -> tuple[Figure, str]:
     """One position of a text at every norm, before it and after it.
 
-    Args:
-        before, after: by a norm's name its inputs and outputs, ``(length, d)``, in the order in which they run.
-        at: the position.
-        quantity: a key of :data:`QUANTITIES`.
-
-    Returns:
-        the figure and its alt text, with the numbers.
-
-    Raises:
-        ValueError: ``quantity`` is unknown.
+    Returns: the figure and its alt text, with the numbers.
     """
-    if quantity not in QUANTITIES:
-        raise ValueError(f"quantity: expected one of {[*QUANTITIES]}, got {quantity!r}")
     words, digits, of = QUANTITIES[quantity]
     series = [[float(of(vectors[at].double())) for vectors in side.values()] for side in (before, after)]
     with style():
@@ -123,52 +104,25 @@ def recorded_twins() -> dict[str, GPT2LMHeadModel]:
 
 @dataclass
 class Typed:
-    """One text in a network as a reader has changed it.
-
-    Attributes:
-        logits: of the next byte at each position, ``(length, vocabulary)``.
-        before, after: at each norm, by its name, its inputs and outputs, ``(length, d)``.
-        scales: at each norm what it divided by, ``(length,)``.
-    """
+    """One text in a network as a reader has changed it."""
 
     logits: Tensor
-    before: dict[str, Vectors] = field(default_factory=dict)
-    after: dict[str, Vectors] = field(default_factory=dict)
-    scales: dict[str, Numbers] = field(default_factory=dict)
+    before: dict[str, Tensor] = field(default_factory=dict)
+    after: dict[str, Tensor] = field(default_factory=dict)
+    scales: dict[str, Tensor] = field(default_factory=dict)
 
 
 @torch.no_grad()
 def typed(
     model: nn.Module,
-    ids: Ids,
+    ids: Tensor,
     shift: float = 0.0,
     uncentred: Collection[str] = (),
-    held: Mapping[str, Numbers] | None = None,
+    held: Mapping[str, Tensor] | None = None,
     removed: str | None = None,
 ) -> Typed:
-    """The network on token ids ``(length,)``, with changes that leave its weights as they are.
-
-    Args:
-        model: one of :func:`recorded_twins`, or what :func:`normgeom.to_rms_norm` makes of one.
-        shift: c, added to each entry of the sum of the embeddings (prop-gauge).
-        uncentred: names of LayerNorms that leave the subtraction of the mean out (eq-drop-mean).
-        held: by a norm's name the scales to divide by in place of its own, ``(length,)`` (thm-attribution).
-        removed: a name of :func:`normgeom_lab.common.parts.writers`, which then writes nothing.
-
-    Raises:
-        ValueError: ``ids`` is empty or longer than the network reads, or a name is not known.
-    """
+    """The network on token ids ``(length,)``, with changes that leave its weights as they are."""
     sites, parts = find_norms(model), writers(model)
-    most = model.config.n_positions
-    if not 0 < len(ids) <= most:
-        raise ValueError(f"ids: expected 1 to {most} of them, got {len(ids)}")
-    for argument, names, known in (
-        ("uncentred", uncentred, [site.name for site in sites if site.kind == "layer"]),
-        ("held", held or {}, [site.name for site in sites]),
-        ("removed", {removed} - {None}, list(parts)),
-    ):
-        if unknown := set(names) - set(known):
-            raise ValueError(f"{argument}: expected names of {known}, got {sorted(unknown)}")
     found = Typed(torch.empty(0))
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
@@ -182,7 +136,7 @@ def typed(
     return found
 
 
-def _norm(site: NormSite, found: Typed, centred: bool, held: Numbers | None):
+def _norm(site: NormSite, found: Typed, centred: bool, held: Tensor | None):
     def answer(x: Tensor, _) -> Tensor:
         numerator = center(x) if centred and site.kind == "layer" else x
         own = (numerator.square().mean(-1) + site.eps).sqrt()
@@ -207,19 +161,7 @@ def _answering(module: nn.Module, answer) -> Iterator[None]:
 
 
 def type_here(text: str = "Return a list of the", controls: Sequence[str] = CONTROLS) -> None:
-    """Display a network that reads what one types: widgets where a kernel runs; on a page what its script computes.
-
-    Args:
-        text: that is there at first.
-        controls: what a reader may change, some of :data:`CONTROLS`.
-
-    Raises:
-        ValueError: ``text`` is empty, or a control is not known.
-    """
-    if not text:
-        raise ValueError("text: expected at least one character, got none")
-    if unknown := set(controls) - set(CONTROLS):
-        raise ValueError(f"controls: expected some of {CONTROLS}, got {sorted(unknown)}")
+    """Display a network that reads what one types: widgets where a kernel runs; on a page what its script computes."""
     networks = recorded_twins()
     networks["converted"] = to_rms_norm(copy.deepcopy(networks["layer"]))
     sites = [site.name for site in find_norms(networks["layer"])]
