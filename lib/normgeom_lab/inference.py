@@ -33,8 +33,6 @@ from normgeom_lab.common.tiny import shaken
 
 HELD_OUT = 300_000  # bytes at the end of a text that are not trained on
 
-Twins = dict[tuple[str, int], GPT2LMHeadModel]
-
 
 def held_out_bytes(text: str, tokens: int, length: int) -> tuple[Tensor, list[Tensor]]:
     """The bytes of a text to train on, ``(n,)``, and windows of its last 300,000, ``tokens`` in all, to measure on."""
@@ -44,7 +42,7 @@ def held_out_bytes(text: str, tokens: int, length: int) -> tuple[Tensor, list[Te
     return training, windows(held_out, length, 32)
 
 
-def pairs(config: GPT2Config, seeds: Iterable[int], device: str = "cpu") -> Twins:
+def pairs(config: GPT2Config, seeds: Iterable[int], device: str = "cpu") -> dict[tuple[str, int], GPT2LMHeadModel]:
     """Twins before any training, by name and seed."""
     names = "LayerNorm twin", "RMSNorm twin"
     made = ((name, seed, twin) for seed in seeds for name, twin in zip(names, twins(config, seed), strict=True))
@@ -61,7 +59,7 @@ def tiny_pairs(draw: Draws, seed: int) -> list[tuple[GPT2LMHeadModel, GPT2LMHead
     return found
 
 
-def train_pairs(networks: Twins, ids: Tensor, steps: int) -> pd.DataFrame:
+def train_pairs(networks: Mapping[tuple[str, int], GPT2LMHeadModel], ids: Tensor, steps: int) -> pd.DataFrame:
     """Train twins in place on 16 windows of ``ids`` a step: the losses, in nats per token, by (model, seed)."""
     rows = {}
     for (name, seed), network in networks.items():
@@ -132,9 +130,7 @@ def survey_runs(
 
 def of_uniform(angles: pd.DataFrame, side: str = "in", positions: str = "rest") -> pd.DataFrame:
     """The rows of the uniform vector in a survey's table, at one side of the norms, in order of use."""
-    rows = angles[(angles.side == side) & (angles.positions == positions) & (angles.direction == "uniform")]
-    assert len(rows), f"the table has no rows of the uniform vector for {side!r} and {positions!r}"
-    return rows
+    return angles[(angles.side == side) & (angles.positions == positions) & (angles.direction == "uniform")]
 
 
 # What a reader is told of each column; units stand behind the stroke.
@@ -186,7 +182,8 @@ def rotated(model: GPT2LMHeadModel, rotation: Tensor) -> GPT2LMHeadModel:
 
 def onto_uniform(direction: Tensor) -> Tensor:
     """The reflection ``(d, d)`` that takes a direction ``(d,)`` to that of 1; the identity where it lies there."""
-    across = normalize(direction / direction.norm() - len(direction) ** -0.5, dim=0)
+    one = torch.ones_like(direction)
+    across = normalize(direction / direction.norm() - one / one.norm(), dim=0)
     return torch.eye(len(across), dtype=across.dtype, device=across.device) - 2 * torch.outer(across, across)
 
 

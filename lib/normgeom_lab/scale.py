@@ -121,10 +121,10 @@ def comparable_losses(loss: pd.DataFrame) -> tuple[str, str]:
     The 1 % is a choice; the book's twins without any norm are 6 % away.
     """
     rows = _main(loss)
-    losses = rows.pivot(index=[*rows.columns.drop(["norm", "loss"])], columns="norm", values="loss")
-    apart = ((losses.rms - losses.layer) / losses.layer[losses.rms.notna()].mean()).dropna()
+    losses = rows.pivot(index=[*rows.columns.drop(["norm", "loss"])], columns="norm", values="loss").dropna()
+    apart = (losses.rms - losses.layer) / losses.layer.mean()
     mean, count = apart.mean(), len(apart)
-    found = f"RMSNorm's final loss less LayerNorm's is {mean:+.2%} of {losses.layer[apart.index].mean():.3f} nats"
+    found = f"RMSNorm's final loss less LayerNorm's is {mean:+.2%} of {losses.layer.mean():.3f} nats"
     if count == 1:
         return UNDECIDED, f"{found}, in one pair; how much seeds scatter is not known."
     reach = STUDENT[min(count - 2, len(STUDENT) - 1)] * apart.sem()
@@ -187,8 +187,7 @@ def _range(values: pd.Series, digits: str = "") -> str:
 
 
 def _main(loss: pd.DataFrame) -> pd.DataFrame:
-    """The losses of LayerNorm and RMSNorm in the training that the other tables show, where there are several."""
-    loss = loss[loss.norm.isin(["layer", "rms"])]
+    """The losses of the training that the other tables show, where there are several."""
     return loss[loss.part == "main"] if "main" in set(loss.part) else loss
 
 
@@ -212,7 +211,7 @@ CLAIMS = {
     "ordinary-layer": (ordinary, "survey", "kind == 'layer' and side == 'in'"),
     "ordinary-rms": (ordinary, "survey", "kind == 'rms' and side == 'in'"),
     # The geometry paper, section 3.3: downstream performance with RMSNorm is comparable to that with LayerNorm.
-    "losses": (comparable_losses, "loss", "loss > 0"),
+    "losses": (comparable_losses, "loss", "norm in ['layer', 'rms']"),
     # The summary of the dynamics note, key results: typical outputs of LayerNorm lie near the surface of its ellipsoid.
     "surface": (at_surface, "forms", "norm == 'layer'"),
     # Ours, suggested by the note's next checks: the principal axes by the middle of training are those of its end.
@@ -233,7 +232,7 @@ def models(folder: str | Path = FOLDER) -> dict[str, pd.DataFrame]:
         name = path.stem.removeprefix("angles-")
         nulls = pd.read_csv(path.with_name(f"nulls-{name}.csv")).query("null == 'random_'").drop(columns="null")
         rows = pd.read_csv(path).query("positions == 'rest'")
-        found[name] = rows.merge(nulls, on=["site", "side"]).assign(model=name)
+        found[name] = rows.merge(nulls, "left", ["site", "side"]).assign(model=name)
     return found
 
 
@@ -255,13 +254,15 @@ def judged(folder: str | Path = FOLDER) -> pd.DataFrame:
     """Every claim, asked of every record in a folder that it speaks of."""
     tables = [("survey", name, table) for name, table in models(folder).items()]
     tables += [(kind, size, table) for size, pair in pairs(folder).items() for kind, table in vars(pair).items()]
-    rows = [
-        (claim, name, *judge(table.query(where)))
-        for claim, (judge, wanted, where) in CLAIMS.items()
-        for kind, name, table in tables
-        if kind == wanted and not table.query(where).empty
-    ]
-    return pd.DataFrame(rows, columns=["claim", "evidence", "verdict", "sentence"])
+    found = []
+    for claim, (judge, wanted, where) in CLAIMS.items():
+        for kind, name, table in tables:
+            rows = table.query(where) if kind == wanted else table[:0]
+            if not np.isfinite(rows.filter(["occupancy", "high", "loss", "near", "overlap"])).all(axis=None):
+                found.append((claim, name, UNDECIDED, "Not every row has a number."))
+            elif len(rows):
+                found.append((claim, name, *judge(rows)))
+    return pd.DataFrame(found, columns=["claim", "evidence", "verdict", "sentence"])
 
 
 def overview(found: pd.DataFrame, needs: str) -> pd.DataFrame:
@@ -275,8 +276,8 @@ def overview(found: pd.DataFrame, needs: str) -> pd.DataFrame:
     names = list(dict.fromkeys([*PAPER[needs], *rows.evidence]))
     table = rows.assign(claim=rows.claim.map(labels)).pivot(index="evidence", columns="claim", values="verdict")
     table = table.reindex(index=names, columns=list(dict.fromkeys(labels.values()))).astype(object)
-    measured = set(rows.evidence)
-    return table.assign(measured=["yes" if name in measured else f"make scale ONLY={name}" for name in names])
+    measured = ["yes" if name in set(rows.evidence) else f"make scale ONLY={name}" for name in names]
+    return table.where(table.notna(), None).assign(measured=measured)
 
 
 def ends(found: Mapping[str, SimpleNamespace]) -> pd.DataFrame:
