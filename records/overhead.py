@@ -140,7 +140,7 @@ def growth(tokens: int) -> dict[str, float]:
     _, highest = peak(lambda: measured.run(batches(model, NARROW_BATCH, number), progress=False))
     seconds = time.process_time() - start
     with tempfile.TemporaryDirectory() as folder:
-        measured.save(Path(folder) / "state.npz")
+        measured.save(Path(folder) / "state.safetensors")
         state = sum(file.stat().st_size for file in Path(folder).iterdir())
     vectors = len(measured.table()[["site", "side"]].drop_duplicates())
     return dict(tokens=tokens, batches=number, vectors=vectors, seconds=seconds, megabytes=highest, state_bytes=state)

@@ -182,7 +182,7 @@ def _write_observed(rerun: Rerun, verdicts: list[list], live: list[claims.Live],
 
 
 def _write_surveys(rerun: Rerun, folder: Path, about: dict) -> None:
-    states = sorted(Path(rerun.parameters["out"]).glob("*.npz"))
+    states = sorted(Path(rerun.parameters["out"]).glob("*.safetensors"))
     for state in states:
         survey = ng.Survey.load(state)
         name = rerun.name if len(states) == 1 else f"{rerun.name}-{survey.sites[0]['kind']}"

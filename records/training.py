@@ -62,7 +62,7 @@ def run(part: str, key: tuple, steps: int | None, kept: Path) -> Path:
     torch.set_num_threads(1)
     name, percents = PLANS[part]
     steps = steps or SIZES[name].steps
-    size = replace(SIZES[name], rate=rate, steps=steps, spacing=max(1, percents * steps // 100))
+    size = replace(SIZES[name], rate=rate, steps=steps, eval_interval=max(1, percents * steps // 100))
     text = byte_tokens(load_corpus("stdlib").text)
     held_out = windows(text[-HELD_OUT:], size.length, size.batch)
     model = variants(size.config(256), seed, (norm,))[norm]

@@ -21,7 +21,8 @@ from normgeom.models.watch import watch
 from normgeom.surgery.surgery import center_writers, fold_norms
 from normgeom.survey.survey import Survey
 from normgeom.text.tokens import byte_tokens, random_windows, windows
-from normgeom.training.twins import train, twins
+from normgeom.training.loop import train
+from normgeom.training.twins import twins
 from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 from torch.nn.functional import normalize
@@ -122,7 +123,7 @@ def survey_runs(
         Path(out).mkdir(parents=True, exist_ok=True)
     tables = []
     for (model, run), network in networks.items():
-        state = Path(out) / f"{model.replace('/', '--')}-{run}.npz" if out else None
+        state = Path(out) / f"{model.replace('/', '--')}-{run}.safetensors" if out else None
         survey = Survey(network, directions, seed, pilot=batches[0]).run(batches, progress, state)
         tables.append(survey.table().assign(model=model, run=run))
     return pd.concat(tables, ignore_index=True)

@@ -17,7 +17,8 @@ from normgeom.models.modules import replace_module
 from normgeom.models.sites import find_norms
 from normgeom.norms.functions import RMSNorm
 from normgeom.text.tokens import byte_tokens, random_windows
-from normgeom.training.twins import Size, train, twins
+from normgeom.training.loop import train
+from normgeom.training.twins import Size, twins
 from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
@@ -267,7 +268,7 @@ class Trained(NamedTuple):
 
 
 def train_on_bytes(size: Size, text: str, seed: int, device: torch.device | str = "cpu") -> Trained:
-    """Train a GPT-2 with LayerNorm (:func:`normgeom.training.twins.train`) on a text, without its last bytes."""
+    """Train a GPT-2 with LayerNorm (:func:`normgeom.training.loop.train`) on a text, without its last bytes."""
     ids = byte_tokens(text)
     untrained, model = (twins(size.config(256), seed)[0].to(device) for _ in range(2))
     batches = random_windows(ids[:-HELD_OUT], size.length, size.batch, seed)

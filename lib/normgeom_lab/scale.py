@@ -12,8 +12,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import torch
 from normgeom.records import FOLDER
-from normgeom.training.twins import rate_factor
+from normgeom.training.loop import warmup_cosine
 
 HOLDS, FAILS, UNDECIDED = "holds", "fails", "cannot be told"
 
@@ -166,7 +167,8 @@ def noise_overlap(width: int, norms: int, step: int, steps: int) -> np.ndarray:
     Independent steps as large as the learning rate give gains whose squared correlation with the end is the share of
     the squared rates that has been used.
     """
-    rates = np.array([rate_factor(i, steps) for i in range(steps)]) ** 2
+    (factor,) = warmup_cosine(torch.optim.SGD([torch.zeros(1)]), steps).lr_lambdas
+    rates = np.array([factor(i) for i in range(steps)]) ** 2
     correlation = math.sqrt(rates[:step].sum() / rates.sum())
     generator = np.random.default_rng(0)
     found = np.empty(200)

@@ -6,7 +6,7 @@ import copy
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import cycle
+from itertools import cycle, repeat
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,14 +21,15 @@ from normgeom.geometry.ellipsoid import Ellipsoid
 from normgeom.models.gpt2 import written
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import watch
-from normgeom.training.twins import TITLES, Size, adamw, train, twins, variants, warmup_cosine
+from normgeom.training.loop import adamw, fit, next_token_loss, train, warmup_cosine
+from normgeom.training.twins import TITLES, Size, twins, variants
 from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from normgeom_lab.common.parts import rotate
 from normgeom_lab.common.pictures import LINES, angle_bars
-from normgeom_lab.common.tiny import next_token_loss, shaken
+from normgeom_lab.common.tiny import shaken
 
 
 def unbiased_twins(config: GPT2Config, seed: int) -> tuple[GPT2LMHeadModel, GPT2LMHeadModel]:
@@ -63,24 +64,14 @@ def descend(
     What writers learn along 1 may be left out, of ``"gradients"`` before they are clipped, of ``"steps"``, or of both.
     """
     model = copy.deepcopy(model)
-    writers, rule, losses = written(model), optimizer(model.parameters()), []
-    for _ in range(steps):
-        rule.zero_grad()
-        loss = _loss(model, ids)
-        loss.backward()
-        losses.append(loss.detach())
-        if "gradients" in leave_out:
-            centre(p.grad for p in writers)
-        nn.utils.clip_grad_norm_(model.parameters(), clip)
-        rule.step()
-        if "steps" in leave_out:
-            centre(writers)
-    return SimpleNamespace(model=model, losses=torch.stack(losses).double())
-
-
-def _loss(model: GPT2LMHeadModel, ids: Tensor) -> Tensor:
-    """In the model's own dtype; the loss of transformers is in float32 whatever that is."""
-    return next_token_loss(lambda before: model(before).logits, ids)
+    writers, rule = written(model), optimizer(model.parameters())
+    if "gradients" in leave_out:
+        for writer in writers:
+            writer.register_post_accumulate_grad_hook(lambda p: centre([p.grad]))
+    if "steps" in leave_out:
+        rule.register_step_post_hook(lambda *_: centre(writers))
+    losses = fit(model, repeat(ids, steps), rule, clip=clip)
+    return SimpleNamespace(model=model, losses=losses.double())
 
 
 STATE = 16  # bytes a weight: parameter, gradient and Adam's two moments in four each
@@ -266,7 +257,7 @@ def occupancies(model: nn.Module, ids: Tensor, vectors: Tensor) -> Tensor:
 def share_along_one(model: GPT2LMHeadModel, ids: Tensor) -> float:
     """Of the gradient of the last block's last matrix, the share of its squared length along 1 (cor-gradient-share)."""
     matrix = model.transformer.h[-1].mlp.c_proj.weight  # the stream is its last axis
-    (gradient,) = torch.autograd.grad(_loss(model, ids), matrix)
+    (gradient,) = torch.autograd.grad(next_token_loss(model, ids), matrix)
     gradient = gradient.double()
     return float(gradient.sum(-1).square().sum() / gradient.square().sum()) / gradient.shape[-1]
 

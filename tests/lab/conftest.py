@@ -4,13 +4,9 @@ from numerics import figures_without_ground, fixed_seed, mark_numerical
 
 __all__ = ["figures_without_ground", "fixed_seed"]
 NUMERICAL = {
-    "test_behaviour",
-    "test_block_gradients",
-    "test_byte_models",
     "test_bytes",
     "test_coordinates",
     "test_decoders",
-    "test_designs",
     "test_dropping",
     "test_ellipsoids",
     "test_exercises",
@@ -19,10 +15,8 @@ NUMERICAL = {
     "test_gradients",
     "test_growth",
     "test_inference",
-    "test_initial",
     "test_keys",
     "test_lens",
-    "test_paths",
     "test_placement",
     "test_plane",
     "test_planes",
@@ -33,6 +27,7 @@ NUMERICAL = {
     "test_scale_free",
     "test_silencing",
     "test_slips",
+    "test_stacks",
     "test_stream",
     "test_sums",
     "test_training",

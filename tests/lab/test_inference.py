@@ -11,7 +11,7 @@ from norm_checks import close, rounding
 from normgeom.checks import Draws
 from normgeom.models.gpt2 import gpt2, written
 from normgeom.text.tokens import random_windows
-from normgeom.training.twins import train
+from normgeom.training.loop import train
 from normgeom_lab import inference as lab
 from normgeom_lab.common.pictures import null_band
 from normgeom_lab.common.tiny import shaken
@@ -135,7 +135,7 @@ def test_the_rows_are_those_of_each_survey(networks, angles):
 
 
 def test_a_saved_survey_goes_on_where_it_was(networks, angles, tmp_path):
-    state = tmp_path / "org--a-4.npz"
+    state = tmp_path / "org--a-4.safetensors"
     interrupted = ng.Survey(networks["a", 4], CHOSEN, 7, pilot=BATCHES[0])
     interrupted.run(BATCHES[:1], progress=False, checkpoint=state)
     got = lab.survey_runs({("org/a", 4): networks["a", 4]}, BATCHES, CHOSEN, 7, out=tmp_path)

@@ -9,7 +9,8 @@ import pytest
 import torch
 from norm_checks import close, rounding
 from normgeom.models.gpt2 import gpt2, written
-from normgeom.training.twins import SIZES, Size, train, variants
+from normgeom.training.loop import train
+from normgeom.training.twins import SIZES, Size, variants
 from normgeom_lab import training as lab
 from normgeom_lab.common.parts import rotate
 from normgeom_lab.common.tiny import shaken

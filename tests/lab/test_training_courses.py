@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from normgeom.training.twins import rate_factor
+from normgeom.training.loop import warmup_cosine
 from normgeom_lab import training as lab
 
 
@@ -101,12 +101,13 @@ def test_noise_walks_are_adam_on_normal_numbers():
     gains = walks.pivot(index="step", columns=["site", "coordinate"], values="weight").astype(float)
     assert list(gains.index) == list(stages) and list(gains) == [(str(i), j) for i in range(3) for j in range(9)]
     generator = torch.Generator().manual_seed(4)
+    (factor,) = warmup_cosine(torch.optim.SGD([torch.zeros(1)]), steps).lr_lambdas
     gain, first, second = np.ones(27), np.zeros(27), np.zeros(27)
     for t in range(1, steps + 1):
         noise = torch.randn(27, generator=generator).double().numpy()
         first, second = 0.9 * first + 0.1 * noise, 0.95 * second + 0.05 * noise**2
         step = (first / (1 - 0.9**t)) / (np.sqrt(second / (1 - 0.95**t)) + 1e-8)
-        gain = gain - 0.001 * rate_factor(t - 1, steps) * step
+        gain = gain - 0.001 * factor(t - 1) * step
         if t in stages:
             assert np.abs(gains.loc[t].to_numpy() - gain).max() < 1e-6, f"step {t}: decay? another rate or moment?"
     assert set(lab.shapes(walks, centered=False).step) == set(stages), "shapes cannot read it"

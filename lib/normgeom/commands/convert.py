@@ -71,7 +71,7 @@ def convert_model(
         tokens, length, corpus: what is read; ``length`` as in :func:`normgeom.commands.survey.survey_model`.
         dtype: one of ``normgeom.commands.survey.DTYPES``; ``"auto"`` is that of the saved weights.
         revision: a branch, tag or commit of a model on the hub.
-        tokenizer: as in :func:`normgeom.text.tokens.load_encoder`; by default the model's.
+        tokenizer: as in :func:`normgeom.text.tokens.load_tokenizer`; by default the model's.
 
     Raises:
         ValueError: an argument that cannot be; a model that cannot be converted; a difference above ``bound``.

@@ -629,7 +629,7 @@ def test_bad_input_is_a_line(folder, tmp_path, changes, message):
 def test_a_model_that_cannot_be_converted_is_a_line(tmp_path):
     uneven("bert", dtype=torch.float32).save_pretrained(tmp_path / "bert")
     result = CliRunner().invoke(main, ["convert", str(tmp_path / "bert"), str(tmp_path / "out")])
-    assert result.exit_code == 1 and "Error: model: " in result.stderr
+    assert result.exit_code == 1 and "Error: tokenizer: " in result.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -205,9 +205,7 @@ def test_what_is_seen_and_not_measured(model, example, expected):
     with pytest.warns(UserWarning, match=rf"^seen and not measured: {len(expected)} {expected[0]}") as warned:
         assert ng.find_norms(model, example) == []
     assert len(warned) == 1, [str(w.message) for w in warned]
-    message = (
-        rf"^model: this {type(model).__name__} runs no LayerNorm or RMSNorm that can be measured; seen: {len(got)} "
-    )
+    message = rf"^model: this {type(model).__name__} runs no LayerNorm or RMSNorm that can be measured"
     with pytest.raises(ValueError, match=message):
         ng.Survey(model, example_inputs=example)
 
@@ -226,9 +224,7 @@ def test_what_is_no_norm_of_any_kind(model):
         warnings.simplefilter("error")
         assert ng.find_norms(model, IMAGES) == []
     assert seen_norms(model, IMAGES) == ([], [])
-    with pytest.raises(
-        ValueError, match=r"^model: this Sequential runs no LayerNorm or RMSNorm in a module of its own"
-    ):
+    with pytest.raises(ValueError, match=r"^model: this Sequential runs no LayerNorm or RMSNorm that can be measured"):
         ng.Survey(model, example_inputs=IMAGES)
 
 
