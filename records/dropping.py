@@ -10,10 +10,11 @@ import normgeom as ng
 import pandas as pd
 import torch
 from normgeom.models.gpt2 import written
-from normgeom.records import FOLDER, record
+from normgeom.records import FOLDER
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
 from normgeom.training.twins import load_twin
+from normgeom_lab.common.recording import record
 from normgeom_lab.precision import in_turns
 from normgeom_lab.training import centre
 from normgeom_lab.without_mean import by_shift, by_site, compare, without_norms, without_subtraction

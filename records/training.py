@@ -10,11 +10,12 @@ import click
 import pandas as pd
 import torch
 from normgeom.models.gpt2 import written
-from normgeom.records import FOLDER, record
+from normgeom.records import FOLDER
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
 from normgeom.training.trainer import DIRECTIONS, Run, fit_and_measure
 from normgeom.training.twins import NORMS, SIZES, variants
+from normgeom_lab.common.recording import record
 from normgeom_lab.training import centre
 from torch import nn
 from tqdm.auto import tqdm

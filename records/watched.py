@@ -9,11 +9,12 @@ from unittest.mock import patch
 import click
 import pandas as pd
 import torch
-from normgeom.records import FOLDER, record
+from normgeom.records import FOLDER
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
 from normgeom.training import trainer
 from normgeom.training.twins import SIZES, variants
+from normgeom_lab.common.recording import record
 from tqdm.auto import tqdm
 
 SIZE = "1M"

@@ -13,7 +13,7 @@ from normgeom.checks import Draws
 from normgeom.models.calls import evaluating, forward
 from normgeom.models.gpt2 import gpt2
 from normgeom.models.layouts import layout_of
-from normgeom.models.modules import replace_module
+from normgeom.models.modules import hooked, replace_module
 from normgeom.models.sites import find_norms
 from normgeom.norms.functions import RMSNorm
 from normgeom.text.tokens import byte_tokens, random_windows
@@ -87,16 +87,11 @@ def head_writes(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
     blocks, named, read = len(model.get_submodule(layout_of(model).blocks)), writers(model), {}
     outputs = {block: named[f"a{block}"] for block in range(1, blocks + 1)}
 
-    def keep(module, args):
+    def keep(module, args, kwargs):
         read[module] = args[0].reshape(*ids.shape, -1)
 
-    handles = [module.register_forward_pre_hook(keep) for module in outputs.values()]
-    try:
-        with evaluating(model):
-            forward(model, ids)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with evaluating(model), hooked((module, keep) for module in outputs.values()):
+        forward(model, ids)
     found = {}
     for block, module in outputs.items():
         side_by_side = read[module]

@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 import pytest
-from normgeom.records import record
 from normgeom_lab import scale as lab
+from normgeom_lab.common.recording import record
 from normgeom_lab.scale import FAILS, HOLDS, UNDECIDED
 from normgeom_lab.training import noise_walks, shapes
 

@@ -14,6 +14,7 @@ from normgeom.checks import Draws
 from normgeom.models.calls import evaluating, forward
 from normgeom.models.gpt2 import read, written
 from normgeom.models.layouts import layout_of
+from normgeom.models.modules import hooked
 from normgeom.models.sites import find_norms
 from normgeom.norms.formula import center, rate, widen
 from torch import Tensor, nn
@@ -42,20 +43,14 @@ def components(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
     named, final = writers(model), model.get_submodule(layout_of(model).final)
     written = {}
 
-    def enter(norm, args):
+    def enter(norm, args, kwargs):
         written[norm] = args[0]
 
-    def leave(module, args, output):
+    def leave(module, args, kwargs, output):
         written[module] = output
 
-    handles = [final.register_forward_pre_hook(enter)]
-    handles += [module.register_forward_hook(leave) for module in named.values()]
-    try:
-        with evaluating(model):
-            forward(model, ids)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with evaluating(model), hooked([(final, enter)], [(module, leave) for module in named.values()]):
+        forward(model, ids)
     end = written[final]
     parts = {name: written[module].reshape(-1, *end.shape[1:]).expand_as(end) for name, module in named.items()}
     return parts
@@ -108,11 +103,8 @@ def followed(model: nn.Module, ids: Tensor) -> Run:
 def silenced(model: nn.Module, name: str) -> Iterator[None]:
     """While the block runs, the writer ``name`` of :func:`writers` adds zero, and all that comes later reacts to it."""
     named = writers(model)
-    handle = named[name].register_forward_hook(lambda module, args, output: torch.zeros_like(output))
-    try:
+    with hooked(after=[(named[name], lambda module, args, kwargs, output: torch.zeros_like(output))]):
         yield
-    finally:
-        handle.remove()
 
 
 @dataclass(frozen=True)
