@@ -283,7 +283,7 @@ def overview(found: pd.DataFrame, needs: str) -> pd.DataFrame:
 
 
 def ends(found: Mapping[str, SimpleNamespace]) -> pd.DataFrame:
-    """How each of :func:`pairs` ends: losses, and the occupancy of 1 at the last norm over that of the median sign."""
+    """How each of :func:`pairs` ends: losses, and the occupancy of 1 at the last norm over that of median signs."""
     rows = {}
     for size, pair in found.items():
         last = pair.angles.query("direction == 'uniform' and side == 'in' and step == step.max()")
