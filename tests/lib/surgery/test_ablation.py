@@ -308,9 +308,7 @@ def test_scales_are_those_of_the_model_before():
 
 def test_a_constant_far_from_the_scales_is_told():
     x = draw(2, 40, 8) * torch.logspace(-1, 1, 40)[:, None]
-    with pytest.warns(
-        UserWarning, match=r"^1 of 1 norms divide by a constant that is far from .*: those at 0 "
-    ):
+    with pytest.warns(UserWarning, match=r"^1 of 1 norms divide by a constant that is far from .*: those at 0 "):
         ng.freeze_norms(nn.Sequential(ng.RMSNorm(8, dtype=torch.float64)), [x])
 
 
