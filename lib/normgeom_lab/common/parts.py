@@ -13,11 +13,12 @@ import pandas as pd
 import torch
 from normgeom.checks import Draws
 from normgeom.models.calls import evaluating, forward
-from normgeom.models.flow import Flow, stream
+from normgeom.models.flow import Flow, stream, stream_readers, stream_writers
 from normgeom.models.modules import hooked
 from normgeom.models.sites import find_norms
 from normgeom.norms.formula import center, rate, widen
 from torch import Tensor, nn
+from transformers import GPT2LMHeadModel
 
 _flows: WeakKeyDictionary[nn.Module, Flow] = WeakKeyDictionary()
 
@@ -352,3 +353,20 @@ def shifted(model: nn.Module, c: float) -> nn.Module:
 
 def _sharing(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+
+
+@torch.no_grad()
+def rotate(model: GPT2LMHeadModel, rotation: Tensor) -> GPT2LMHeadModel:
+    """A copy of a GPT-2 whose stream is rotated by Q ``(d, d)``: writers become QW, Qb, readers RQᵀ (prop-rotations).
+
+    Gains and biases of norms stay, so the function is the same where Q commutes with them, as any does with none.
+    """
+    model = copy.deepcopy(model)
+    writing = stream_writers(model)
+    if model.lm_head.weight is not model.transformer.wte.weight:
+        writing.append(model.lm_head.weight)
+    for p in writing:  # the stream is the last axis
+        p.copy_(p @ rotation.T.to(p))
+    for matrix in stream_readers(model):
+        matrix.copy_(rotation.to(matrix) @ matrix)
+    return model
