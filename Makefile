@@ -48,13 +48,14 @@ NBVAL    := $(patsubst %,nbval/%,$(wildcard notebooks/*.ipynb notebooks/appendix
 # Folders of tests, those that take longest first, and the library's numbers once more under the plainest rounding.
 SUITES   := suite/lib suite/lab suite/reruns suite/book suite/press suite/records
 PLAIN    := suite/rounding
+DOCTESTS := suite/doctests
 
 # $(call timed,NAME,COMMAND): run it, and keep its user, system and wall seconds for `press times`.
 timed = mkdir -p $(dir _build/times/$(1)) && TIMEFORMAT='%U %S %R' && exec 3>&2 && \
   { time $(2) 2>&3; } 2> _build/times/$(1)
 
 .PHONY: book serve check run chapter notebooks figures colab pdf epub pages dist dist-test release draft browser bench record scale gpu \
-  claims test test-all slow lint unit floors newest workflows peers colab-try tried search margins clean help $(NBVAL) $(SUITES) $(PLAIN)
+  claims test test-all slow lint unit floors newest workflows peers colab-try tried search margins clean help $(NBVAL) $(DOCTESTS) $(SUITES) $(PLAIN)
 
 ### Read
 book: $(BOOK)  ## run the chapters and build the pages: _build/html/index.html
@@ -177,7 +178,7 @@ claims: | $(VENV) $(PROFILE)  ## try each measured claim at 20 seeds, where its 
 	$(KEEP) python -m records claims
 
 ### Check
-test: lint $(SUITES) $(PLAIN) $(NBVAL)  ## style, library, notebooks compared output by output, the pages
+test: lint $(DOCTESTS) $(SUITES) $(PLAIN) $(NBVAL)  ## style, library, notebooks compared output by output, the pages
 	@python -m press times test
 	@python -m press tried "make test" "all tests passed"
 	@echo "All tests passed: style, library, press, book and $(words $(NBVAL)) notebooks."
@@ -185,7 +186,7 @@ test: lint $(SUITES) $(PLAIN) $(NBVAL)  ## style, library, notebooks compared ou
 test-all: test slow  ## the same and what is slow and rarely breaks, as CI does
 	@echo "All slow tests passed."
 
-unit: $(SUITES) $(PLAIN)  ## the tests without the notebooks
+unit: $(DOCTESTS) $(SUITES) $(PLAIN)  ## the tests without the notebooks
 
 slow: | $(BOOK)
 	@$(call timed,test/slow,$(KEEP) $(PYTEST) -m slow tests)
@@ -298,6 +299,10 @@ suite/book: $(BOOK)
 
 $(SUITES): suite/%: | $(VENV) $(PROFILE)
 	@$(call timed,test/$*,$(KEEP) $(PYTEST) tests/$*)
+
+# The examples of the public names.
+$(DOCTESTS): | $(VENV)
+	@$(call timed,test/doctests,$(PYTEST) --doctest-modules lib/normgeom)
 
 # Other processors round in another order; the plainest that torch has is at hand everywhere.  Its compiler cannot: what
 # it generates for the processor names vector types that this setting leaves undeclared (torch 2.13).

@@ -7,36 +7,16 @@ from time import perf_counter
 import click
 import pandas as pd
 import torch
-from normgeom.records import FOLDER, record
+from normgeom.records import FOLDER
 from normgeom.text.tokens import random_windows
-from normgeom_lab.common.stacks import choose
+from normgeom_lab.common.recording import record
+from normgeom_lab.common.stacks import DESIGNS, LanguageModel
 from normgeom_lab.common.tiny import next_token_loss
-from normgeom_lab.placement import BYTE_HEADS, BYTE_LENGTH, BYTE_WIDTH, largest_score, last_update, train_bytes
+from normgeom_lab.placement import BYTE_LENGTH, train_bytes
+from torch import Tensor
 
-from records.placement import BATCH, LAST, curves, text
+from records.placement import BATCH, LAST, curves, measured, setting, text
 
-# Name → placement and norm.
-DESIGNS = {
-    "pre": ("pre", "layer"),
-    "pre-rms": ("pre", "rms"),
-    "post": ("post", "layer"),
-    "deepnorm": ("deepnorm", "layer"),
-    "sandwich": ("sandwich", "layer"),
-    "branch-out": ("branch-out", "layer"),
-    "mix": ("mix", "layer"),
-    "hybrid": ("hybrid", "layer"),
-    "scaled": ("scaled", "layer"),
-    "keel": ("keel", "layer"),
-    "qk": ("qk", "layer"),
-    "sphere": ("sphere", "layer"),
-    "dyt": ("pre", "dyt"),
-    "derf": ("pre", "derf"),
-    "none": ("pre", "none"),
-    "post-small": ("post-small", "layer"),
-    "hybrid-small": ("hybrid-small", "layer"),
-    "post-alpha": ("post-alpha", "layer"),
-    "pre-post": ("pre-post", "layer"),
-}
 LAYERS, RATES, WARMUPS, PROBED = (6, 18, 24), (3e-4, 1e-3, 3e-3, 1e-2), (0, 100), 64
 # Settings are chosen on these seeds, one of everything and three of the shallowest; two designs bear higher rates.
 CHOSEN_ON = tuple(
@@ -46,15 +26,32 @@ CHOSEN_ON = tuple(
 )
 # Means are of these, which no setting was chosen on.
 SEEDS = (3, 4, 5, 6, 7)
-MEASURED = ("loss", "held_out", "score", "update")
+MEASURED = ["loss", "held_out", "score", "update"]
 CELL, SETTING = ["design", "layers"], ["warmup", "rate"]
+
+
+@torch.no_grad()
+def last_update(model: LanguageModel, ids: Tensor) -> float:
+    """The mean length of what the last block changes, over that of the stream before it."""
+    x, _, y = model.stack.streams(model.embed(ids))[-3:]
+    return float((y - x).norm(dim=-1).mean() / x.norm(dim=-1).mean())
+
+
+@torch.no_grad()
+def largest_score(model: LanguageModel, ids: Tensor) -> float:
+    """The largest absolute value of which attention takes a softmax, in any block, head and position; NaN if one is."""
+    x, largest = model.embed(ids), torch.tensor(0.0)
+    for block in model.stack.blocks:
+        scores, _ = block.attention.branch.scores_and_values(block.attention.read(x))
+        largest = torch.maximum(largest, scores[~scores.isneginf()].abs().max())
+        x = block(x)
+    return float(largest)
 
 
 def run(design: str, layers: int, rate: float, warmup: int, seed: int, steps: int) -> list[float]:
     """Of one training run what :data:`MEASURED` names; its text and batches depend on the seed alone."""
     torch.set_num_threads(1)
-    placement, norm = choose("design", design, DESIGNS)
-    model, losses = train_bytes(text(), placement, layers, rate, steps, seed, warmup, BATCH, norm)
+    model, losses = train_bytes(text(), design, layers, rate, steps, seed, warmup, BATCH)
     probe = next(random_windows(text(), BYTE_LENGTH, PROBED, seed + 1000))
     with torch.no_grad():
         held_out = float(next_token_loss(model, probe))
@@ -63,16 +60,16 @@ def run(design: str, layers: int, rate: float, warmup: int, seed: int, steps: in
 
 def runs(grids: tuple[dict, ...], steps: int, kept: Path, processes: int) -> pd.DataFrame:
     """A row a run: of the grids, and of :data:`SEEDS` where a design of a depth has its lowest held-out loss there."""
-    tables = [curves(grid, steps, kept, processes, run) for grid in grids]
-    first = pd.concat(tables, ignore_index=True)
-    loss = first.losses.map(lambda measured: measured[MEASURED.index("held_out")]).fillna(math.inf)
-    mean = first.assign(loss=loss).groupby([*CELL, *SETTING], sort=False).loss.mean()
+
+    def rows(grid):
+        return measured(curves(grid, steps, kept, processes, run), MEASURED).fillna(math.inf)
+
+    first = pd.concat([rows(grid) for grid in grids], ignore_index=True)
+    mean = first.groupby([*CELL, *SETTING], sort=False).held_out.mean()
+    tables = [first]
     for design, layers, warmup, rate in mean.groupby(level=CELL, sort=False).idxmin():
-        cell = dict(design=(design,), layers=(layers,), rate=(rate,), warmup=(warmup,), seed=SEEDS)
-        tables.append(curves(cell, steps, kept, processes, run))
-    every = pd.concat(tables, ignore_index=True)
-    measured = pd.DataFrame(every.losses.tolist(), columns=MEASURED).fillna(math.inf)
-    return pd.concat([every.drop(columns="losses"), measured], axis=1)
+        tables.append(rows(dict(design=(design,), layers=(layers,), rate=(rate,), warmup=(warmup,), seed=SEEDS)))
+    return pd.concat(tables, ignore_index=True)
 
 
 def _seconds(layers: int, steps: int) -> float:
@@ -90,7 +87,7 @@ WHAT = (
 
 
 @click.command()
-@click.option("--steps", default=200, help="Updates of each run.")
+@click.option("--steps", default=200, help="Steps of each run.")
 @click.option("--processes", default=2, help="Runs at a time.")
 @click.option("--folder", default=FOLDER, type=click.Path(path_type=Path), help="Where the record goes.")
 @click.option("--kept", default="_build/designs.jsonl", type=click.Path(path_type=Path), help="Finished runs.")
@@ -98,17 +95,16 @@ def main(steps: int, processes: int, folder: Path, kept: Path) -> None:
     """Write the record of designs; an interrupted run goes on where it stopped."""
     table = runs(CHOSEN_ON, steps, kept, processes)
     seconds = [_seconds(layers, steps) for layers in LAYERS]
+    controls = (
+        "; DeepNorm with its β, on the sphere rows or columns of length 1, W_O and W₂ of post-small and hybrid-small "
+        "times 1/√(2M) for M blocks"
+    )
     record(
         "designs-training",
         table,
         WHAT.format(steps),
         folder,
-        model=f"byte language model, {BYTE_WIDTH} wide, {BYTE_HEADS} heads, LayerNorm where nothing else is said, "
-        "Xavier-normal matrices, embeddings and head of standard deviation 1/√d; DeepNorm with its β, on the sphere "
-        "rows or columns of length 1, W_O and W₂ of post-small and hybrid-small times 1/√(2M) for M blocks",
-        corpus="the standard library's documentation strings (corpus stdlib), "
-        f"batches of {BATCH} windows of {BYTE_LENGTH - 1} predicted bytes",
-        optimizer="Adam, β = 0.9 and 0.98, no decay, no clipping, linear warm-up, then constant",
+        **setting(BATCH, "LayerNorm where nothing else is said", controls),
         seeds="of weights and batches; to choose rate and warm-up by held-out loss, 0 to 2 with 6 blocks and 0 with 18 "
         "and 24; at the chosen ones 3 to 7",
         time=f"{len(table)} runs; one with pre-norm takes {', '.join(f'{s:.0f}' for s in seconds)} s with "

@@ -17,7 +17,8 @@ import click
 import normgeom as ng
 import pandas as pd
 import torch
-from normgeom.records import FOLDER, record
+from normgeom.records import FOLDER
+from normgeom_lab.common.recording import record
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import GPT2Config, GPT2LMHeadModel

@@ -18,8 +18,9 @@ import yaml
 from nbclient.exceptions import DeadKernelError
 from normgeom.commands.finding import find_commit
 from normgeom.jobs.folders import note
-from normgeom.records import FOLDER, record
+from normgeom.records import FOLDER
 from normgeom.text.corpora import load_corpus
+from normgeom_lab.common.recording import record
 from papermill.exceptions import PapermillExecutionError
 from press import seeds as claims
 from press.book import Book

@@ -4,16 +4,12 @@ from numerics import figures_without_ground, fixed_seed, mark_numerical
 
 __all__ = ["figures_without_ground", "fixed_seed"]
 NUMERICAL = {
-    "test_behaviour",
-    "test_block_gradients",
-    "test_byte_models",
     "test_bytes",
     "test_centring",
     "test_claim_rates",
     "test_coordinates",
     "test_courses",
     "test_decoders",
-    "test_designs",
     "test_dropping",
     "test_ellipsoids",
     "test_exercises",
@@ -22,11 +18,9 @@ NUMERICAL = {
     "test_gauge",
     "test_gradients",
     "test_growth",
-    "test_initial",
     "test_keys",
     "test_lens",
     "test_orbits",
-    "test_paths",
     "test_placement",
     "test_plane",
     "test_planes",
@@ -37,6 +31,7 @@ NUMERICAL = {
     "test_silencing",
     "test_slips",
     "test_stream",
+    "test_stacks",
     "test_sums",
     "test_survey_runs",
 }

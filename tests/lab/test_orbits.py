@@ -8,7 +8,8 @@ import pytest
 import torch
 from norm_checks import close
 from normgeom.models.gpt2 import gpt2
-from normgeom.training.twins import train, variants
+from normgeom.training.loop import train
+from normgeom.training.twins import variants
 from normgeom_lab.common.tiny import shaken
 from normgeom_lab.training import (
     descend,

@@ -1,458 +1,348 @@
-"""Residual blocks by placement against formulas unrolled by hand and against torch's encoder layers."""
+"""Chapter 6's measurements: against losses differentiated text by text, signs tried one by one, models made by hand."""
 
+import copy
+import itertools
 import math
-import re
 
-import normgeom as ng
 import pytest
 import torch
 import torch.nn.functional as F
-from norm_checks import close, draw, rounding, true_layer_norm, true_rms_norm
-from normgeom_lab.common.stacks import PLACEMENTS, Block, LanguageModel, Stack, deepnorm_factors
+from norm_checks import close, draw, rounding
+from normgeom.text.tokens import random_windows
+from normgeom_lab import placement as lab
+from normgeom_lab.common.growth import even_stack, seeded_stack, shaken, unroll
+from normgeom_lab.common.stacks import PLACEMENTS, Attention, LanguageModel, Stack, normalise_weights
+from normgeom_lab.common.tiny import fit, next_token_loss
 from torch import nn
 
-D, HEADS, HIDDEN, LENGTH, EPS = 8, 2, 12, 5, 1e-2
-TRUE_NORMS = {"layer": true_layer_norm, "rms": true_rms_norm, "none": lambda x, weight, bias, eps: x}
-# one sublayer with its branch f and its norms: the input's b, the output's a, the sum's s
-FORMULAS = {
-    "pre": lambda x, f, b, a, s, alpha: alpha * x + f(b(x)),
-    "post": lambda x, f, b, a, s, alpha: s(alpha * x + f(x)),
-    "sandwich": lambda x, f, b, a, s, alpha: alpha * x + a(f(b(x))),
-    "branch-out": lambda x, f, b, a, s, alpha: alpha * x + a(f(x)),
-    "deepnorm": lambda x, f, b, a, s, alpha: s(alpha * x + f(x)),
-}
-NORMS_A_BLOCK = {"pre": 2, "post": 2, "sandwich": 4, "branch-out": 2, "deepnorm": 2}
-ENDS_WITH_A_NORM = {"pre", "sandwich", "branch-out"}
-EACH = pytest.mark.parametrize("placement", FORMULAS)
-SUSPECTS = "A norm on the wrong side of the addition? α on the branch? Norms swapped between sublayers?"
+WIDTH = 16
+EACH = pytest.mark.parametrize("placement", PLACEMENTS)
+TEXT = torch.randint(256, (500,), generator=torch.Generator().manual_seed(0))
 
 
-def shaken(module, seed=100):
-    """In float64, every parameter of the module drawn anew: gains are not 1, and biases not 0."""
-    module = module.double()
-    with torch.no_grad():
-        for i, p in enumerate(module.parameters()):
-            p.copy_(draw(*p.shape, seed=seed + i, scale=0.4, mean=0.5 if p.dim() == 1 else 0.0))
-    return module
+def bound(x):
+    """Through a few sublayers of some fifty roundings each."""
+    return 4 * 300 * rounding(x, torch.float64, 64)
 
 
-def unrolled_attention(x, weights, causal):
-    """Softmax attention head by head and position by position."""
-    size, output = D // HEADS, torch.zeros_like(x)
-    q, k, v = (
-        torch.einsum("btd,ed->bte", x, weights["in_proj.weight"][i * D : (i + 1) * D])
-        + weights["in_proj.bias"][i * D : (i + 1) * D]
-        for i in range(3)
+def small(placement="pre", seed=0, layers=2):
+    """Gains and biases drawn too."""
+    return shaken(seeded_stack(seed, WIDTH, layers, placement).double(), torch.Generator().manual_seed(1))
+
+
+# ---- families of transformers ----
+
+
+@pytest.mark.parametrize("family", ["Llama", "BERT"])
+def test_silent_branches_leave_the_stream(family):
+    """Llama's block without its branches is the identity; BERT's is two LayerNorms, of ε = 1e-12."""
+    model, blocks = lab.tiny_model(family, 0)
+    x = 3 * draw(2, 7, 32)
+    out, _, _, final = lab.run_block(model, blocks[1], lab.FAMILIES[family][1], x, (0, 0))
+    truth = x
+    if family == "BERT":
+        for _ in range(2):
+            truth = nn.functional.layer_norm(truth, (32,), eps=1e-12)
+    close(out, truth, 4 * rounding(truth, torch.float64), "output", "Factors on other maps? The stream not put in?")
+    same = float((final - out).abs().max()) < 1e-12
+    assert same == (family == "BERT"), "only Llama has a final norm"
+
+
+def test_factors_are_of_attention_and_mlp_in_this_order():
+    model, blocks = lab.tiny_model("GPT-2", 0)
+    x = 3 * draw(2, 7, 32)
+    run = lambda *factors: lab.run_block(model, blocks[1], lab.FAMILIES["GPT-2"][1], x, factors)  # noqa: E731
+    out, attention, mlp, _ = run(1, 1)
+    assert torch.allclose(out, x + attention + mlp, atol=1e-12), "what was computed is not what was added"
+    half, same, other, _ = run(0.5, 0)
+    assert torch.allclose(half, x + 0.5 * attention, atol=1e-12), "factors exchanged?"
+    assert torch.equal(same, attention), "what attention computed, before its factor"
+    assert not torch.allclose(other, mlp), "the MLP reads attention's result"
+    assert torch.equal(run(1, 1)[0], out), "hooks left behind"
+    squares = torch.cat(
+        [p.detach().square().sum(-1) for p in lab.tiny_model("Llama", 0)[1].parameters() if p.dim() == 2]
     )
-    for head in range(HEADS):
-        own = slice(head * size, (head + 1) * size)
-        for t in range(x.shape[1]):
-            seen = t + 1 if causal else x.shape[1]
-            scores = torch.einsum("be,bse->bs", q[:, t, own], k[:, :seen, own]) / math.sqrt(size)
-            shares = scores.exp() / scores.exp().sum(-1, keepdim=True)
-            output[:, t, own] = torch.einsum("bs,bse->be", shares, v[:, :seen, own])
-    return output @ weights["out_proj.weight"].T + weights["out_proj.bias"]
+    assert float(squares.mean()) == pytest.approx(1.0, abs=0.05), "The library's own small initialisation?"
 
 
-def unrolled_mlp(x, weights, activation):
-    act = {"relu": lambda t: t.clamp(min=0), "gelu": lambda t: t * (1 + torch.erf(t / math.sqrt(2))) / 2}[activation]
-    return act(x @ weights["0.weight"].T + weights["0.bias"]) @ weights["2.weight"].T + weights["2.bias"]
+def test_answers_of_known_blocks():
+    llama, bert, gpt_j = (lab.behaviour(name, 0) for name in ("Llama", "BERT", "GPT-J"))
+    line = 0.02
+    assert llama.before < line < min(llama.sum, llama.after, llama.parallel, llama.final_norm), "Llama is pre-norm"
+    assert max(bert.sum, bert.final_norm) < line < min(bert.before, bert.after, bert.parallel), "BERT is post-norm"
+    assert max(gpt_j.before, gpt_j.parallel) < line < min(gpt_j.sum, gpt_j.after), "GPT-J's branches are parallel"
+    assert (llama.block, llama.file) == ("LlamaDecoderLayer", "modeling_llama.py")
+    assert lab.behaviour("Llama", 0) == llama != lab.behaviour("Llama", 1), "the seed decides"
 
 
-def unrolled_block(x, weights, placement, norm="layer", alpha=1.0, causal=True, activation="gelu"):
-    """The streams after attention and after the MLP."""
-
-    def part(prefix):
-        return {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
-
-    streams = []
-    for name, branch, option in (("attention", unrolled_attention, causal), ("mlp", unrolled_mlp, activation)):
-        places = []
-        for place in ("before", "after", "sum"):
-            w = part(f"{name}.{place}.")
-            places.append(lambda t, w=w: TRUE_NORMS[norm](t, w.get("weight"), w.get("bias"), EPS))
-        inner = part(f"{name}.branch.")
-        x = FORMULAS[placement](x, lambda t, f=branch, w=inner, o=option: f(t, w, o), *places, alpha)
-        streams.append(x)
-    return streams
+@pytest.mark.parametrize("names", [("input_layernorm", "before"), ("post_feedforward_layernorm", "after")])
+def test_a_block_without_one_norm_answers_no(names):
+    """Either branch's norm: the larger change of both counts."""
+    norm, question = names
+    whole, less = lab.behaviour("Gemma 2", 0), lab.behaviour("Gemma 2", 0, without=norm)
+    assert getattr(whole, question) < 0.02 < getattr(less, question)
 
 
-def test_the_placements():
-    assert set(PLACEMENTS) == set(FORMULAS)
+@pytest.mark.parametrize("placement", [p for p in PLACEMENTS if p != "deepnorm"])
+def test_a_behaviour_has_the_name_of_the_placement_that_it_comes_from(placement):
+    rule, word = PLACEMENTS[placement], lab.WORDS[placement]
+    answers = [0.0 if norm else 0.5 for norm in (rule.sum, rule.after, rule.before)]
+    assert lab.name_of(lab.Behaviour(*answers, 0.5, 0.0, "", "")) == word
+    assert lab.name_of(lab.Behaviour(*answers, 0.01, 0.3, "", "")) == f"{word}, parallel, final norm"
+    assert lab.name_of(lab.Behaviour(0.01, 0.01, 0.01, 0.5, 0.0, "", "")) is None, "no such placement"
+
+
+# ---- gradients at initialisation ----
 
 
 @EACH
-@pytest.mark.parametrize("norm", TRUE_NORMS)
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
-@pytest.mark.parametrize("activation", ["gelu", "relu"])
-def test_a_block_is_its_formula(placement, norm, causal, activation):
-    block = shaken(Block(D, HEADS, placement, norm, HIDDEN, EPS, 1.7, causal, activation))
-    x = draw(3, LENGTH, D, mean=0.3)
-    expected = unrolled_block(x, block.state_dict(), placement, norm, 1.7, causal, activation)[-1]
-    close(block(x), expected, 1e-12, f"{placement}, {norm}", f"{SUSPECTS} Scores over √d, not √(d/heads)?")
+def test_the_parts_of_the_last_gradient(placement):
+    """g by the softmax, a and the norm's input by hand, the matrix by autograd of a loss written out."""
+    stack, x, head = small(placement), draw(4, WIDTH), draw(7, WIDTH, seed=1)
+    matrix, hidden, after, normed = lab.last_gradient(stack, x, head, 3)
+    mlp, stream = stack.blocks[-1].mlp, stack.streams(x)[-2]
+    inner = mlp.branch[1](mlp.branch[0](mlp.before(stream)))
+    total = mlp.alpha * stream + mlp.after(mlp.branch[2](inner))
+    norm = mlp.sum if PLACEMENTS[placement].sum else stack.final
+    logits = norm(total)[-1] @ head.T
+    (expected,) = torch.autograd.grad(logits.logsumexp(0) - logits[3], mlp.branch[2].weight)
+    p = logits.softmax(0).detach() - F.one_hot(torch.tensor(3), 7)
+    close(matrix, expected, bound(expected), "gradient of W₂", "Another position? Another matrix?")
+    close(hidden, inner[-1].detach(), bound(hidden), "a", "The branch's input for W₂'s? Another position?")
+    close(normed, total[-1].detach(), bound(normed), "what is normed", "The norm's output for its input?")
+    close(after, p @ head, bound(after), "g", "By the input of the norm? The other norm?")
 
 
 @EACH
-@pytest.mark.parametrize("final", [None, True, False])
-def test_a_stack_is_its_formula(placement, final):
-    layers = 3
-    stack = shaken(Stack(D, HEADS, layers, placement, "layer", final, HIDDEN, EPS, "relu"))
-    x, weights = draw(2, LENGTH, D), stack.state_dict()
-    alpha = (2 * layers) ** 0.25 if placement == "deepnorm" else 1.0
-    expected = [x]
-    for i in range(layers):
-        mine = {k.removeprefix(f"blocks.{i}."): v for k, v in weights.items() if k.startswith(f"blocks.{i}.")}
-        expected += unrolled_block(expected[-1], mine, placement, alpha=alpha, activation="relu")
-    streams = stack.streams(x)
-    assert len(streams) == 2 * layers + 1, "one a sublayer, and the input"
-    for i, (got, true) in enumerate(zip(streams, expected, strict=True)):
-        close(got, true, 1e-11, f"stream {i}", f"{SUSPECTS} α of another depth, or of one sublayer only?")
-    last = expected[-1]
-    if placement in ENDS_WITH_A_NORM if final is None else final:
-        last = true_layer_norm(last, weights["final.weight"], weights["final.bias"], EPS)
-    close(stack(x), last, 1e-11, "output", "The final norm missing, or twice where the sum was normalised already?")
+def test_block_gradients_text_by_text(placement):
+    stack, x, head, targets = small(placement), draw(3, 4, WIDTH), draw(7, WIDTH, seed=1), torch.tensor([2, 0, 6])
+    lengths, sizes = lab.block_gradients(stack, x, head, targets)
+    matrices = [block.mlp.branch[2].weight for block in stack.blocks]
+    expected = torch.zeros(2, dtype=torch.float64)
+    for text, target in zip(x, targets, strict=True):
+        loss = F.cross_entropy(stack(text)[-1] @ head.T, target)
+        expected += torch.stack([g.square().sum().sqrt() for g in torch.autograd.grad(loss, matrices)]) / 3
+    close(lengths, expected, bound(expected), "lengths", "Length of the mean for the mean of lengths?")
+    behind = torch.stack([t.detach().square().mean().sqrt() for t in stack.streams(x)[2::2]])
+    close(sizes, behind, bound(behind), "sizes", "Before the block? A mean square for its root?")
+    assert all(m.grad is None for m in matrices), "gradients left in the stack"
 
 
-def test_sublayers_stand_in_the_order_of_the_stream():
-    stack = Stack(D, HEADS, 2)
-    first, second = stack.blocks
-    assert stack.sublayers == [first.attention, first.mlp, second.attention, second.mlp]
+@pytest.mark.parametrize("measure", [lab.mean_block_gradients, lab.mean_saturation, lab.mean_logit_statistics])
+def test_means_are_over_stacks(measure):
+    first, second, both = (measure(lambda k: even_stack(k, WIDTH, 3, "pre"), seeds) for seeds in ([5], [6], [5, 6]))
+    parts = (first, second, both) if isinstance(both, tuple) else ([first], [second], [both])
+    for a, b, mean in zip(*parts, strict=True):
+        torch.testing.assert_close(mean, (a + b) / 2, rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(parts[0][0], parts[1][0], rtol=1e-3), "the seed does not matter"
 
 
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
-def test_shares_are_of_whole_ones_and_make_the_output(causal):
-    branch, x = shaken(Block(D, HEADS, causal=causal)).attention.branch, draw(3, LENGTH, D)
-    shares = branch.shares(x)
-    assert shares.shape == (3, HEADS, LENGTH, LENGTH)
-    tol = 4 * rounding(shares, torch.float64)
-    close(shares.sum(-1), torch.ones(3, HEADS, LENGTH).double(), tol, "rows", "Scores for shares? Over the other axis?")
-    assert bool((shares.triu(1) == 0).all()) == causal, "shares of what comes later"
-    weight, bias = branch.in_proj.weight[2 * D :], branch.in_proj.bias[2 * D :]
-    values = (x @ weight.T + bias).unflatten(-1, (HEADS, -1))
-    mixed = torch.einsum("bhts,bshe->bthe", shares, values).flatten(-2)
-    close(branch(x), branch.out_proj(mixed).detach(), 1e-12, "output", "Heads mixed up? Not the shares that act?")
+def test_sweeps_are_the_last_blocks_of_their_stacks():
+    depths = lab.depth_sweep("pre", (1, 3), WIDTH, range(10, 12), final_norm=False)
+    expected = lab.mean_block_gradients(lambda k: even_stack(k, WIDTH, 3, "pre", False), [11 + 3])[0][-1]
+    assert depths.shape == (2, 2) and float(depths[1, 1]) == float(expected), "Another block, or final_norm left out?"
+    widths, doubled = (lab.width_sweep("post", (8, 12), 2, (10, 11), lambda w, c=c: c * 1e-4 * w) for c in (1, 2))
+    torch.testing.assert_close(doubled / widths, torch.full((2, 2), 2.0), rtol=1e-2, atol=0)
+    torch.testing.assert_close(lab.width_sweep("post", (12,), 2, [11], lambda w: 2e-4 * w), doubled[1:, 1:])
 
 
-@EACH
-def test_norms_do_what_their_placement_says(placement):
-    """Without gains: what has mean square 1 is the stream itself, or what a branch adds, or neither."""
-    block = Block(64, 4, placement, eps=0.0, alpha=1.0).double()
-    x = 3 * draw(2, LENGTH, 64)
-    stream = block.attention(x)
-    squares = {"stream": stream.square().mean(-1), "branch": (stream - x).square().mean(-1)}
-    normalised = {what for what, s in squares.items() if (s - 1).abs().max() < 1e-12}
-    expected = {"pre": set(), "post": {"stream"}, "deepnorm": {"stream"}}.get(placement, {"branch"})
-    assert normalised == expected, f"{placement}: of mean square 1 {normalised or 'nothing'}, expected {expected}"
+def test_powers():
+    x = (2, 4, 8, 24)
+    slope, band = lab.power_law(x, torch.tensor([[3 * v**-0.5] * 2 for v in x], dtype=torch.float64))
+    assert slope == pytest.approx(-0.5, abs=1e-12) and band < 1e-7, "Logarithms left out? Of one side only?"
+    noisy = torch.tensor(x)[:, None] * draw(4, 5).exp()
+    u, w = torch.tensor(x).double().log().repeat_interleave(5), noisy.log().flatten()
+    design = torch.stack([u, torch.ones(20).double()], 1)
+    (fit, residual) = torch.linalg.lstsq(design, w[:, None], driver="gelsd")[:2]
+    deviation = math.sqrt(residual / 18 * torch.linalg.inv(design.T @ design)[0, 0])
+    assert lab.power_law(x, noisy) == pytest.approx((float(fit[0]), 2 * deviation), rel=1e-9), "One standard error?"
 
 
-@pytest.mark.parametrize("placement", ["pre", "post"])
-@pytest.mark.parametrize("activation", ["gelu", "relu"])
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
-def test_torchs_encoder_layer(placement, activation, causal):
-    first = placement == "pre"
-    theirs = nn.TransformerEncoderLayer(D, HEADS, HIDDEN, 0.0, activation, EPS, batch_first=True, norm_first=first)
-    theirs = shaken(theirs)
-    block = Block(D, HEADS, placement, "layer", HIDDEN, EPS, 1.0, causal, activation).double()
-    place, weights = ("before" if first else "sum"), theirs.state_dict()
-    names = {
-        "self_attn.in_proj_": "attention.branch.in_proj.",
-        "self_attn.out_proj.": "attention.branch.out_proj.",
-        "linear1.": "mlp.branch.0.",
-        "linear2.": "mlp.branch.2.",
-        "norm1.": f"attention.{place}.",
-        "norm2.": f"mlp.{place}.",
-    }
-    block.load_state_dict({m + kind: weights[t + kind] for t, m in names.items() for kind in ("weight", "bias")})
-    x = draw(3, LENGTH, D).requires_grad_()
-    mask = nn.Transformer.generate_square_subsequent_mask(LENGTH, dtype=torch.float64) if causal else None
-    expected, got = theirs(x, src_mask=mask, is_causal=causal), block(x)
-    close(got, expected, 1e-12, f"{placement}-norm", SUSPECTS)
-    direction = draw(3, LENGTH, D, seed=1)
-    by_x = [torch.autograd.grad((y * direction).sum(), x)[0] for y in (got, expected)]
-    close(*by_x, 1e-12, "gradient", "Something detached?")
+# ---- growth, attention and logits ----
 
 
-@EACH
-def test_causality(placement):
-    """A later token does not reach an earlier output; without the mask it does.
-
-    It moves in a random direction: along 1, where LayerNorms stand before all that is read, no output would.
-    """
-    x = draw(2, LENGTH, D)
-    other = x.clone()
-    other[:, 3] += draw(2, D, seed=1)
-    for causal in (True, False):
-        stack = shaken(Stack(D, HEADS, 2, placement, hidden=HIDDEN, causal=causal))
-        moved = (stack(x) - stack(other)).abs().amax((0, 2))
-        assert bool((moved[:3] == 0).all()) == causal, f"causal={causal}: earlier outputs moved by {moved[:3].tolist()}"
-        assert moved[3:].min() > 1e-6, "the token itself and later ones must move"
-
-
-def test_examples_do_not_mix_and_a_batch_may_have_any_leading_shape():
-    stack, x = shaken(Stack(D, HEADS, 2, hidden=HIDDEN)), draw(2, 3, LENGTH, D)
-    expected = torch.stack([torch.stack([stack(x[i, j]) for j in range(3)]) for i in range(2)])
-    close(stack(x), expected, 1e-12, "a batch", "An axis counted from the front?")
-    assert stack(x[:0]).shape == x[:0].shape
+@pytest.mark.parametrize("placement", ["pre", "sandwich", "post"])
+def test_sign_patterns_one_by_one(placement):
+    stack, x = small(placement), draw(3, WIDTH)
+    kept = {name: p.clone() for name, p in stack.state_dict().items()}
+    last, added = lab.sign_patterns(stack, x)
+    assert last.shape == (16,) and added.shape == (16, 4)
+    assert all(torch.equal(p, kept[name]) for name, p in stack.state_dict().items()), "the stack has changed"
+    for row, signs in enumerate(itertools.product((1, -1), repeat=4)):
+        again = small(placement)
+        for sign, part in zip(signs, again.sublayers, strict=True):
+            end = part.branch.out_proj if isinstance(part.branch, Attention) else part.branch[2]
+            end.weight.data *= sign
+        streams = [t.detach() for t in again.streams(x)]
+        size = streams[-1].square().sum()
+        close(last[row], size, bound(size), f"‖x_L‖² for {signs}", "Signs multiplied twice?")
+        if placement != "post":
+            steps = torch.stack([(b - a).square().sum() for a, b in itertools.pairwise(streams)])
+            close(added[row], steps, bound(size), f"‖b_l‖² for {signs}", "The branch for what its norm made of it?")
 
 
-@EACH
-@pytest.mark.parametrize("norm", ["layer", "rms"])
-def test_the_derivative(placement, norm):
-    """Reverse mode, forward mode, vmap over both, and second derivatives, against finite differences."""
-    stack = shaken(Stack(4, 2, 1, placement, norm, hidden=5, eps=EPS))
-    x = draw(1, 3, 4).requires_grad_()
-    assert torch.autograd.gradcheck(stack, x, check_forward_ad=True, check_batched_grad=True)
-    assert torch.autograd.gradgradcheck(stack, x)
+def test_the_mlps_mean_square_is_half_of_the_linear_maps():
+    n = draw(24)
+    got = float(lab.mlp_mean_square(n, 40, 0.2, 0.3, 4000, torch.Generator().manual_seed(0)))
+    expected = 40 * 0.3**2 * 0.2**2 * float(n @ n) / 2
+    assert got == pytest.approx(expected, rel=0.03), "ReLU left out? τ for τ²? A sum over entries?"
 
 
-@EACH
-def test_torch_func_goes_through(placement):
-    stack = shaken(Stack(D, HEADS, 2, placement, hidden=HIDDEN, eps=EPS))
-    x, v = draw(1, 3, D), draw(1, 3, D, seed=1)
-    dense = torch.autograd.functional.jacobian(stack, x).reshape(3 * D, 3 * D)
-    value, product = torch.func.jvp(stack, (x,), (v,))
-    close(value, stack(x), 1e-12, "value under jvp", "Another formula under torch.func?")
-    close(product.flatten(), dense @ v.flatten(), 1e-11, "Jv", "A detached statistic in one of the modes?")
-    close(torch.func.jacrev(stack)(x).reshape(dense.shape), dense, 1e-11, "J by jacrev", "A detached statistic?")
+def test_attention_entropy_head_by_head():
+    attention, x = Attention(8, 2, {}).double(), draw(5, 8)
+    q, k, _ = (x @ attention.in_proj.weight.T + attention.in_proj.bias).detach().chunk(3, -1)
+    ratios = []
+    for head in (slice(0, 4), slice(4, 8)):
+        for t in range(1, 5):
+            p = (q[t, head] @ k[: t + 1, head].T / 2).softmax(0)
+            ratios.append(-float((p * p.log()).sum()) / math.log(t + 1))
+    expected = torch.tensor(ratios).double().mean()
+    close(lab.attention_entropy(attention, x), expected, 1e-6, "entropy", "Scaled by √d? Over log of the whole length?")
+    attention.in_proj.weight.data[:16] = 0
+    assert float(lab.attention_entropy(attention, x)) == pytest.approx(1.0, abs=1e-12), "Of the first position too?"
+    attention.in_proj.weight.data[:16] = 1e6 * draw(16, 8)
+    assert float(lab.attention_entropy(attention, x)) < 1e-3, "Of scores for shares?"
 
 
-# ---- what a new model looks like ----
+def test_saturation_and_logits_are_of_the_texts_that_are_drawn_next():
+    make = lambda k: small(seed=k).float()  # noqa: E731
+    squares, entropies = lab.mean_saturation(make, [7])
+    stack = make(7)
+    for i, step in enumerate(unroll(stack, torch.randn(4, 32, WIDTH))[::2]):
+        assert float(squares[i]) == pytest.approx(float(step.stream.square().mean()), rel=1e-5), "behind the block?"
+        entropy = lab.attention_entropy(step.sublayer.branch, step.sublayer.before(step.stream))
+        assert float(entropies[i]) == pytest.approx(float(entropy), rel=1e-5), "of the stream for its norm?"
+    got, stack = lab.mean_logit_statistics(make, [7]), make(7)
+    head = torch.randn(512, WIDTH) / 4
+    logits = (stack(torch.randn(4, 32, WIDTH)) @ head.T).detach()
+    p = logits.softmax(-1)
+    expected = [float(logits.std()), -float((p * p.log()).sum(-1).mean()) / math.log(512)]
+    assert got.tolist() == pytest.approx(expected, rel=1e-5), "The final norm left out? Entropy in nats?"
 
 
-def test_deepnorms_factors():
-    alpha, beta = deepnorm_factors(18)
-    assert alpha == pytest.approx(36**0.25, abs=1e-15) and alpha == pytest.approx(2.449489742783178), "α = (2M)^¼"
-    assert beta == pytest.approx(144**-0.25, abs=1e-15) and beta == pytest.approx(1 / math.sqrt(12)), "β = (8M)^−¼"
+def test_the_factor_of_a_geometric_series():
+    squares = torch.cat([torch.tensor([9.0, 1.0, 7.0]), 5 * 3.0 ** torch.arange(4.0)]).double()
+    assert lab.factor_a_block(squares) == pytest.approx(3.0, rel=1e-12), "The first half too? One step too many?"
+
+
+# ---- what the stream is made of ----
+
+
+def test_the_jacobian_of_a_linear_map_is_its_matrix():
+    matrix, x = draw(5, 6), draw(2, 3)
+    got = lab.jacobian_matrix(lambda t: (matrix @ t.flatten()).reshape(5, 1), x)
+    assert torch.equal(got, matrix), "Transposed? Rows of inputs?"
 
 
 @EACH
-def test_matrices_start_xavier_normal(placement):
-    """With DeepNorm's gain on both matrices of the MLP, the values and the attention's output, and on no others."""
-    layers, d, hidden = 4, 96, 160
-    beta = (8 * layers) ** -0.25 if placement == "deepnorm" else 1.0
-    for block in Stack(d, 4, layers, placement, hidden=hidden).blocks:
-        w = block.state_dict()
-        q, k, v = w["attention.branch.in_proj.weight"].split(d)
-        matrices = {"Q": (q, 1.0), "K": (k, 1.0), "V": (v, beta), "O": (w["attention.branch.out_proj.weight"], beta)}
-        matrices |= {f"MLP {i}": (w[f"mlp.branch.{i}.weight"], beta) for i in (0, 2)}
-        for name, (matrix, gain) in matrices.items():
-            ratio = float(matrix.std()) / math.sqrt(2 / sum(matrix.shape)) / gain
-            # margin: the spread of some thousand drawn weights, the same on every machine
-            assert abs(ratio - 1) < 0.05, f"{name}: {ratio:.3f} of Xavier. QKV as one matrix? β missing, or on Q and K?"
-            kurtosis = float((matrix / matrix.std()).pow(4).mean())
-            assert abs(kurtosis - 3) < 0.3, f"{name}: fourth moment {kurtosis:.2f}, 3 expected. Uniform?"
-        for name, vector in w.items():
-            if vector.dim() == 1:
-                norm_gain = name.endswith("weight")
-                assert torch.equal(vector, torch.full_like(vector, float(norm_gain))), f"{name}: γ = 1 and biases 0"
+def test_summands_add_up_to_the_centred_stream(placement):
+    """Summands carried along by hand; shares are of their mean squared lengths."""
+    stack, x = seeded_stack(0, WIDTH, 3, placement).double(), draw(2, 5, WIDTH)
+    streams, shares = [t.detach() for t in stack.streams(x)], lab.composition(stack, x)
+    parts = [x]
+    for step, share, stream in zip(unroll(stack, x), shares, streams[1:], strict=True):
+        divisor = 1.0
+        if PLACEMENTS[placement].sum:
+            divisor = (step.sum.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
+        parts = [part * step.sublayer.alpha / divisor for part in parts] + [step.added / divisor]
+        centred = [part - part.mean(-1, keepdim=True) for part in parts]
+        whole = stream - stream.mean(-1, keepdim=True)
+        close(sum(centred), whole, bound(whole), "sum of the summands", "Test's own slip")
+        squares = torch.stack([part.square().sum(-1).mean() for part in centred])
+        close(share, squares / squares.sum(), bound(share), "shares", "Means left in? α or 1/s left out?")
 
 
-def test_the_seed_decides_and_placements_start_alike():
-    """So that two placements, or two norms, differ in nothing else; DeepNorm's matrices are β times the others."""
-
-    def matrices(seed=0, **choice):
-        torch.manual_seed(seed)
-        return {k: v for k, v in Stack(D, HEADS, 2, **choice).state_dict().items() if v.dim() == 2}
-
-    reference, beta = matrices(), deepnorm_factors(2)[1]
-    for choice in ({"placement": "post"}, {"placement": "sandwich"}, {"norm": "rms"}, {"norm": "none"}):
-        for name, value in matrices(**choice).items():
-            assert torch.equal(value, reference[name]), f"{choice}: {name} differs from pre-norm's"
-    for name, value in matrices(placement="deepnorm").items():
-        scale = torch.full_like(value, beta)
-        if "in_proj" in name:
-            scale[: 2 * D] = 1.0
-        close(value, scale * reference[name], 1e-7, name, "β where it does not belong?")
-    other = matrices(seed=1)
-    assert all(not torch.equal(value, other[name]) for name, value in reference.items())
+@pytest.mark.parametrize("placement", ["post", "deepnorm"])
+def test_path_factors_are_the_gain_of_a_direction_that_no_norm_removes(placement):
+    """Against automatic differentiation of the norms alone, along a direction orthogonal to all that they remove."""
+    stack, x = seeded_stack(3, WIDTH, 3, placement).double(), draw(5, WIDTH)
+    factor, law = lab.path_factors(stack, x)
+    sums = [step.sum for step in unroll(stack, x)]
+    for t in range(5):
+        removed = torch.stack([torch.ones(WIDTH, dtype=torch.float64), *(total[t] for total in sums)])
+        v = moved = torch.linalg.svd(removed).Vh[-1]
+        for sublayer, total in zip(stack.sublayers, sums, strict=True):
+            moved = torch.func.jvp(sublayer.sum, (total[t],), (sublayer.alpha * moved,))[1].detach()
+        close(moved, factor[t] * v, 1e-10, f"{placement}, token {t}", "α left out? ε? The variance with d−1?")
+    pairs = zip(stack.sublayers, stack.streams(x)[:-1], strict=True)
+    spread = [sublayer.branch(stream).var(-1, correction=0) for sublayer, stream in pairs]
+    expected = torch.stack([1 + v / stack.sublayers[0].alpha ** 2 for v in spread]).prod(0).rsqrt().detach()
+    close(law, expected, 1e-12, "the law", "α² left out? A root?")
 
 
-@EACH
-@pytest.mark.parametrize("norm", ["layer", "rms", "none"])
-def test_every_norm_is_found(placement, norm):
-    layers = 2
-    stack = Stack(32, 4, layers, placement, norm, eps=1e-4).float()
-    sites = ng.find_norms(stack, draw(2, 11, 32, dtype=torch.float32))
-    expected = layers * NORMS_A_BLOCK[placement] + (placement in ENDS_WITH_A_NORM)
-    assert len(sites) == (0 if norm == "none" else expected), [s.name for s in sites]
-    assert {(s.kind, s.eps, s.dim, s.token_axis) for s in sites} <= {(norm, 1e-4, 32, 1)}, "kind, ε, d or axis"
-    counted = sum(isinstance(module, ng.LayerNorm | ng.RMSNorm) for module in stack.modules())
-    assert counted == len(sites), "norms that never run"
+# ---- byte models ----
 
 
-def test_defaults():
-    for module in (Block(D, HEADS), Stack(D, HEADS, 1)):
-        block = module.blocks[0] if isinstance(module, Stack) else module
-        assert block.mlp.branch[0].out_features == 4 * D
-        assert isinstance(block.mlp.branch[1], nn.GELU)
-        assert block.attention.branch.causal
-        assert isinstance(block.mlp.before, ng.LayerNorm), "pre-norm by default"
-        assert {m.eps for m in module.modules() if isinstance(m, ng.LayerNorm)} == {1e-5}
+def model_and_ids(placement="pre", layers=3):
+    torch.manual_seed(0)
+    model = LanguageModel(11, 9, Stack(8, 2, layers, placement)).double()
+    return model, torch.randint(11, (4, 7), generator=torch.Generator().manual_seed(0))
 
 
-@EACH
-def test_weights_survive_saving(placement, tmp_path):
-    stack, x = shaken(Stack(D, HEADS, 2, placement)), draw(2, LENGTH, D)
-    torch.save(stack.state_dict(), tmp_path / "stack.pt")
-    again = Stack(D, HEADS, 2, placement).double()
-    again.load_state_dict(torch.load(tmp_path / "stack.pt"))
-    assert torch.equal(again(x), stack(x))
+@pytest.mark.parametrize("placement", ["post", "sphere"])
+def test_training_is_fit_on_windows_of_the_text(placement):
+    model, losses = lab.train_bytes(TEXT, placement, 1, 1e-2, 3, seed=5, warmup=2, batch=2)
+    torch.manual_seed(5)
+    other = LanguageModel(256, 65, Stack(64, 4, 1, placement))
+    settle = normalise_weights if placement == "sphere" else lambda model: model
+    batches = random_windows(TEXT, 65, 2, 5)
+    assert losses == fit(settle(other), [next(batches) for _ in range(3)], 1e-2, 2, settle), "Another seed or batch?"
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(p, q) and p.dtype == torch.float32
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_dtypes(dtype):
-    stack = shaken(Stack(D, HEADS, 2, "sandwich"))
-    x = draw(2, LENGTH, D)
-    expected = stack(x)
-    got = stack.to(dtype)(x.to(dtype))
-    assert got.dtype == dtype
-    close(
-        got, expected, 30 * torch.finfo(dtype).eps * float(expected.detach().abs().max()), f"in {dtype}", "Lost digits?"
-    )
+def test_the_scale_is_of_the_branches_matrices_at_the_start():
+    (model, losses), (plain, _) = (lab.train_bytes(TEXT, "qk", 1, 1e-3, 0, seed=5, scale=s) for s in (3.0, 1.0))
+    assert losses == []
+    for (name, p), q in zip(model.named_parameters(), plain.parameters(), strict=True):
+        factor = 3 if ".branch." in name and p.dim() == 2 else 1
+        torch.testing.assert_close(p, factor * q, rtol=1e-6, atol=0, msg=name)
 
 
-# ---- the language model ----
+def test_the_share_that_varies():
+    model, ids = model_and_ids()
+    x = model.stack(model.tokens(ids) + model.positions.weight[:7]).detach().reshape(-1, 8)
+    expected = float((x - x.mean(0)).square().sum() / x.square().sum())
+    assert lab.varying_share(model, ids) == pytest.approx(expected, abs=1e-6), "Before the final norm? Of a window?"
 
 
-def test_the_language_model_is_its_formula():
-    model = shaken(LanguageModel(7, 6, Stack(D, HEADS, 2, hidden=HIDDEN)))
-    ids = torch.tensor([[3, 0, 6, 6, 1], [2, 2, 5, 4, 0]])
-    w = model.state_dict()
-    x = F.one_hot(ids, 7).double() @ w["tokens.weight"] + w["positions.weight"][:5]
-    expected = model.stack(x) @ w["head.weight"].T
-    close(model(ids), expected, 1e-12, "logits", "Positions along the batch? A bias, or a tied head?")
-    close(model(ids[:, :2]), expected[:, :2], 1e-12, "logits of a prefix", "Positions counted from the end?")
+def test_gradients_of_the_first_and_last_matrix():
+    model, ids = model_and_ids()
+    logits = model(ids[:, :-1]).log_softmax(-1)
+    (-logits.gather(-1, ids[:, 1:, None]).mean()).backward()
+    sizes = [block.mlp.branch[2].weight.grad.square().sum().sqrt() for block in model.stack.blocks]
+    expected = float(sizes[0] / sizes[2])
+    assert lab.first_over_last(model, ids) == pytest.approx(expected, rel=1e-10), "Last over first? W₁?"
 
 
-def test_the_language_model_at_its_start():
-    model = LanguageModel(300, 200, Stack(D, HEADS, 1), scale=0.3)
-    assert {n for n, _ in model.named_parameters() if not n.startswith("stack")} == {
-        "tokens.weight",
-        "positions.weight",
-        "head.weight",
-    }, "a bias?"
-    assert model.head.weight is not model.tokens.weight, "tied"
-    for module in (model.tokens, model.positions, model.head):
-        assert float(module.weight.detach().std()) == pytest.approx(0.3, rel=0.1)
-    assert float(LanguageModel(300, 200, Stack(D, HEADS, 1)).head.weight.detach().std()) == pytest.approx(0.02, rel=0.1)
+def test_blocks_one_by_one():
+    model, ids = model_and_ids()
+    before = copy.deepcopy(model.state_dict())
+    table = lab.block_table(model, ids)
+    assert list(table.index) == [1, 2, 3], "blocks are counted from 1"
+    assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items()), "the model has changed"
+    x = (model.tokens(ids) + model.positions.weight[:7]).detach()
+    for number, block in enumerate(model.stack.blocks, 1):
+        y = block(x).detach()
+        rows = list(zip(x.flatten(0, 1), y.flatten(0, 1), strict=True))
+        lengths = [sum(float(t.norm()) for t in ts) for ts in zip(*((b - a, a) for a, b in rows), strict=True)]
+        cosine = sum(float(a @ (b - a) / (a.norm() * (b - a).norm())) for a, b in rows) / len(rows)
+        less = copy.deepcopy(model)
+        less.stack.blocks = nn.ModuleList(b for i, b in enumerate(less.stack.blocks, 1) if i != number)
+        more = float((next_token_loss(less, ids) - next_token_loss(model, ids)).detach())
+        expected = [float(y.square().mean()), lengths[0] / lengths[1], cosine, more]
+        suspects = "The stream before the block? The stream behind it in the ratio? Another block taken out?"
+        assert list(table.loc[number]) == pytest.approx(expected, rel=1e-9, abs=1e-12), suspects
+        x = y
 
 
-@EACH
-def test_the_language_model_learns(placement):
-    """A cycle of tokens, within a few steps."""
-    model = LanguageModel(8, 9, Stack(16, 2, 1, placement))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    ids = (torch.arange(9) + torch.arange(8)[:, None]) % 8
-    losses = []
-    for _ in range(30):
-        loss = F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        assert all(p.grad is not None for p in model.parameters()), "a parameter that nothing depends on"
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[0] == pytest.approx(math.log(8), abs=0.3)
-    assert losses[-1] < 0.3 * losses[0], f"from {losses[0]:.2f} to {losses[-1]:.2f}"
-
-
-def test_the_language_models_norms_are_found():
-    model = LanguageModel(8, 16, Stack(16, 2, 2, "sandwich"))
-    sites = ng.find_norms(model, torch.arange(32).reshape(2, 16) % 8)
-    order = [
-        f"stack.blocks.{i}.{part}.{place}"
-        for i in (0, 1)
-        for part in ("attention", "mlp")
-        for place in ("before", "after")
-    ]
-    assert [site.name for site in sites] == [*order, "stack.final"]
-
-
-# ---- bad input ----
-
-
-BAD = {
-    "d is 0": (dict(d=0), ValueError, "d: expected"),
-    "d is a float": (dict(d=8.0), TypeError, "d: expected an integer, got float"),
-    "d is nothing": (dict(d=None), TypeError, "d: expected an integer, got NoneType"),
-    "no heads": (dict(heads=0), ValueError, "heads: expected"),
-    "a truth for heads": (dict(heads=True), TypeError, "heads: expected an integer, got bool"),
-    "heads that do not divide d": (dict(heads=3), ValueError, "heads: expected a divisor of d = 8, got 3"),
-    "negative width": (dict(hidden=-1), ValueError, "hidden: expected"),
-    "fractional width": (dict(hidden=1.5), TypeError, "hidden: expected an integer"),
-    "unknown placement": (dict(placement="peri"), ValueError, "placement: expected one of 'pre', 'post', 'sandwich'"),
-    "placement is no name": (dict(placement=["pre"]), ValueError, "placement: expected one of"),
-    "unknown norm": (
-        dict(norm="batch"),
-        ValueError,
-        "norm: expected one of 'layer', 'rms', 'none', 'dyt', 'derf', got 'batch'",
-    ),
-    "unknown activation": (dict(activation="swish"), ValueError, "activation: expected one of 'gelu', 'relu'"),
-    "negative ε": (dict(eps=-1e-5), ValueError, "eps: expected"),
-    "negative ε of no norm": (dict(eps=-1e-5, norm="none"), ValueError, "eps: expected"),
-    "ε is a text": (dict(eps="1e-5"), TypeError, "eps: expected a number, got str"),
-}
-BAD_BLOCK = {
-    "α of DeepNorm unknown": (dict(placement="deepnorm"), ValueError, "alpha: expected a number, for"),
-    "a start that needs the depth": (dict(placement="post-small"), ValueError, "placement: expected one of 'pre'"),
-    "α is NaN": (dict(alpha=math.nan), ValueError, "alpha: expected a finite number"),
-    "β is nothing": (dict(beta=None), TypeError, "beta: expected a number"),
-}
-BAD_STACK = {
-    "no layers": (dict(layers=0), ValueError, "layers: expected"),
-    "layers is a float": (dict(layers=2.0), TypeError, "layers: expected an integer, got float"),
-    "final norm is a name": (dict(final_norm="layer"), TypeError, "final_norm: expected True, False or None, got str"),
-}
-
-
-def refused(make, error, words):
-    """The error, and that nothing was drawn before it came."""
-    state = torch.get_rng_state()
-    with pytest.raises(error, match="^" + re.escape(words)):
-        make()
-    assert torch.equal(torch.get_rng_state(), state), "weights were drawn before the check"
-
-
-@pytest.mark.parametrize("case", BAD | BAD_BLOCK)
-def test_bad_blocks(case):
-    wrong, error, words = (BAD | BAD_BLOCK)[case]
-    refused(lambda: Block(**{"d": 8, "heads": 2, **wrong}), error, words)
-
-
-@pytest.mark.parametrize("case", BAD | BAD_STACK)
-def test_bad_stacks(case):
-    wrong, error, words = (BAD | BAD_STACK)[case]
-    refused(lambda: Stack(**{"d": 8, "heads": 2, "layers": 2, **wrong}), error, words)
-
-
-@pytest.mark.parametrize("layers, error", [(0, ValueError), (-1, ValueError), (1.5, TypeError), (True, TypeError)])
-def test_bad_depths(layers, error):
-    refused(lambda: deepnorm_factors(layers), error, "layers: expected")
-
-
-def test_bad_streams():
-    for module in (Block(D, HEADS, "post"), Stack(D, HEADS, 2, norm="none"), Stack(D, HEADS, 2).streams):
-        for x, error in ((torch.zeros(2, 3, D + 1), ValueError), (torch.zeros(D), ValueError)):
-            with pytest.raises(error, match=rf"^x: expected shape \(\.\.\., length, {D}\), got"):
-                module(x)
-        with pytest.raises(TypeError, match=r"^x: expected a floating-point dtype, got torch.int64"):
-            module(torch.zeros(2, 3, D, dtype=torch.long))
-
-
-def test_bad_language_models():
-    stack, block = Stack(D, HEADS, 1), Block(D, HEADS)
-    refused(lambda: LanguageModel(0, 4, stack), ValueError, "vocabulary: expected")
-    refused(lambda: LanguageModel(4, 2.0, stack), TypeError, "length: expected an integer")
-    refused(lambda: LanguageModel(4, 4, block), TypeError, "stack: expected a Stack")
-    refused(lambda: LanguageModel(4, 4, stack, scale=-1.0), ValueError, "scale: expected")
-
-
-def test_bad_ids():
-    model = LanguageModel(4, 6, Stack(D, HEADS, 1))
-    for ids in (torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool), [[0, 1]]):
-        with pytest.raises(TypeError, match=r"^ids: expected a tensor of integers, got"):
-            model(ids)
-    for shape in ((3,), (2, 7), (1, 2, 3)):
-        with pytest.raises(ValueError, match=r"^ids: expected shape \(batch, length\) with length at most 6, got"):
-            model(torch.zeros(shape, dtype=torch.long))
-    with pytest.raises(IndexError):
-        model(torch.tensor([[4]]))
+@pytest.mark.parametrize("placement", ["pre", "post", "sandwich"])
+def test_without_norms_nothing_is_divided(placement):
+    model, ids = model_and_ids(placement, layers=1)
+    got = lab.loss_without_norms(model, ids)
+    block, x = model.stack.blocks[0], (model.tokens(ids) + model.positions.weight[:7])[:, :-1]
+    x = x + block.attention.branch(x)
+    x = x + block.mlp.branch(x)
+    expected = F.cross_entropy((x @ model.head.weight.T).flatten(0, 1), ids[:, 1:].flatten()).detach()
+    close(torch.tensor(got).double(), expected, 1e-6, f"{placement} without norms", "A norm left: final, after, sum?")
+    assert lab.loss_without_norms(model, ids) == got != float(next_token_loss(model, ids)), "the model has changed"

@@ -28,8 +28,7 @@ def small(monkeypatch, tmp_path):
 
 
 def run(placement, folder):
-    steps = ["--steps", "20", "--deep-steps", "20", "--short-steps", "20"]
-    options = [*steps, "--processes", "1", "--folder", folder, "--kept", folder / "kept"]
+    options = ["--steps", "20", "--processes", "1", "--folder", folder, "--kept", folder / "kept"]
     done = CliRunner().invoke(placement.main, [str(o) for o in options], catch_exceptions=False)
     assert done.exit_code == 0, done.output
 
@@ -42,7 +41,7 @@ def test_the_record_is_of_the_runs_and_finished_runs_are_kept(small):
     table, deep = ng.recorded("sweep-placement").table, ng.recorded("deep-placement").table
     assert len(table) == 4 and len(deep) == 4
     torch.manual_seed(3)
-    model = LanguageModel(256, 65, Stack(64, 4, 1, "post"), scale=1 / 8)
+    model = LanguageModel(256, 65, Stack(64, 4, 1, "post"))
     tokens = byte_tokens("".join(load_corpus("stdlib").texts()))
     windows = random_windows(tokens, 65, 8, 3)
     losses = fit(model, [next(windows) for _ in range(20)], 1e-3, 5)
@@ -54,7 +53,7 @@ def test_the_record_is_of_the_runs_and_finished_runs_are_kept(small):
     torch.set_default_dtype(torch.float64)
     try:
         model, losses = train_bytes(tokens, "post", 6, 1e-3, 20, seed=4)
-        _, bare = train_bytes(tokens, "pre", 6, 1e-3, 20, seed=3, norm="none", scale=0.5)
+        _, bare = train_bytes(tokens, "none", 6, 1e-3, 20, seed=3, scale=0.5)
     finally:
         torch.set_default_dtype(torch.float32)
     probe = next(random_windows(tokens, 65, 64, 1004))

@@ -22,7 +22,7 @@ from normgeom.jobs.processes import check_choice, launched
 from normgeom.survey.directions import MATCHED, named
 from normgeom.survey.survey import Survey
 from normgeom.text.corpora import load_corpus
-from normgeom.text.tokens import Encoder, TokenBatches, load_encoder, name_of
+from normgeom.text.tokens import Encoder, TokenBatches, load_tokenizer
 
 TABLE, STATE = "table.parquet", "state-{}-of-{}.safetensors"
 _RESULTS = (STATE.format("*", "*"), TABLE)
@@ -64,7 +64,7 @@ def survey_model(
         dtype: one of :data:`DTYPES`; ``"auto"`` is that of the saved weights.
         device_map: one of :data:`DEVICE_MAPS`: transformers spreads the model over the devices of one process.
         revision: a branch, tag or commit of a model on the hub.
-        tokenizer: as in :func:`normgeom.text.tokens.load_encoder`; by default the model's.
+        tokenizer: as in :func:`normgeom.text.tokens.load_tokenizer`; by default the model's.
         allow_missing: as in :func:`normgeom.commands.loading.load_model`.
 
     Returns:
@@ -90,7 +90,7 @@ def survey_model(
                 raise ValueError(f"corpus: expected {corpus} to hold a window of {length} tokens, it has fewer")
             asked = dict(
                 model=dict(name=model if commit else Path(model).resolve().name, revision=revision, commit=commit),
-                tokenizer=name_of(tokenizer),
+                tokenizer=batches.encoder.name,
                 corpus=batches.corpus.provenance,
                 windows=batches.provenance,
                 directions=list(directions),
@@ -145,7 +145,9 @@ def read_config(
     if length is not None and most is not None and length > most:
         raise ValueError(f"length: expected at most {most}, which the model takes, got {length}")
     length = min(_LENGTH, most) if length is None else length
-    return commit, load_encoder(model, vocabulary, commit, tokenizer), length
+    if tokenizer is None:
+        return commit, load_tokenizer(model, vocabulary, commit), length
+    return commit, load_tokenizer(tokenizer, vocabulary), length
 
 
 def _finish(out: Path, network: nn.Module, batches: TokenBatches) -> dict:

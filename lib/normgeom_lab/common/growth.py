@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,24 +13,11 @@ from torch import Tensor, nn
 
 from normgeom_lab.common.stacks import Stack, Sublayer
 
-if TYPE_CHECKING:
-    from jaxtyping import Float
 
-    Stream = Float[Tensor, "*batch length d"]
-    Runs = Float[Tensor, "stacks sublayers"]
-
-
-def seeded_stack(seed: int, d: int, layers: int, placement: str, **rest: object) -> Stack:
-    """A :class:`~normgeom_lab.common.stacks.Stack` of 4 heads whose weights are the first draws after ``seed``.
-
-    It seeds torch's own generator, in whose default dtype it is built: what is drawn next, inputs say, is seeded too.
-
-    Args:
-        seed: of torch's generator.
-        d, layers, placement, rest: as :class:`~normgeom_lab.common.stacks.Stack` takes them; errors are its own.
-    """
+def seeded_stack(seed: int, d: int, layers: int, placement: str, heads: int = 4, **options: object) -> Stack:
+    """A :class:`Stack` whose weights are the first draws of torch's own generator after ``seed``; others may follow."""
     torch.manual_seed(seed)
-    return Stack(d, **{"heads": 4, "layers": layers, "placement": placement, **rest})
+    return Stack(d, heads, layers, placement, **options)
 
 
 @torch.no_grad()
@@ -56,35 +42,10 @@ def shaken(stack: Stack, generator: torch.Generator) -> Stack:
     return stack
 
 
-@torch.no_grad()
-def scaled(stack: Stack, factor: float) -> Stack:
-    """The stack itself, each matrix of its branches multiplied by a factor: another scale of initialisation.
-
-    Those of queries and keys too, so that attention's scores at a given input change by the square.
-
-    Raises:
-        ValueError: ``factor`` is not a positive, finite number.
-    """
-    if not 0 < factor < math.inf:
-        raise ValueError(f"factor: expected a positive number, got {factor}")
-    for sublayer in stack.sublayers:
-        for parameter in sublayer.branch.parameters():
-            if parameter.dim() == 2:
-                parameter *= factor
-    return stack
-
-
 def drawn_stacks(draw: Draws, *placements: str, biases: bool = True) -> Iterator[tuple[str, Stack]]:
     """Small stacks for checks: of each placement three, of width 8, 16 and 24 and 3, 2 and 1 blocks, :func:`shaken`.
 
-    Weights, gains, biases and ε are drawn anew for each; torch's own generator is seeded by that of ``draw``.
-
-    Args:
-        placements: keys of ``PLACEMENTS``; errors are those of :class:`~normgeom_lab.common.stacks.Stack`.
-        biases: whether those of norms and maps are drawn too, or 0.
-
-    Yields:
-        the placement and the stack.
+    Weights, gains, ε and, with ``biases``, biases are drawn anew for each; yields the placement and the stack.
     """
     for placement in placements:
         for width, blocks in ((8, 3), (16, 2), (24, 1)):
@@ -97,12 +58,9 @@ def drawn_stacks(draw: Draws, *placements: str, biases: bool = True) -> Iterator
 
 
 class Step(NamedTuple):
-    r"""One sublayer at work, :math:`N_s(\alpha x+N_a(f(\lambda N_b(x))))` (eq-any-sublayer).
-
-    Tensors are of shape ``(..., length, d)``.
+    r"""One sublayer at work, :math:`N_s(\alpha x+N_a(f(\lambda N_b(x))))` (eq-any-sublayer), ``(..., length, d)`` each.
 
     Attributes:
-        sublayer: whose numbers these are.
         stream: x, what it finds.
         read: :math:`\lambda N_b(x)`, the input of its branch f.
         computed: what f makes of that.
@@ -111,24 +69,16 @@ class Step(NamedTuple):
     """
 
     sublayer: Sublayer
-    stream: Stream
-    read: Stream
-    computed: Stream
-    added: Stream
-    sum: Stream
+    stream: Tensor
+    read: Tensor
+    computed: Tensor
+    added: Tensor
+    sum: Tensor
 
 
 @torch.no_grad()
-def unroll(stack: Stack, x: Stream) -> list[Step]:
-    """Each sublayer of a stack at work on the stream that starts as ``x``, without gradient.
-
-    Raises:
-        TypeError: ``stack`` is not a :class:`~normgeom_lab.common.stacks.Stack`.
-        ValueError: a wrong shape of ``x``.
-    """
-    _check_stack(stack)
-    if x.dim() < 2 or x.shape[-1] != stack.d:
-        raise ValueError(f"x: expected shape (..., length, {stack.d}), got {tuple(x.shape)}")
+def unroll(stack: Stack, x: Tensor) -> list[Step]:
+    """Each sublayer of a stack at work on the stream that starts as ``x``, without gradient."""
     found = []
     for sublayer in stack.sublayers:
         read = sublayer.read(x)
@@ -137,11 +87,6 @@ def unroll(stack: Stack, x: Stream) -> list[Step]:
         found.append(Step(sublayer, x, read, computed, added, sublayer.joined(x, added)))
         x = sublayer.sum(found[-1].sum)
     return found
-
-
-def _check_stack(stack: Stack) -> None:
-    if not isinstance(stack, Stack):
-        raise TypeError(f"stack: expected a Stack, got {type(stack).__name__}")
 
 
 class Growth(NamedTuple):
@@ -154,10 +99,10 @@ class Growth(NamedTuple):
         turn: ``(stacks, sublayers)``, the angle between the stream before and behind, in degrees.
     """
 
-    square: Runs
-    cosine: Runs
-    update: Runs
-    turn: Runs
+    square: Tensor
+    cosine: Tensor
+    update: Tensor
+    turn: Tensor
 
     @property
     def added(self) -> Tensor:
@@ -167,29 +112,20 @@ class Growth(NamedTuple):
 
 
 @torch.no_grad()
-def growth(stacks: Iterable[Stack], x: Stream) -> Growth:
-    """Size, direction and change of the streams of several stacks of one depth, all of which start as ``x``.
-
-    Raises:
-        ValueError: there is no stack.
-    """
-    runs = [_growth(stack.streams(x)) for stack in stacks]
-    if not runs:
-        raise ValueError("stacks: expected at least one, got none")
+def growth(stacks: Sequence[Stack], x: Tensor) -> Growth:
+    """Size, direction and change of the streams of several stacks of one depth, all of which start as ``x``."""
+    runs = []
+    for stack in stacks:
+        streams = stack.streams(x)
+        pairs = list(pairwise(streams))
+        measures = (
+            [x.square().mean(-1) for x in streams],
+            [F.cosine_similarity(x, streams[0], dim=-1) for x in streams],
+            [(y - x).norm(dim=-1) / x.norm(dim=-1) for x, y in pairs],
+            [F.cosine_similarity(x, y, dim=-1).clamp(-1, 1).acos().rad2deg() for x, y in pairs],
+        )
+        runs.append([torch.stack([values.mean() for values in measure]) for measure in measures])
     return Growth(*(torch.stack(rows) for rows in zip(*runs, strict=True)))
-
-
-def _growth(streams: list[Stream]) -> Growth:
-    def mean(values: Iterable[Tensor]) -> Tensor:
-        return torch.stack([value.mean() for value in values])
-
-    pairs = list(itertools.pairwise(streams))
-    return Growth(
-        mean(x.square().mean(-1) for x in streams),
-        mean(F.cosine_similarity(x, streams[0], dim=-1) for x in streams),
-        mean((y - x).norm(dim=-1) / x.norm(dim=-1) for x, y in pairs),
-        mean(F.cosine_similarity(x, y, dim=-1).clamp(-1, 1).acos().rad2deg() for x, y in pairs),
-    )
 
 
 def mean_square_over_signs(x: Tensor, branches: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:

@@ -1,25 +1,14 @@
 """Pictures of placements show the numbers that they were given, and their words say the same."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from normgeom_lab import placement as lab
 from normgeom_lab.common.growth import Growth
 from normgeom_lab.common.stacks import PLACEMENTS
-from normgeom_lab.placement import (
-    LOOKS,
-    WORDS,
-    Behaviour,
-    gradient_powers,
-    growth_by_sublayer,
-    growth_rows,
-    losses_by_rate,
-    losses_of_runs,
-    name_of,
-    saturation_by_block,
-    stream_shares,
-    sublayers,
-)
 
 
 def drawn(axis, marker):
@@ -30,29 +19,26 @@ def drawn(axis, marker):
 def grown(scale=1.0):
     number = torch.arange(1.0, 9.0)
     square = torch.stack([1 + scale * torch.arange(9.0), 1 + 3 * scale * torch.arange(9.0)])
-    turn = torch.stack([10 * number, 20 * number])
-    cosine = torch.linspace(1, 0.2, 9).expand(2, -1)
+    cosine, turn = torch.linspace(1, 0.2, 9).expand(2, -1), torch.stack([10 * number, 20 * number])
     return Growth(square, cosine, torch.stack([1 / number, 3 / number]), turn)
 
 
 def test_every_placement_has_a_word_and_a_look_of_its_own():
-    assert list(WORDS) == [*PLACEMENTS, "post-small"]
-    assert set(WORDS.values()) <= set(LOOKS)
+    assert list(lab.WORDS) == [*PLACEMENTS, "post-small"] and set(lab.WORDS.values()) <= set(lab.LOOKS)
     for what in ("color", "marker"):
-        assert len({look[what] for look in LOOKS.values()}) == len(LOOKS), f"two of one {what}"
+        assert len({look[what] for look in lab.LOOKS.values()}) == len(lab.LOOKS), f"two of one {what}"
 
 
 def test_norms_stand_where_the_rule_has_them():
-    figure, alt = sublayers()
-    for axis, rule in zip(figure.axes, PLACEMENTS.values(), strict=True):
-        at = lambda letter: sorted(t.get_position() for t in axis.texts if t.get_text() == letter)  # noqa: E731, B023
+    figure, alt = lab.sublayers()
+    for axis, (name, rule) in zip(figure.axes, PLACEMENTS.items(), strict=True):
+        at = lambda letter: [t.get_position() for t in axis.texts if t.get_text() == letter]  # noqa: E731, B023
         (branch,), (plus,) = at("f"), at("+")
         found = at("N")
         assert any(x == branch[0] and y < branch[1] for x, y in found) == rule.before
         assert any(x == branch[0] and y > branch[1] for x, y in found) == rule.after
         assert any(x == plus[0] and y > plus[1] for x, y in found) == rule.sum
-        assert len(found) == rule.before + rule.after + rule.sum
-        assert bool(at("α")) == rule.deep
+        assert len(found) == rule.before + rule.after + rule.sum and bool(at("α")) == (name == "deepnorm")
     assert "branch-out after f" in alt
 
 
@@ -60,8 +46,7 @@ def test_gradients_with_their_powers():
     depths, widths = (2, 8, 32), (16, 64)
     by_depth = {"pre-norm": torch.tensor([[v**-0.5] * 2 for v in depths])}
     by_width = {("post-norm", s): torch.tensor([[w**p] * 2 for w in widths]) for s, p in (("0.02", 1.0), ("1/√d", 0.5))}
-    by_block = {"sandwich": torch.tensor([3.0, 2.0, 1.5])}
-    figure, alt = gradient_powers(depths, by_depth, widths, by_width, by_block)
+    figure, alt = lab.gradient_powers(depths, by_depth, widths, by_width, {"sandwich": torch.tensor([3.0, 2.0, 1.5])})
     left, middle, right = figure.axes
     assert np.allclose(drawn(left, "s"), [[v**-0.5 for v in depths]] * 2), "a point for each seed"
     line = next(line for line in left.lines if line.get_linestyle() == "-")
@@ -74,7 +59,7 @@ def test_gradients_with_their_powers():
 
 
 def test_growth_is_the_mean_over_stacks():
-    figure, alt = growth_by_sublayer({"pre-norm": grown(), "DeepNorm": grown(0.0)})
+    figure, alt = lab.growth_by_sublayer({"pre-norm": grown(), "DeepNorm": grown(0.0)})
     left, right = figure.axes
     assert np.allclose(drawn(left, "s"), [1 + 2 * np.arange(9)])
     attention, mlp = (line for line in right.lines if line.get_marker() == "s")
@@ -83,57 +68,39 @@ def test_growth_is_the_mean_over_stacks():
     law = next(line for line in left.lines if line.get_label().startswith("1 + l"))
     assert np.allclose(law.get_data(), [[0, 8], [1, 9]]) and law.get_zorder() > 2, "hidden behind what obeys it"
     assert "at the end 17 for pre-norm, 1 for DeepNorm" in alt
-
-
-def test_rows_of_growth():
-    row = growth_rows({"pre-norm": grown()})["pre-norm"]
+    row = lab.growth_rows({"pre-norm": grown()})["pre-norm"]
     expected = [17.0, 2.0, 1.0, 3.0, 2 * np.mean([1 / 5, 1 / 6, 1 / 7, 1 / 8]), 15 * 6.5, 0.2]
     assert list(row.values()) == pytest.approx(expected, rel=1e-6), "Over all sublayers? Least for most?"
-    assert all(type(value) is float for value in row.values()), "a tensor would be shown as a word"
 
 
 def test_shares_are_those_after_so_many_sublayers():
     shares = [torch.tensor([0.6, 0.4]), torch.tensor([0.5, 0.3, 0.2])]
     later = [torch.tensor([0.3, 0.7]), torch.tensor([0.1, 0.15, 0.75])]
-    figure, alt = stream_shares({"pre-norm": shares, "DeepNorm": later}, 2)
+    figure, alt = lab.stream_shares({"pre-norm": shares, "DeepNorm": later}, 2)
     (axis,) = figure.axes
     bars = np.array([[bar.get_x() + bar.get_width() / 2, bar.get_y(), bar.get_height()] for bar in axis.patches])
     first, second = [[0, 0, 0.5], [0, 0.5, 0.3], [0, 0.8, 0.2]], [[1, 0, 0.1], [1, 0.1, 0.15], [1, 0.25, 0.75]]
     assert np.allclose(bars, [*first, *second]), "the input not lowest, or the newest not on top"
-    colors = [bar.get_facecolor() for bar in axis.patches]
-    assert colors[:3] == colors[3:] and len(set(colors)) == 3, "a summand has one shade in all bars"
     deeper = {"pre-norm": [*shares, torch.full((4,), 0.25)]}
-    early, late = ([bar.get_facecolor() for bar in stream_shares(deeper, k)[0].axes[0].patches] for k in (2, 3))
-    assert early == late[:3], "a branch changes its shade as others come"
+    early, late = ([bar.get_facecolor() for bar in lab.stream_shares(deeper, k)[0].axes[0].patches] for k in (2, 3))
+    assert early == late[:3] and len(set(early)) == 3, "a branch changes its shade as others come"
     assert "After 2 sublayers" in alt and "pre-norm, input 50 %, last two 50 %; DeepNorm, input 10 %" in alt
     assert axis.get_xticklabels()[1].get_text() == "DeepNorm\ninput 10 %\nlast two 90 %"
 
 
 def test_saturation_shows_both():
-    runs = {"no norms": (torch.tensor([1.0, 300.0]), torch.tensor([0.9, 0.1]))}
-    figure, alt = saturation_by_block(runs)
+    figure, alt = lab.saturation_by_block({"no norms": (torch.tensor([1.0, 300.0]), torch.tensor([0.9, 0.1]))})
     left, right = figure.axes
     assert np.allclose(drawn(left, "x"), [[1, 300]]) and np.allclose(drawn(right, "x"), [[0.9, 0.1]])
     assert "no norms 3e+02 and 0.10" in alt
 
 
-def sweep():
-    rows = []
-    for layers, placement, rate, warmup, seed in [
-        (layers, placement, rate, warmup, seed)
-        for layers in (6, 18)
-        for placement in ("post", "deepnorm")
-        for rate in (1e-3, 3e-3)
-        for warmup in (0, 100)
-        for seed in (0, 1)
-    ]:
-        loss = 3 + (placement == "post") * 0.25 + rate * 100 + warmup / 1000 + seed / 50 + layers / 100
-        rows.append(dict(placement=placement, layers=layers, rate=rate, warmup=warmup, seed=seed, loss=loss))
-    return pd.DataFrame(rows)
-
-
 def test_losses_by_rate_are_means_with_their_range():
-    figure, alt = losses_by_rate(sweep(), 3.3)
+    grid = itertools.product((6, 18), ("post", "deepnorm"), (1e-3, 3e-3), (0, 100), (0, 1))
+    sweep = pd.DataFrame(grid, columns=["layers", "placement", "rate", "warmup", "seed"])
+    sweep["loss"] = 3 + (sweep.placement == "post") * 0.25 + sweep.rate * 100 + sweep.warmup / 1000
+    sweep["loss"] += sweep.seed / 50 + sweep.layers / 100
+    figure, alt = lab.losses_by_rate(sweep, 3.3)
     panels = figure.axes
     assert [axis.get_title() for axis in panels] == ["6 blocks", "18 blocks"]
     bars = {bar.get_label(): bar for bar in panels[0].containers}
@@ -143,35 +110,19 @@ def test_losses_by_rate_are_means_with_their_range():
     ends = np.array([segment[:, 1] for segment in lengths.get_segments()])
     assert np.allclose(ends, [[3.51, 3.53], [3.71, 3.73]]), "from the smallest to the largest"
     assert line.get_linestyle() == "-" and bars["DeepNorm, warm-up 0"].lines[0].get_linestyle() == "--"
-    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    legend = figure.legends[0]
+    names = [text.get_text() for text in legend.get_texts()]
     assert names == ["post-norm", "DeepNorm", "warm-up 0", "warm-up 100"], "six entries, some alike"
-    dashes = [line.get_linestyle() for line in figure.legends[0].get_lines()]
-    assert dashes[2:] == ["--", "-"]
+    assert [line.get_linestyle() for line in legend.get_lines()][2:] == ["--", "-"]
     assert any(np.allclose(np.asarray(line.get_ydata(), float), 3.3) for line in panels[1].lines), "the entropy"
     assert "post-norm of 6 blocks, warm-up 100, from 3.52 to 3.72" in alt
 
 
 def test_losses_of_runs_are_a_line_each():
-    steps = (10, 20)
-    rows = [
-        dict(placement=placement, seed=seed, step=step, loss=3 - step / 100 + seed / 10 + (placement == "post"))
-        for placement in ("pre", "post")
-        for seed in (0, 1)
-        for step in steps
-    ]
-    figure, alt = losses_of_runs(pd.DataFrame(rows), 3.3)
+    runs = pd.DataFrame(itertools.product(("pre", "post"), (0, 1), (10, 20)), columns=["placement", "seed", "step"])
+    runs["loss"] = 3 - runs.step / 100 + runs.seed / 10 + (runs.placement == "post")
+    figure, alt = lab.losses_of_runs(runs, 3.3)
     (axis,) = figure.axes
     assert np.allclose(drawn(axis, "s"), [[2.9, 2.8], [3.0, 2.9]])
     assert axis.get_legend_handles_labels()[1] == ["pre-norm", "post-norm"], "one entry a placement"
     assert "Loss over 20 updates" in alt and "post-norm ends at 3.80 to 3.90" in alt
-
-
-@pytest.mark.parametrize("placement", [p for p in PLACEMENTS if p != "deepnorm"])
-def test_a_behaviour_has_the_name_of_the_placement_that_it_comes_from(placement):
-    rule = PLACEMENTS[placement]
-    answers = [0.0 if norm else 0.5 for norm in (rule.sum, rule.after, rule.before)]
-    assert name_of(Behaviour(*answers, 0.5, 0.0, "", "")) == WORDS[placement]
-    assert name_of(Behaviour(*answers, 0.01, 0.3, "", "")) == f"{WORDS[placement]}, parallel, final norm"
-    assert name_of(Behaviour(0.01, 0.01, 0.01, 0.5, 0.0, "", "")) is None, "norms at all three places have no name"
-    assert name_of(Behaviour(0.5, 0.5, 0.03, 0.5, 0.0, "", "")) is None
-    assert name_of(Behaviour(0.5, 0.5, 0.03, 0.5, 0.0, "", ""), line=0.1) == "pre-norm"
