@@ -5,9 +5,9 @@ from pathlib import Path
 import click
 import normgeom as ng
 import pandas as pd
-from normgeom.records import record
 from normgeom.survey.directions import nulls
 from normgeom_lab.common.pictures import NULLS, null_band
+from normgeom_lab.common.recording import record
 
 from records.texts import model_and_windows, over_a_text
 

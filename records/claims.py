@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 import jupytext
 import pandas as pd
-from normgeom.records import FOLDER, record
+from normgeom.records import FOLDER
+from normgeom_lab.common.recording import record
 from papermill.exceptions import PapermillExecutionError
 from press import seeds as claims
 from press.book import CHAPTERS, Book

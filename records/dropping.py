@@ -9,11 +9,12 @@ import click
 import normgeom as ng
 import pandas as pd
 import torch
-from normgeom.models.gpt2 import written
-from normgeom.records import FOLDER, record
+from normgeom.models.flow import stream_writers
+from normgeom.records import FOLDER
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
 from normgeom.training.twins import load_twin
+from normgeom_lab.common.recording import record
 from normgeom_lab.precision import in_turns
 from normgeom_lab.training import centre
 from normgeom_lab.without_mean import by_shift, by_site, compare, without_norms, without_subtraction
@@ -60,7 +61,7 @@ def centred(model: nn.Module, first: int | None = None) -> nn.Module:
     """An RMSNorm twin from whose (first) writers the mean is taken all the same; its head is left alone."""
     model = copy.deepcopy(model)
     model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
-    centre(written(model)[:first])
+    centre(stream_writers(model)[:first])
     return model
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 import pandas as pd
 import torch
-from normgeom.records import FOLDER, record
+from normgeom.records import FOLDER
+from normgeom_lab.common.recording import record
 from normgeom_lab.precision import in_turns, peak_bytes
 from torch import Tensor
 from transformers import GPT2LMHeadModel

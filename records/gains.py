@@ -3,7 +3,7 @@
 import click
 import normgeom as ng
 import pandas as pd
-from normgeom.records import record
+from normgeom_lab.common.recording import record
 from transformers import AutoModel
 
 

@@ -6,7 +6,7 @@ import click
 import normgeom as ng
 import pandas as pd
 import torch
-from normgeom.records import record
+from normgeom_lab.common.recording import record
 from torch import Tensor
 
 from records.texts import model_and_windows, over_a_text

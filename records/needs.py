@@ -18,7 +18,8 @@ from normgeom.commands.loading import load_config
 from normgeom.survey.directions import nulls
 from normgeom.survey.survey import Survey
 from normgeom.text.corpora import HUB
-from normgeom.training.twins import SIZES, Size, train, variants
+from normgeom.training.loop import train
+from normgeom.training.twins import SIZES, Size, variants
 from normgeom_lab.inference import counted
 from normgeom_lab.training import STATE, operations, parameters, vocabulary
 from transformers import AutoModel, PreTrainedConfig
@@ -173,7 +174,8 @@ def _find_corpus(name: str) -> None:
 def _unreachable(name: str) -> str:
     """What the hub raises when it is asked for a corpus; empty where that is there."""
     try:
-        HfApi().dataset_info(HUB[name]["path"], revision=HUB[name]["revision"], timeout=10)
+        path, _, revision = HUB[name]
+        HfApi().dataset_info(path, revision=revision, timeout=10)
     except Exception as error:  # the hub's and the network's share no class
         return type(error).__name__
     return ""

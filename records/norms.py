@@ -13,7 +13,8 @@ import normgeom as ng
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from normgeom.records import FOLDER, record
+from normgeom.records import FOLDER
+from normgeom_lab.common.recording import record
 from normgeom_lab.precision import in_turns, peak_bytes
 from torch import Tensor
 from tqdm.auto import tqdm

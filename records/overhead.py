@@ -17,7 +17,8 @@ import click
 import normgeom as ng
 import pandas as pd
 import torch
-from normgeom.records import FOLDER, record
+from normgeom.records import FOLDER
+from normgeom_lab.common.recording import record
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -140,7 +141,7 @@ def growth(tokens: int) -> dict[str, float]:
     _, highest = peak(lambda: measured.run(batches(model, NARROW_BATCH, number), progress=False))
     seconds = time.process_time() - start
     with tempfile.TemporaryDirectory() as folder:
-        measured.save(Path(folder) / "state.npz")
+        measured.save(Path(folder) / "state.safetensors")
         state = sum(file.stat().st_size for file in Path(folder).iterdir())
     vectors = len(measured.table()[["site", "side"]].drop_duplicates())
     return dict(tokens=tokens, batches=number, vectors=vectors, seconds=seconds, megabytes=highest, state_bytes=state)

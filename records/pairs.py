@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 import pandas as pd
 from normgeom.jobs.folders import PROVENANCE
-from normgeom.records import FOLDER, record
+from normgeom.records import FOLDER
 from normgeom.training.trainer import DIRECTIONS
+from normgeom_lab.common.recording import record
 from normgeom_lab.training import beside_signs, shapes
 
 # What tells two runs of one part from each other.

@@ -12,9 +12,10 @@ from pathlib import Path
 import click
 import pandas as pd
 import torch
-from normgeom.records import FOLDER, record
+from normgeom.records import FOLDER
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, random_windows
+from normgeom_lab.common.recording import record
 from normgeom_lab.placement import BYTE_HEADS, BYTE_LENGTH, BYTE_WIDTH, first_over_last, train_bytes, varying_share
 from torch import Tensor
 from tqdm.auto import tqdm

@@ -9,11 +9,12 @@ import click
 import pandas as pd
 import torch
 from normgeom.models.sites import find_norms
-from normgeom.records import FOLDER, record
-from normgeom.surgery.freezing import freeze_norms
+from normgeom.records import FOLDER
+from normgeom.surgery.ablation import freeze_norms
 from normgeom.text.tokens import random_windows, windows
+from normgeom.training.loop import adamw
 from normgeom.training.stages import held_out_loss
-from normgeom.training.twins import adamw
+from normgeom_lab.common.recording import record
 from normgeom_lab.common.typed import recorded_twins
 from torch import Tensor, nn
 

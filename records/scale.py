@@ -18,8 +18,9 @@ import yaml
 from nbclient.exceptions import DeadKernelError
 from normgeom.commands.finding import find_commit
 from normgeom.jobs.folders import note
-from normgeom.records import FOLDER, record
+from normgeom.records import FOLDER
 from normgeom.text.corpora import load_corpus
+from normgeom_lab.common.recording import record
 from papermill.exceptions import PapermillExecutionError
 from press import seeds as claims
 from press.book import Book
@@ -182,7 +183,7 @@ def _write_observed(rerun: Rerun, verdicts: list[list], live: list[claims.Live],
 
 
 def _write_surveys(rerun: Rerun, folder: Path, about: dict) -> None:
-    states = sorted(Path(rerun.parameters["out"]).glob("*.npz"))
+    states = sorted(Path(rerun.parameters["out"]).glob("*.safetensors"))
     for state in states:
         survey = ng.Survey.load(state)
         name = rerun.name if len(states) == 1 else f"{rerun.name}-{survey.sites[0]['kind']}"

@@ -13,7 +13,7 @@ import click
 import normgeom as ng
 import pandas as pd
 import torch
-from normgeom.records import record
+from normgeom_lab.common.recording import record
 from normgeom_lab.precision import in_turns
 from tqdm.auto import tqdm
 

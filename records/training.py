@@ -9,12 +9,13 @@ from pathlib import Path
 import click
 import pandas as pd
 import torch
-from normgeom.models.gpt2 import written
-from normgeom.records import FOLDER, record
+from normgeom.models.flow import stream_writers
+from normgeom.records import FOLDER
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
 from normgeom.training.trainer import DIRECTIONS, Run, fit_and_measure
 from normgeom.training.twins import NORMS, SIZES, variants
+from normgeom_lab.common.recording import record
 from normgeom_lab.training import centre
 from torch import nn
 from tqdm.auto import tqdm
@@ -53,7 +54,7 @@ def prepare(model: nn.Module, start: str) -> None:
         embedding = model.transformer.wte.weight
         embedding += embedding.std()
     if start == "centred":
-        centre(written(model))
+        centre(stream_writers(model))
 
 
 def run(part: str, key: tuple, steps: int | None, kept: Path) -> Path:
@@ -62,7 +63,7 @@ def run(part: str, key: tuple, steps: int | None, kept: Path) -> Path:
     torch.set_num_threads(1)
     name, percents = PLANS[part]
     steps = steps or SIZES[name].steps
-    size = replace(SIZES[name], rate=rate, steps=steps, spacing=max(1, percents * steps // 100))
+    size = replace(SIZES[name], rate=rate, steps=steps, eval_interval=max(1, percents * steps // 100))
     text = byte_tokens(load_corpus("stdlib").text)
     held_out = windows(text[-HELD_OUT:], size.length, size.batch)
     model = variants(size.config(256), seed, (norm,))[norm]

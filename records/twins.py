@@ -7,8 +7,9 @@ import click
 import pandas as pd
 import torch
 from normgeom.models.sites import find_norms
-from normgeom.records import FOLDER, record_tensors
+from normgeom.records import FOLDER
 from normgeom.training.twins import load_twin
+from normgeom_lab.common.recording import record_tensors
 from normgeom_lab.common.typed import BODY, KINDS, NAME, TIED
 
 

@@ -9,11 +9,12 @@ from unittest.mock import patch
 import click
 import pandas as pd
 import torch
-from normgeom.records import FOLDER, record
+from normgeom.records import FOLDER
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
 from normgeom.training import trainer
 from normgeom.training.twins import SIZES, variants
+from normgeom_lab.common.recording import record
 from tqdm.auto import tqdm
 
 SIZE = "1M"
@@ -24,7 +25,7 @@ SHARE = 10**6 / (1000 * 64 * 1024)
 
 def seconds(norm: str, spacing: int) -> tuple[float, float]:
     """Processor time of a training of two spacings, and of its measurements but the one before the first update."""
-    size = replace(SIZES[SIZE], steps=2 * spacing, spacing=spacing)
+    size = replace(SIZES[SIZE], steps=2 * spacing, eval_interval=spacing)
     text = byte_tokens(load_corpus("stdlib").text)
     apart = size.length * max(1, round(SHARE * spacing * size.batch))
     held_out = windows(text[-apart:], size.length, size.batch)

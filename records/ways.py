@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import normgeom as ng
 import pandas as pd
 import torch
-from normgeom.survey.directions import Directions
-from normgeom.survey.moments import quantiles
+from normgeom.survey.directions import unit
+from normgeom.survey.meter import quantiles
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
@@ -27,8 +27,7 @@ class Angles:
     """
 
     def __init__(self, d: int, device: torch.device | str = "cpu"):
-        chosen = Directions(DIRECTIONS, SEED)
-        self._units = torch.stack([chosen.unit(name, d) for name in DIRECTIONS]).float().to(device)
+        self._units = torch.stack([unit(name, d, SEED) for name in DIRECTIONS]).float().to(device)
         self._offsets = BINS * torch.arange(len(DIRECTIONS), device=device)[:, None]
         self._seen: dict[Place, tuple[int, Tensor, Tensor]] = {}
 

@@ -8,7 +8,7 @@ import click
 import normgeom as ng
 import pandas as pd
 import torch
-from normgeom.records import record
+from normgeom_lab.common.recording import record
 from normgeom_lab.hyperellipsoid import ORDERS, silenced, silencing_order
 from torch import nn
 from tqdm.auto import tqdm

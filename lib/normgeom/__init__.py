@@ -9,7 +9,7 @@ from typing import Any
 
 # The modules of the public names; secular is a module itself.
 _HOMES = {
-    "checks": ("Interval", "check_parameters", "verify"),
+    "checks": ("check_parameters", "verify"),
     "geometry.ellipsoid": ("Ellipsoid",),
     "geometry.jacobian": ("NormJacobian",),
     "geometry.secular": ("secular",),
@@ -20,9 +20,8 @@ _HOMES = {
     "norms.functions": ("LayerNorm", "RMSNorm", "layer_norm", "layer_norm_steps", "rms_norm"),
     "norms.heads": ("HeadNorm", "head_norm"),
     "records": ("recorded",),
-    "surgery.ablation": ("drop_mean_subtraction",),
+    "surgery.ablation": ("drop_mean_subtraction", "freeze_norms"),
     "surgery.converted": ("load_converted",),
-    "surgery.freezing": ("freeze_norms",),
     "surgery.surgery": ("center_writers", "fold_norms", "to_rms_norm"),
     "survey.survey": ("Survey",),
     "training.twins": ("twins",),

@@ -146,7 +146,7 @@ def survey(out: str, directions: list[str], nulls: int, **options: object) -> No
 @click.option("--rate", type=float, help="Peak of the learning rate.  [default: the size's]")
 @click.option("--spacing", type=click.IntRange(min=1), help="Updates between checkpoints.  [default: the size's]")
 @click.option("--decay", default=0.1, show_default=True, help="Weight decay of matrices and embeddings.")
-@click.option("--precision", default="no", show_default=True, help="no (float32), bf16 or fp16: mixed precision.")
+@click.option("--precision", default="no", show_default=True, help="no (float32) or bf16: mixed precision.")
 @click.option("--at-once", type=click.IntRange(min=1), help="Windows that pass through a device together.")
 @click.option(
     "--held-out",
@@ -162,8 +162,7 @@ def train(out: str, **options: object) -> None:
 
     DIR takes a folder for each norm, with Parquet tables (curve, loss, survey, gains, surface) and the model, and
     provenance.json.  The same command goes on where it was stopped, and another --norm joins those that are there; DIR
-    takes no other training.  Several processes share each batch under torchrun or accelerate launch, as in
-    torchrun --nproc-per-node 4 -m normgeom.cli train …
+    takes no other training.
 
     Both twins of size 0.2M take about a minute on one processor core, of 1M a quarter of an hour; the others are for
     an accelerator.
@@ -191,8 +190,7 @@ def convert(**options: object) -> None:
     """Write MODEL, which has LayerNorm, as an RMSNorm model that computes the same, to the new folder OUT.
 
     MODEL is a name on the hub or a folder that save_pretrained wrote.  normgeom.load_converted loads OUT.
-    A small model takes seconds; memory must hold the model twice, once in float64, and once more in float64 where
-    it must be run to see who reads its norms (all but the architectures of normgeom.models.layouts).
+    A small model takes seconds; memory must hold the model three times, twice of them in float64.
     """
     with _plainly():
         from normgeom.commands.convert import convert_model

@@ -17,18 +17,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from normgeom.checks import Draws
 from normgeom.geometry.uniform import uniform_vector
-from normgeom.models.gpt2 import gpt2, read, written
-from normgeom.models.layouts import layout_of
+from normgeom.models.flow import stream_readers, stream_writers
+from normgeom.models.gpt2 import gpt2
 from normgeom.models.sites import find_norms
 from normgeom.surgery.surgery import center_writers, fold_norms
 from normgeom.survey.survey import Survey
 from normgeom.text.tokens import byte_tokens, random_windows, windows
-from normgeom.training.twins import train, twins
+from normgeom.training.loop import train
+from normgeom.training.twins import twins
 from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 from transformers import AutoModel, GPT2Config, GPT2LMHeadModel, PreTrainedConfig
 
-from normgeom_lab.common.parts import shifted
+from normgeom_lab.common.parts import final_norm, shifted
 from normgeom_lab.common.pictures import NULLS, _rows, angle_bars, null_band
 from normgeom_lab.common.tiny import shaken
 
@@ -88,7 +89,7 @@ def tiny_pairs(draw: Draws, seed: int) -> list[tuple[GPT2LMHeadModel, GPT2LMHead
 
 
 def train_pairs(networks: Mapping[tuple[str, int], GPT2LMHeadModel], ids: Tensor, steps: int) -> pd.DataFrame:
-    """Train twins in place to predict the next token, by :func:`normgeom.training.twins.train`.
+    """Train twins in place to predict the next token, by :func:`normgeom.training.loop.train`.
 
     Each update reads 16 windows of ``ids`` at places drawn with the seed, so the twins of a pair read the same windows
     in the same order.  The learning rate peaks at 0.003.
@@ -181,8 +182,8 @@ def survey_runs(
         networks: by the name of the model and the number of the run, such as the seed of its training.
         batches: token ids ``(batch, length)``; matched directions are drawn from the first.
         directions: as in :class:`normgeom.Survey`, as is ``seed``.
-        out: a folder that keeps the state of each survey as ``<model>-<run>.npz``, slashes in the name as ``--``; the
-            same call goes on where it was stopped.  By default nothing is kept.
+        out: a folder that keeps the state of each survey as ``<model>-<run>.safetensors``, slashes in the name as
+            ``--``; the same call goes on where it was stopped.  By default nothing is kept.
 
     Returns:
         the rows of :meth:`normgeom.Survey.table`, with columns ``model`` and ``run`` before them.
@@ -210,7 +211,7 @@ def survey_runs(
 
 def kept_as(out: str | os.PathLike, model: str, run: int) -> Path:
     """Where :func:`survey_runs` keeps the state of a survey."""
-    return Path(out) / f"{model.replace('/', '--')}-{run}.npz"
+    return Path(out) / f"{model.replace('/', '--')}-{run}.safetensors"
 
 
 def of_uniform(angles: pd.DataFrame, side: str = "in", positions: str = "rest") -> pd.DataFrame:
@@ -290,7 +291,7 @@ def with_means_of(model: GPT2LMHeadModel, other: GPT2LMHeadModel) -> GPT2LMHeadM
         ValueError: one of them is no GPT-2, or they have other sizes.
     """
     model = copy.deepcopy(model)
-    mine, theirs = written(model), written(other)
+    mine, theirs = stream_writers(model), stream_writers(other)
     if [p.shape for p in mine] != [p.shape for p in theirs]:
         raise ValueError("other: expected a model of the same sizes, got one of others")
     for p, wanted in zip(mine, theirs, strict=True):
@@ -314,7 +315,7 @@ def rotated(model: GPT2LMHeadModel, rotation: Tensor) -> GPT2LMHeadModel:
         ValueError: ``rotation`` has another shape or is not orthogonal; a norm is a LayerNorm, which does not commute
             with Q; the model is no GPT-2 with a language-model head.
     """
-    d = written(model)[0].shape[-1]
+    d = stream_writers(model)[0].shape[-1]
     if rotation.shape != (d, d):
         raise ValueError(f"rotation: expected shape ({d}, {d}), got {tuple(rotation.shape)}")
     off = float((rotation.double() @ rotation.double().T - torch.eye(d, dtype=torch.float64)).abs().max())
@@ -324,9 +325,9 @@ def rotated(model: GPT2LMHeadModel, rotation: Tensor) -> GPT2LMHeadModel:
         raise ValueError(f"model: expected RMSNorm throughout, which commutes with rotations, got {', '.join(kinds)}")
     model = fold_norms(copy.deepcopy(model))
     rows = rotation.T  # of row vectors: x → xQᵀ
-    for p in (*written(model), model.lm_head.weight):
+    for p in (*stream_writers(model), model.lm_head.weight):
         p.copy_(p @ rows.to(p))
-    for p in read(model):
+    for p in stream_readers(model):
         p.copy_(rotation.to(p) @ p)
     return model
 
@@ -389,8 +390,7 @@ def _unit_uniform(like: Tensor) -> Tensor:
 def _directions(model: nn.Module, batch: Tensor) -> Tensor:
     """What enters the last norm, scaled to length 1, ``(n, d)`` float64, first positions left out."""
     seen = []
-    final = model.get_submodule(layout_of(model).final)
-    hook = final.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    hook = final_norm(model).register_forward_pre_hook(lambda module, args: seen.append(args[0]))
     try:
         model(batch)
     finally:

@@ -15,7 +15,8 @@ from normgeom.models.sites import NormSite, find_norms
 from normgeom.models.watch import watch
 from normgeom.norms.functions import check_floating, layer_norm, rms_norm
 from normgeom.text.tokens import random_windows
-from normgeom.training.twins import Size, train, variants
+from normgeom.training.loop import train
+from normgeom.training.twins import Size, variants
 from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 

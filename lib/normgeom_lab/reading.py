@@ -12,17 +12,17 @@ from matplotlib.figure import Figure
 from normgeom.checks import Draws
 from normgeom.models.calls import evaluating, forward
 from normgeom.models.gpt2 import gpt2
-from normgeom.models.layouts import layout_of
-from normgeom.models.modules import replace_module
+from normgeom.models.modules import hooked, replace_module
 from normgeom.models.sites import find_norms
 from normgeom.norms.functions import RMSNorm
 from normgeom.text.tokens import byte_tokens, random_windows
-from normgeom.training.twins import Size, train, twins
+from normgeom.training.loop import train
+from normgeom.training.twins import Size, twins
 from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
-from normgeom_lab.common.parts import Effects, Predictions, effects, rms, writers
+from normgeom_lab.common.parts import Effects, Predictions, blocks, effects, rms, writers
 from normgeom_lab.common.tiny import scattered
 
 
@@ -83,19 +83,14 @@ def head_writes(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
     Returns: ``(batch, length, d)`` for each head by block and head, both counted from 1: ``"1.1"``, ``"1.2"``, …; in
     the model's dtype and on its device.
     """
-    blocks, named, read = len(model.get_submodule(layout_of(model).blocks)), writers(model), {}
-    outputs = {block: named[f"a{block}"] for block in range(1, blocks + 1)}
+    named, read = writers(model), {}
+    outputs = {block: named[f"a{block}"] for block in range(1, len(blocks(model)) + 1)}
 
-    def keep(module, args):
+    def keep(module, args, kwargs):
         read[module] = args[0].reshape(*ids.shape, -1)
 
-    handles = [module.register_forward_pre_hook(keep) for module in outputs.values()]
-    try:
-        with evaluating(model):
-            forward(model, ids)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with evaluating(model), hooked((module, keep) for module in outputs.values()):
+        forward(model, ids)
     found = {}
     for block, module in outputs.items():
         side_by_side = read[module]
@@ -267,7 +262,7 @@ class Trained(NamedTuple):
 
 
 def train_on_bytes(size: Size, text: str, seed: int, device: torch.device | str = "cpu") -> Trained:
-    """Train a GPT-2 with LayerNorm (:func:`normgeom.training.twins.train`) on a text, without its last bytes."""
+    """Train a GPT-2 with LayerNorm (:func:`normgeom.training.loop.train`) on a text, without its last bytes."""
     ids = byte_tokens(text)
     untrained, model = (twins(size.config(256), seed)[0].to(device) for _ in range(2))
     batches = random_windows(ids[:-HELD_OUT], size.length, size.batch, seed)

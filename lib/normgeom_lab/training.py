@@ -19,10 +19,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from normgeom.geometry.ellipsoid import Ellipsoid
-from normgeom.models.gpt2 import read, written
+from normgeom.models.flow import stream_readers, stream_writers
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import watch
-from normgeom.training.twins import TITLES, Size, adamw, train, twins, variants, warmup_cosine
+from normgeom.training.loop import adamw, train, warmup_cosine
+from normgeom.training.twins import TITLES, Size, twins, variants
 from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -88,7 +89,7 @@ def descend(
     if updates < 1:
         raise ValueError(f"updates: expected at least 1, got {updates}")
     model = copy.deepcopy(model)
-    writers, rule, losses = written(model), optimizer(model.parameters()), []
+    writers, rule, losses = stream_writers(model), optimizer(model.parameters()), []
     for _ in range(updates):
         rule.zero_grad()
         loss = next_token_loss(model, ids)
@@ -291,7 +292,7 @@ def noise_walks(norms: int, width: int, updates: int, stages: Sequence[int], see
     """Gains that AdamW moves on noise instead of gradients: what agreement with the end is worth without any text.
 
     All begin at 1; each update has its own independent normal numbers for a gradient, and rate, warm-up, cosine and
-    moments are those of the recorded runs (:func:`normgeom.training.twins.adamw` at a peak of 0.001; gains do not
+    moments are those of the recorded runs (:func:`normgeom.training.loop.adamw` at a peak of 0.001; gains do not
     decay).
 
     Args:
@@ -362,12 +363,12 @@ def turned(model: GPT2LMHeadModel, rotation: Tensor) -> GPT2LMHeadModel:
     model, unit = copy.deepcopy(model), torch.eye(width, dtype=rotation.dtype)
     if rotation.shape != unit.shape or not torch.allclose(rotation @ rotation.T, unit, atol=1e-5):
         raise ValueError(f"rotation: expected an orthogonal matrix of size {width}, got {tuple(rotation.shape)}")
-    turn = written(model)
+    turn = stream_writers(model)
     if model.lm_head.weight is not model.transformer.wte.weight:
         turn.append(model.lm_head.weight)
     for p in turn:  # the stream is the last axis
         p.copy_(p @ rotation.T.to(p))
-    for matrix in read(model):
+    for matrix in stream_readers(model):
         matrix.copy_(rotation.to(matrix) @ matrix)
     return model
 
@@ -412,7 +413,7 @@ def sign_vectors(d: int) -> Tensor:
 
 
 def trained(model: GPT2LMHeadModel, batches: Sequence[Tensor], updates: int) -> GPT2LMHeadModel:
-    """A copy after some updates of :func:`normgeom.training.twins.train`, at a peak rate of 0.003.
+    """A copy after some updates of :func:`normgeom.training.loop.train`, at a peak rate of 0.003.
 
     Args:
         batches: token ids ``(batch, length)``, taken in turn.

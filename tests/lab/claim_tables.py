@@ -1,7 +1,7 @@
 """Made-up records for the tests of claims, whose answers are known beforehand."""
 
 import pandas as pd
-from normgeom.records import record
+from normgeom_lab.common.recording import record
 
 LOW, MEDIAN, HIGH = 0.6, 1.2, 1.5
 BAND = dict(low=LOW, median=MEDIAN, high=HIGH)

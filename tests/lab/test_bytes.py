@@ -4,7 +4,8 @@ import math
 
 import pytest
 import torch
-from normgeom.training.twins import Size, train, twins
+from normgeom.training.loop import train
+from normgeom.training.twins import Size, twins
 from normgeom_lab import reading as on_bytes
 
 SIZE = Size(layers=1, width=16, heads=2, rate=1e-2, steps=12, batch=4, length=8)

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 from claim_tables import BAND, write_model, write_pair
-from normgeom.records import record
+from normgeom_lab.common.recording import record
 from normgeom_lab.scale import CLAIMS, FAILS, HOLDS, MODELS, UNTOLD, ends, judged, models, observations, overview, pairs
 
 

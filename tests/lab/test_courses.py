@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from normgeom.training.twins import rate_factor
+from normgeom.training.loop import warmup_cosine
 from normgeom_lab.training import (
     angles_over_steps,
     beside_signs,
@@ -178,12 +178,13 @@ def test_noise_walks_are_adam_on_normal_numbers():
         (str(i), j) for i in range(3) for j in range(5)
     ]
     generator = torch.Generator().manual_seed(4)
+    factor = warmup_cosine(torch.optim.SGD([torch.zeros(1)], lr=1.0), updates).lr_lambdas[0]
     gain, first, second = np.ones(15), np.zeros(15), np.zeros(15)
     for t in range(1, updates + 1):
         noise = torch.randn(15, generator=generator).double().numpy()
         first, second = 0.9 * first + 0.1 * noise, 0.95 * second + 0.05 * noise**2
         step = (first / (1 - 0.9**t)) / (np.sqrt(second / (1 - 0.95**t)) + 1e-8)
-        gain = gain - 0.001 * rate_factor(t - 1, updates) * step
+        gain = gain - 0.001 * factor(t - 1) * step
         if t in stages:
             assert np.abs(gains.loc[t].to_numpy() - gain).max() < 1e-6, f"update {t}: decay? another rate or moment?"
     assert walks.equals(noise_walks(3, 5, updates, stages, seed=4)), "the seed must decide"

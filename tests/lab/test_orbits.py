@@ -8,7 +8,8 @@ import pytest
 import torch
 from norm_checks import close
 from normgeom.models.gpt2 import gpt2
-from normgeom.training.twins import train, variants
+from normgeom.training.loop import train
+from normgeom.training.twins import variants
 from normgeom_lab.common.tiny import shaken
 from normgeom_lab.training import (
     descend,
@@ -159,7 +160,7 @@ def test_occupancies_are_those_of_the_survey():
     model = network(1)
     vectors = torch.stack([torch.ones(6), 3 * SIGNS, torch.arange(6.0)])
     found = occupancies(model, IDS, vectors)
-    survey = ng.Survey(model, ["uniform"], vectors={"b": vectors[1], "c": vectors[2]}, example_inputs=IDS)
+    survey = ng.Survey(model, {"uniform": None, "b": vectors[1], "c": vectors[2]}, example_inputs=IDS)
     table = survey.run([IDS], progress=False).table()
     table = table[(table.site == "transformer.ln_f") & (table.side == "in") & (table.positions == "all")]
     expected = torch.tensor(table.occupancy.to_numpy())

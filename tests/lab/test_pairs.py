@@ -6,7 +6,7 @@ import torch
 from normgeom.checks import Draws
 from normgeom.models.gpt2 import gpt2
 from normgeom.text.tokens import random_windows
-from normgeom.training.twins import train
+from normgeom.training.loop import train
 from normgeom_lab import inference as module
 from normgeom_lab.inference import held_out_bytes, pairs, tiny_pairs, train_pairs
 

@@ -4,7 +4,8 @@ import pandas as pd
 import pytest
 import torch
 from normgeom.text.tokens import random_windows
-from normgeom.training.twins import Size, train, twins
+from normgeom.training.loop import train
+from normgeom.training.twins import Size, twins
 from normgeom_lab.irreversibility import read_before_and_after, read_norms
 
 SIZE = Size(layers=1, width=16, heads=2, rate=1e-2, steps=12, batch=3, length=8)

@@ -4,7 +4,7 @@ import normgeom as ng
 import numpy as np
 import pandas as pd
 import pytest
-from normgeom.records import record
+from normgeom_lab.common.recording import record
 from normgeom_lab.precision import on_gpu, roofline, ways_over_copy
 
 
@@ -64,6 +64,13 @@ def test_points_stand_under_the_roof(race):
     assert f"RMSNorm in float32 reaches of the roof {share:.0%} with normgeom" in alt
     assert f"rises to {peak / bandwidth:.1f} operations per byte" in alt
     assert "between 0.5 and 1.75" in alt
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where records come from during a test."""
+    monkeypatch.setattr("normgeom.records.FOLDER", tmp_path)
+    return tmp_path
 
 
 def test_without_a_gpu_there_is_a_row_of_dashes_for_each_record(folder):

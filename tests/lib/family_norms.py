@@ -62,8 +62,8 @@ def pair(norm, q="self_attn.q_norm", k="self_attn.k_norm", dims=(8, 8), **more) 
 _GPT = stack(layer, "transformer.h", "ln_1", "ln_2", after=["transformer.ln_f"])
 _GPT_PARALLEL = stack(layer, "transformer.h", "ln_1", after=["transformer.ln_f"])
 _LAYERNORMS = ("self_attn.q_layernorm", "self_attn.k_layernorm")
-_LATENT = pair(rms, "self_attn.q_a_layernorm", "self_attn.kv_a_layernorm", (16, 12))
 _AFTER_EACH_HALF = ("post_attention_layernorm", "post_feedforward_layernorm")
+_BEFORE_MLP = ("post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
 _BERT = ("attention.output.LayerNorm", "output.LayerNorm")
 _BART = ("self_attn_layer_norm", "final_layer_norm")
 _CROSS = ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm")
@@ -111,10 +111,8 @@ EXPECTED = {
     "llama": llama(rms),
     "mistral": llama(rms),
     "qwen2": llama(rms),
-    "granite": llama(rms),
     "phi3": llama(rms5),
     "mixtral": llama(rms5),
-    "gpt_oss": llama(rms5),
     "gemma": llama(offset),
     # queries and keys of each head, (batch, token, head, 8)
     "persimmon": llama(layer, *pair(layer, *_LAYERNORMS), after="model.final_layernorm"),
@@ -137,56 +135,32 @@ EXPECTED = {
     # one module for queries and keys, without weights
     "llama4": llama(rms5, rms5("self_attn.qk_norm", dim=8, gain="1")),
     # all heads at once: 4 · 8 for queries, 2 · 8 for keys
-    "olmoe": llama(rms5, *pair(rms5, dims=(32, 16))),
     "olmo2": stack(rms5, "model.layers", *pair(rms5, dims=(32, 16)), *_AFTER_EACH_HALF, after=["model.norm"]),
-    # pairs of heads, without weights
-    "diffllama": llama(rms5, rms5("self_attn.groupnorm", dim=16, gain="1")),
     # no weights anywhere; the last norm is also the first
     "nanochat": [
         rms("model.norm", gain="1"),
         *llama(partial(rms, gain="1"), *pair(rms, axis=2, gain="1"))[:-1],
     ],
     # before and after each half
-    "gemma2": stack(
-        offset,
-        "model.layers",
-        "input_layernorm",
-        "post_attention_layernorm",
-        "pre_feedforward_layernorm",
-        "post_feedforward_layernorm",
-        after=["model.norm"],
-    ),
+    "gemma2": stack(offset, "model.layers", "input_layernorm", *_BEFORE_MLP, after=["model.norm"]),
     "gemma3": stack(
-        offset,
-        "model.layers",
-        "input_layernorm",
-        *pair(offset, axis=2),
-        "post_attention_layernorm",
-        "pre_feedforward_layernorm",
-        "post_feedforward_layernorm",
-        after=["model.norm"],
+        offset, "model.layers", "input_layernorm", *pair(offset, axis=2), *_BEFORE_MLP, after=["model.norm"]
     ),
     "glm4": stack(
         partial(rms, eps=1.5625e-7),
         "model.layers",
-        "input_layernorm",
-        "post_self_attn_layernorm",
-        "post_attention_layernorm",
-        "post_mlp_layernorm",
+        *("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"),
         after=["model.norm"],
     ),
     "bitnet": stack(
         rms5,
         "model.layers",
-        "input_layernorm",
-        "self_attn.attn_sub_norm",
-        "post_attention_layernorm",
+        *("input_layernorm", "self_attn.attn_sub_norm", "post_attention_layernorm"),
         rms5("mlp.ffn_sub_norm", dim=48),
         after=["model.norm"],
     ),
     # the latent norms keep their 1e-6 where the configuration says 1e-5
-    "deepseek_v2": llama(rms5, *_LATENT),
-    "deepseek_v3": llama(rms5, *_LATENT),
+    "deepseek_v3": llama(rms5, *pair(rms, "self_attn.q_a_layernorm", "self_attn.kv_a_layernorm", (16, 12))),
     # a convolution in the first block, attention in the second
     "lfm2": [
         *stack(rms5, "model.layers", "operator_norm", "ffn_norm", numbers=[0]),
@@ -195,7 +169,6 @@ EXPECTED = {
     ],
     # the norm inside the first block's linear attention is gated
     "qwen3_next": [*llama(offset, numbers=[0])[:-1], *llama(offset, *pair(offset), numbers=[1])],
-    "mamba": stack(rms5, "backbone.layers", "norm", after=["backbone.norm_f"]),
     # mixer.norm is gated
     "mamba2": stack(rms5, "backbone.layers", "norm", after=["backbone.norm_f"]),
     # the step size (32 / 16), B and C (the state's size)
@@ -206,22 +179,6 @@ EXPECTED = {
         rms("mixer.dt_layernorm", dim=2, gain="1"),
         *pair(rms, "mixer.b_layernorm", "mixer.c_layernorm", gain="1"),
         after=["backbone.norm_f"],
-    ),
-    "jamba": [
-        *stack(
-            rms,
-            "model.layers",
-            "input_layernorm",
-            rms("mamba.dt_layernorm", dim=2),
-            *pair(rms, "mamba.b_layernorm", "mamba.c_layernorm"),
-            "pre_ff_layernorm",
-            numbers=[0],
-        ),
-        *stack(rms, "model.layers", "input_layernorm", "pre_ff_layernorm", numbers=[1]),
-        rms("model.final_layernorm"),
-    ],
-    "recurrent_gemma": stack(
-        offset, "model.layers", "temporal_pre_norm", "channel_pre_norm", after=["model.final_norm"], numbers=range(3)
     ),
     "rwkv": stack(layer, "rwkv.blocks", "ln1", "ln2", before=["rwkv.blocks.0.pre_ln"], after=["rwkv.ln_out"]),
     "t5": [
@@ -239,16 +196,6 @@ EXPECTED = {
         *stack(layer, "model.decoder.layers", *_CROSS, after=["model.decoder.layer_norm"]),
     ],
     "bert": stack(layer12, "encoder.layer", *_BERT, before=["embeddings.LayerNorm"]),
-    "roberta": stack(
-        layer12,
-        "roberta.encoder.layer",
-        *_BERT,
-        before=["roberta.embeddings.LayerNorm"],
-        after=["lm_head.layer_norm"],
-    ),
-    "distilbert": stack(
-        layer12, "transformer.layer", "sa_layer_norm", "output_layer_norm", before=["embeddings.LayerNorm"]
-    ),
     # both blocks are the same one
     "albert": stack(
         layer12,
@@ -258,7 +205,6 @@ EXPECTED = {
         before=[layer12("embeddings.LayerNorm", dim=16)],
         numbers=[0],
     ),
-    "electra": stack(layer12, "encoder.layer", *_BERT, before=[layer12("embeddings.LayerNorm", dim=16)]),
     # the second normalises the table of relative positions
     "deberta_v2": stack(
         layer7,
@@ -275,9 +221,6 @@ EXPECTED = {
         before=["embeddings.norm", "layers.0.mlp_norm"],
         after=["final_norm"],
         numbers=[1],
-    ),
-    "fnet": stack(
-        layer12, "encoder.layer", "fourier.output.LayerNorm", "output.LayerNorm", before=["embeddings.LayerNorm"]
     ),
     # (token, batch, 32)
     "xlnet": stack(partial(layer12, axis=0), "layer", "rel_attn.layer_norm", "ff.layer_norm"),
@@ -299,13 +242,6 @@ EXPECTED = {
         place6("encoder.stages.1.layers.0.layernorm", dim=16),
         layer12("layernorm", dim=16, axis=None),
     ],
-    "clip_text": stack(layer, "encoder.layers", "layer_norm1", "layer_norm2", after=["final_layer_norm"]),
-    "clip_vision": stack(
-        place, "encoder.layers", "layer_norm1", "layer_norm2", before=["pre_layrnorm"], after=["post_layernorm"]
-    ),
-    "siglip_vision": stack(
-        place6, "encoder.layers", "layer_norm1", "layer_norm2", after=["post_layernorm", "head.layernorm"]
-    ),
     # not over the last axis: the group norm of the convolutions
     "wav2vec2": stack(
         layer,

@@ -25,15 +25,15 @@ COMMIT = "0123456789abcdef" * 2 + "01234567"
 # The command, with a line in a file for every batch that was measured and a moment's rest after it.
 LOGGED = """
 import sys, time
-from normgeom.survey.meter import Meter
-measure = Meter.measure
-def logged(self, batch):
-    result = measure(self, batch)
+from normgeom.survey.survey import Survey
+measure = Survey._measure
+def logged(self, batch, digest):
+    result = measure(self, batch, digest)
     with open(sys.argv[1], "a") as file:
         print(hash(batch.numpy().tobytes()), file=file)
     time.sleep(0.03)
     return result
-Meter.measure = logged
+Survey._measure = logged
 from normgeom.cli import main
 main(sys.argv[2:])
 """
@@ -147,11 +147,10 @@ def test_a_warning_is_a_line(undisturbed):
         (["--device", "gpu"], "Error: device: expected 'cpu', 'cuda', 'mps' or the like, got 'gpu'"),
         (["--directions", "north"], "Error: directions: expected 'uniform', 'random_…'"),
         (["--tokens", "15"], "Error: tokens: expected at least one window of 16, got 15\n"),
-        (["--corpus", "a" * 5000], "Error: corpus: 'aaa"),
+        (["--corpus", "a" * 5000], "Error: corpus: expected 'stdlib'"),
         (["--corpus", "b\udcff"], "Error: corpus: expected 'stdlib' (needs no network), "),
         (["--model", "a" * 300], "Error: model: 'aaa"),
         (["--out", "b\udcff"], "Error: out: expected a name in UTF-8, got b'b\\xff'"),
-        (["--tokenizer", ""], "Error: tokenizer: expected a name on the hub, a folder or 'bytes', got ''"),
         (["--corpus", "nowhere.txt"], "Error: corpus: expected 'stdlib' (needs no network), 'wikipedia', "),
         (["--model", "no/such/model"], "Error: model: there is no folder 'no/such/model'"),
         (["--tokens", "0"], "Invalid value for '--tokens': 0 is not in the range x>=1."),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from normgeom import records
+from normgeom_lab.common import recording
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -49,5 +50,5 @@ def text(tmp_path_factory) -> Path:
 def folder(tmp_path, monkeypatch) -> Path:
     """Where records go and come from during a test."""
     monkeypatch.setattr(records, "FOLDER", tmp_path)
-    monkeypatch.setattr(records.record, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(recording.record, "__defaults__", (tmp_path,))
     return tmp_path

@@ -117,7 +117,7 @@ def test_angles_and_what_chance_shows(encoder, text, folder):
     run("angles", encoder, "tiny", text, "--corpus", "words", "--windows", 6, "--length", 8, "--drawn", 20)
     table, provenance = ng.recorded("angles-tiny")
     model, ids = AutoModel.from_pretrained(encoder).eval(), windows(encoder, text, 6, 8)
-    survey = ng.Survey(model).run([ids], progress=False)
+    survey = ng.Survey(model, ["uniform", "random_a", "random_b"]).run([ids], progress=False)
     assert_frame_equal(table, survey.table(), rtol=1e-5, check_dtype=False)
     assert provenance["windows"].startswith("6 of 8 tokens")
     nulls = ng.recorded("nulls-tiny").table

@@ -19,7 +19,7 @@ def small(monkeypatch, tmp_path):
     """The program with a run or two in each part, in this process."""
     from records import training, watched
 
-    tiny = Size(1, 16, 2, 1e-2, 20, batch=2, length=16, spacing=2)
+    tiny = Size(1, 16, 2, 1e-2, 20, batch=2, length=16, eval_interval=2)
     monkeypatch.setattr(training, "SIZES", {"1M": tiny, "0.2M": tiny})
     monkeypatch.setattr(watched, "SIZES", {"1M": tiny})
     monkeypatch.setattr(training, "HELD_OUT", 64)

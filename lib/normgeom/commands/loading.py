@@ -16,13 +16,13 @@ from normgeom.jobs.paths import is_file
 from normgeom.models.pretrained import load_pretrained, not_finite
 from normgeom.surgery import converted
 from normgeom.text.corpora import Corpus
-from normgeom.text.tokens import TokenBatches, load_encoder
+from normgeom.text.tokens import TokenBatches, load_tokenizer
 from normgeom.training import twins
 
 # Folders that this package writes and transformers refuses: what loads them, and where they hold the configuration.
 _OWN: dict[str, tuple[Callable[[str], nn.Module], str]] = {
     twins.MODEL_TYPE: (twins.load_twin, "config"),
-    **dict.fromkeys(converted.MODEL_TYPES, (converted.load_converted, "converted")),
+    converted.MODEL_TYPE: (converted.load_converted, "converted"),
 }
 _LENGTH = 128  # of windows
 
@@ -53,7 +53,7 @@ def load_to_survey(name_or_path: str, corpus: Corpus, tokens: int) -> tuple[dict
     networks = {name: load_model(place) for name, place in places.items()}
     first, place = next(iter(networks.values())), next(iter(places.values()))
     length = min(_LENGTH, most_tokens(first.config) or _LENGTH)
-    encoder = load_encoder(place, first.config.vocab_size)
+    encoder = load_tokenizer(place, first.config.vocab_size)
     batches = list(TokenBatches(corpus, encoder, tokens, length, 32))
     had = sum(batch.numel() for batch in batches)
     if had < tokens // length * length:
@@ -167,7 +167,7 @@ def load_with_windows(name_or_path: str, corpus: Corpus, tokens: int, length: in
     """
     model = load_with_head(name_or_path, dtype="float32")
     length = min(length, most_tokens(model.config) or length)
-    encoder = load_encoder(name_or_path, model.config.vocab_size)
+    encoder = load_tokenizer(name_or_path, model.config.vocab_size)
     batches = list(TokenBatches(corpus, encoder, tokens, length, batch_size=1))
     if not batches:
         raise ValueError(f"corpus: expected at least one window of {length} tokens, got fewer")
@@ -178,7 +178,7 @@ def check_unconverted(name_or_path: str) -> None:
     """Raise a ValueError if a folder is what ``normgeom convert`` wrote."""
     with reading(name_or_path):
         about = _own(name_or_path)
-    if about and about["model_type"] in converted.MODEL_TYPES:
+    if about and about["model_type"] == converted.MODEL_TYPE:
         raise ValueError(f"model: {name_or_path!r} is converted already, and normgeom.load_converted loads it")
 
 

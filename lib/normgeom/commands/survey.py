@@ -19,12 +19,12 @@ from normgeom.commands.finding import find_commit
 from normgeom.commands.loading import load_config, load_model, most_tokens
 from normgeom.jobs.folders import PROVENANCE, claiming, damaged, note, now, place, versions, whole, writing
 from normgeom.jobs.processes import check_choice, launched
-from normgeom.survey.directions import Directions
+from normgeom.survey.directions import MATCHED, named
 from normgeom.survey.survey import Survey
 from normgeom.text.corpora import load_corpus
-from normgeom.text.tokens import Encoder, TokenBatches, load_encoder, name_of
+from normgeom.text.tokens import Encoder, TokenBatches, load_tokenizer
 
-TABLE, STATE = "table.parquet", "state-{}-of-{}.npz"
+TABLE, STATE = "table.parquet", "state-{}-of-{}.safetensors"
 _RESULTS = (STATE.format("*", "*"), TABLE)
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
@@ -50,9 +50,9 @@ def survey_model(
     """Survey a transformers model, by its name on the hub or its folder, and write what was found to a folder.
 
     ``table.parquet`` is the table of :class:`normgeom.Survey`.  ``provenance.json`` says what was asked for, from
-    before the first batch on, and in the end what was had.  ``state-<rank>-of-<n>.npz``, one a process, is saved on
-    the way: the same call goes on where an earlier one stopped.  Under ``torchrun`` or ``accelerate launch`` each
-    process takes its share of the batches, and the first writes the result; they share the folder.
+    before the first batch on, and in the end what was had.  ``state-<rank>-of-<n>.safetensors``, one a process, is
+    saved on the way: the same call goes on where an earlier one stopped.  Under ``torchrun`` or ``accelerate launch``
+    each process takes its share of the batches, and the first writes the result; they share the folder.
 
     Args:
         tokens: at most so many are read, in whole windows; fewer where the corpus ends, with a warning.
@@ -64,7 +64,7 @@ def survey_model(
         dtype: one of :data:`DTYPES`; ``"auto"`` is that of the saved weights.
         device_map: one of :data:`DEVICE_MAPS`: transformers spreads the model over the devices of one process.
         revision: a branch, tag or commit of a model on the hub.
-        tokenizer: as in :func:`normgeom.text.tokens.load_encoder`; by default the model's.
+        tokenizer: as in :func:`normgeom.text.tokens.load_tokenizer`; by default the model's.
         allow_missing: as in :func:`normgeom.commands.loading.load_model`.
 
     Returns:
@@ -79,7 +79,7 @@ def survey_model(
     out = place(out)
     check_choice("dtype", dtype, DTYPES)
     check_choice("device_map", device_map, (None, *DEVICE_MAPS))
-    matched = Directions(directions, seed).matched
+    matched = any(name.startswith(MATCHED) for name in named(directions))
     with launched(device, device_map) as (processes, device):
         share, first = (processes.process_index, processes.num_processes), processes.is_main_process
         with claiming(out, "survey", _RESULTS) if first else nullcontext() as claim:
@@ -90,7 +90,7 @@ def survey_model(
                 raise ValueError(f"corpus: expected {corpus} to hold a window of {length} tokens, it has fewer")
             asked = dict(
                 model=dict(name=model if commit else Path(model).resolve().name, revision=revision, commit=commit),
-                tokenizer=name_of(tokenizer),
+                tokenizer=batches.encoder.name,
                 corpus=batches.corpus.provenance,
                 windows=batches.provenance,
                 directions=list(directions),
@@ -145,7 +145,9 @@ def read_config(
     if length is not None and most is not None and length > most:
         raise ValueError(f"length: expected at most {most}, which the model takes, got {length}")
     length = min(_LENGTH, most) if length is None else length
-    return commit, load_encoder(model, vocabulary, commit, tokenizer), length
+    if tokenizer is None:
+        return commit, load_tokenizer(model, vocabulary, commit), length
+    return commit, load_tokenizer(tokenizer, vocabulary), length
 
 
 def _finish(out: Path, network: nn.Module, batches: TokenBatches) -> dict:

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
@@ -18,11 +19,11 @@ from tqdm.auto import tqdm
 from normgeom.jobs.folders import PROVENANCE, claiming, damaged, digest, note, now, place, versions, whole, writing
 from normgeom.jobs.processes import check_choice, launched
 from normgeom.text.corpora import Corpus, load_corpus
-from normgeom.text.tokens import Encoder, TokenBatches, load_tokenizer, name_of, windows
-from normgeom.training.trainer import Run, fit_and_measure, read_table
+from normgeom.text.tokens import Encoder, TokenBatches, load_tokenizer, windows
+from normgeom.training.trainer import Run, fit_and_measure
 from normgeom.training.twins import NORMS, SIZES, Size, variants
 
-PRECISIONS = ("no", "bf16", "fp16")
+PRECISIONS = ("no", "bf16")
 _TEXT = "text.bin"
 _RESULTS = (_TEXT, *NORMS)
 
@@ -52,10 +53,10 @@ def train_twins(
     All start from the same weights and read the same windows in the same order.  ``out/<norm>/`` takes ``curve``,
     ``loss``, ``survey``, ``gains`` and ``surface``, each a Parquet file, and ``model/``; ``out/text.bin`` is the corpus
     as token ids.  ``provenance.json`` says what was asked for.  The same call goes on where an earlier one
-    stopped.  Under ``torchrun`` or ``accelerate launch`` the processes share each batch.
+    stopped.
 
     Args:
-        size: one of :data:`normgeom.training.twins.SIZES`, whose steps, batch, length, rate and spacing
+        size: one of :data:`normgeom.training.twins.SIZES`, whose steps, batch, length, rate and eval_interval
             other arguments replace.
         norm: ``"both"`` is LayerNorm and RMSNorm; ``"all"`` or one of :data:`normgeom.training.twins.NORMS`.
         corpus: as in :func:`normgeom.text.corpora.load_corpus`; so many of its tokens are read as there are to
@@ -82,20 +83,21 @@ def train_twins(
     check_choice("precision", precision, PRECISIONS)
     if device is not None and ":" in device:
         raise ValueError(f"device: expected no number (CUDA_VISIBLE_DEVICES chooses), got {device!r}")
-    given = dict(steps=steps, batch=batch_size, length=length, rate=rate, spacing=spacing)
+    given = dict(steps=steps, batch=batch_size, length=length, rate=rate, eval_interval=spacing)
     size = _choose(size, at_once, held_out, seed, decay, **given)
     norms = dict(both=("layer", "rms"), all=tuple(NORMS)).get(norm, (norm,))
     run = Run(size, seed, decay, precision, at_once)
     with launched(device) as (processes, device):
         first = processes.is_main_process
-        run.arguments(out, device, processes.num_processes)  # refuses before any work
+        if processes.num_processes > 1:
+            raise ValueError(f"processes: expected one, got {processes.num_processes}; only surveys share their work")
         holding = claiming(out, "training", _RESULTS) if first else nullcontext()
         with holding as claim, writing(out):
             encoder = load_tokenizer(tokenizer)
             text_of, survey_of = load_corpus(corpus), load_corpus(survey_corpus) if survey_corpus else None
             asked = dict(
                 size=asdict(size),
-                tokenizer=dict(asked=name_of(tokenizer), name=encoder.name, vocabulary=encoder.vocabulary),
+                tokenizer=dict(name=encoder.name, vocabulary=encoder.vocabulary),
                 corpus=text_of.provenance,
                 held_out=held_out,
                 survey_corpus=survey_of and survey_of.provenance,
@@ -117,7 +119,7 @@ def train_twins(
             text, measured_on = (text, survey) if survey else _split(text, _windows(held_out, size), size)
             for name in norms:  # one at a time: the largest fill a device
                 model = variants(size.config(encoder.vocabulary), seed, (name,))[name]
-                fit_and_measure(model, text, measured_on, run, out / name, device, processes.num_processes, progress)
+                fit_and_measure(model, text, measured_on, run, out / name, device, progress)
                 if encoder.save is not None and first:
                     encoder.save(out / name / "model")
             return _finish(out, len(text), size) if first else None
@@ -128,7 +130,8 @@ def _choose(size: str, at_once: int | None, held_out: int, seed: int, decay: flo
     check_choice("size", size, tuple(SIZES))
     for name, value in dict(given, at_once=at_once, held_out=held_out).items():
         if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{dict(batch='batch_size').get(name, name)}: expected a positive number, got {value}")
+            option = dict(batch="batch_size", eval_interval="spacing").get(name, name)
+            raise ValueError(f"{option}: expected a positive number, got {value}")
     if given["length"] == 1:
         raise ValueError("length: expected at least 2, so that a token is predicted, got 1")
     if not 0 <= seed < 2**32:
@@ -155,7 +158,7 @@ def _finish(out: Path, tokens: int, size: Size) -> dict:
 
 
 def _last_loss(path: Path) -> float:
-    table = read_table(path, path.parent)
+    table = pd.read_parquet(path)
     if "loss" not in table or table.empty:
         raise damaged(path.parent, f"{path.name} holds no loss", "run the same command, which trains it again")
     return float(table.loss.iloc[-1])

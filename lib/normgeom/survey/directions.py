@@ -3,104 +3,98 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from normgeom.geometry.uniform import uniform_vector
+from normgeom.survey.passes import Passes
 
-
-def gaussian(d: int, generator: torch.Generator) -> Tensor:
-    """Uniform on the sphere: the isotropic null."""
-    return torch.randn(d, dtype=torch.float64, generator=generator)
-
-
-def signs(d: int, generator: torch.Generator) -> Tensor:
-    """Entries ±1: what 1 would be if the coordinates had other signs (prop-random-signs)."""
-    return torch.randint(2, (d,), generator=generator).double() * 2 - 1
-
-
-DRAWN: dict[str, Callable[[int, torch.Generator], Tensor]] = {"random_": gaussian, "signs_": signs}
-MATCHED = "matched_"
-_KNOWN = "'uniform', 'random_…', 'signs_…', 'matched_…' or a name of vectors"
-
-
-class Directions:
-    """Names of directions, and the vector of each for a width.
-
-    Args:
-        names: as in :class:`normgeom.Survey`.
-        seed: of what is drawn.
-        vectors: directions of the user's own, each for the norms of its width.
-
-    Raises:
-        ValueError: an unknown name, none at all, or a vector that is not one-dimensional, finite and non-zero.
-    """
-
-    def __init__(self, names: Iterable[str], seed: int, vectors: Mapping[str, Tensor] | None = None):
-        self.seed = seed
-        self.vectors = {name: _checked(name, vector) for name, vector in (vectors or {}).items()}
-        self.names = (*dict.fromkeys((*names, *self.vectors)),)
-        if not self.names:
-            raise ValueError("directions: expected at least one, got none")
-        for name in self.names:
-            if name not in self.vectors and not _reserved(name):
-                raise ValueError(f"directions: expected {_KNOWN}, got {name!r}")
-        self.matched = [name for name in self.names if name.startswith(MATCHED)]
-
-    def check_widths(self, widths: set[int]) -> None:
-        """Raises ValueError where one of the user's own vectors has none of these widths."""
-        for name, vector in self.vectors.items():
-            if len(vector) not in widths:
-                raise ValueError(
-                    f"vectors: expected {name!r} to have the width of a norm, {sorted(widths)}, got {len(vector)}"
-                )
-
-    def named(self, d: int) -> list[str]:
-        """Those that are measured at a norm of width ``d``."""
-        return [name for name in self.names if len(self.vectors.get(name, range(d))) == d]
-
-    def unit(self, name: str, d: int) -> Tensor:
-        """A direction that does not depend on the model, of length 1, ``(d,)`` float64 on the CPU."""
-        if name in self.vectors:
-            vector = self.vectors[name]
-        elif name == "uniform":
-            vector = uniform_vector(d, dtype=torch.float64)
-        else:
-            draw = next(draw for prefix, draw in DRAWN.items() if name.startswith(prefix))
-            vector = draw(d, seeded(self.seed, name, d))
-        return vector / torch.linalg.vector_norm(vector)
-
-    def digest(self) -> str:
-        """Of the user's own vectors."""
-        digest = hashlib.sha256()
-        for name, vector in sorted(self.vectors.items()):
-            digest.update(name.encode() + vector.numpy().tobytes())
-        return digest.hexdigest()[:16]
+SIDES = ("in", "out")
+MATCHED, _DRAWN = "matched_", ("random_", "signs_")
+DEFAULT = ("uniform", *(f"signs_{i:03d}" for i in range(30)))  # 1, and enough random signs for a quantile
 
 
 def nulls(count: int) -> list[str]:
-    """Names of ``count`` directions of each null: Gaussian, random signs, and matched ones, which need a pilot."""
-    return [f"{null}{i:03d}" for null in (*DRAWN, MATCHED) for i in range(count)]
+    """Names of ``count`` directions of each null: Gaussian, random signs, and matched ones, which need a pilot.
+
+    >>> from normgeom.survey.directions import nulls
+    >>> nulls(1)
+    ['random_000', 'signs_000', 'matched_000']
+    """
+    return [f"{null}{i:03d}" for null in (*_DRAWN, MATCHED) for i in range(count)]
 
 
-def seeded(*key: object) -> torch.Generator:
-    """A generator on the CPU, fixed by ``key``."""
+def named(directions: Iterable[str] | Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
+    """Directions as :class:`normgeom.Survey` takes them, by name: vectors of one's own, or None for the others."""
+    found = dict(directions) if isinstance(directions, Mapping) else dict.fromkeys(directions)
+    if not found:
+        raise ValueError("directions: expected at least one, got none")
+    for name, vector in found.items():
+        if vector is None:
+            if name != "uniform" and not name.startswith((*_DRAWN, MATCHED)):
+                known = "'uniform', 'random_…', 'signs_…', 'matched_…' or a mapping to a vector"
+                raise ValueError(f"directions: expected {known}, got {name!r}")
+            continue
+        vector = torch.as_tensor(vector).detach().cpu().double()  # in this order: Apple's GPUs have no float64
+        if vector.dim() != 1 or not vector.isfinite().all() or not vector.any():
+            expected = f"{name!r} to be one-dimensional, finite and not zero"
+            raise ValueError(f"directions: expected {expected}, got shape {tuple(vector.shape)}")
+        found[name] = nn.functional.normalize(vector / vector.abs().amax(), dim=0)  # no square under- or overflows
+    return found
+
+
+def at_width(given: Mapping[str, Tensor | None], d: int, seed: int) -> dict[str, Tensor]:
+    """The directions that are measured at norms of one width, those of :func:`named` that are not there yet drawn."""
+    fitting = {name: vector for name, vector in given.items() if vector is None or len(vector) == d}
+    return {name: unit(name, d, seed) if vector is None else vector for name, vector in fitting.items()}
+
+
+def unit(name: str, d: int, seed: int) -> Tensor:
+    """The direction that a name gives, of length 1, ``(d,)`` float64 on the CPU; of a matched one NaN."""
+    generator = _seeded(seed, name, d)
+    if name == "uniform":
+        vector = uniform_vector(d, dtype=torch.float64)
+    elif name.startswith("random_"):
+        vector = torch.randn(d, dtype=torch.float64, generator=generator)
+    elif name.startswith("signs_"):
+        vector = _signs(d, generator)
+    else:
+        return torch.full((d,), torch.nan, dtype=torch.float64)
+    return nn.functional.normalize(vector, dim=0)
+
+
+def matched(passes: Passes, names: list[str], seed: int, pilot: Tensor | Mapping) -> dict[tuple, dict[str, Tensor]]:
+    """For each (norm, side) that the pilot reaches, by name its vectors of length 1, summed with random signs.
+
+    The sums have length 1; where the signs cancel they are NaN.
+    """
+    places = {(site.name, side): (i, side) for i, site in enumerate(passes.sites) for side in SIDES}
+    generators = {place: [_seeded(seed, name, *key) for name in names] for place, key in places.items()}
+    sums: dict[tuple, Tensor] = {}
+
+    def add(site, positions, *both):
+        rows = positions.nonzero()[:, 1]
+        for side, x in zip(SIDES, both, strict=True):
+            place = site.name, side
+            vectors = x.reshape(-1, site.dim).to(rows.device)[rows].double().cpu()
+            vectors = vectors.where(vectors.isfinite().all(-1, keepdim=True), 0)
+            random = torch.stack([_signs(len(vectors), generator) for generator in generators[place]])
+            sums[place] = sums.get(place, 0) + random @ nn.functional.normalize(vectors, dim=-1)
+
+    passes.run("pilot", pilot, add)
+    if not any(total.any() for total in sums.values()):
+        raise ValueError("pilot: expected tokens that a norm sees, got none")
+    lengths = {place: torch.linalg.vector_norm(total, dim=-1, keepdim=True) for place, total in sums.items()}
+    return {place: dict(zip(names, total / lengths[place], strict=True)) for place, total in sums.items()}
+
+
+def _signs(n: int, generator: torch.Generator) -> Tensor:
+    """Entries ±1 (prop-random-signs)."""
+    return torch.randint(2, (n,), generator=generator).double() * 2 - 1
+
+
+def _seeded(*key: object) -> torch.Generator:
     digest = hashlib.sha256(" ".join(map(str, key)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-
-
-def _reserved(name: str) -> bool:
-    return name == "uniform" or name.startswith((*DRAWN, MATCHED))
-
-
-def _checked(name: str, vector: Tensor) -> Tensor:
-    if _reserved(name):
-        raise ValueError(f"vectors: expected a name that is not a direction's already, got {name!r}")
-    vector = torch.as_tensor(vector).detach().cpu().double()  # in this order: Apple's GPUs have no float64
-    if vector.dim() != 1 or not torch.isfinite(vector).all() or not vector.any():
-        raise ValueError(
-            f"vectors: expected {name!r} to be one-dimensional, finite and not zero, got shape {tuple(vector.shape)}"
-        )
-    return vector / vector.abs().amax()  # a copy, and no square of it under- or overflows

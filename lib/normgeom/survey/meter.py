@@ -1,154 +1,157 @@
-"""What a survey takes of one batch: at every norm, sums over its vectors, without keeping or copying them."""
+"""What a survey takes of the vectors at one norm, and the sums of fixed size that it keeps of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from normgeom.models.sites import NormSite
-from normgeom.survey.devices import fetched, of_sums, sent
-from normgeom.survey.directions import Directions, seeded, signs
-from normgeom.survey.passes import Passes
-from normgeom.survey.tally import SIDES, Tally, apart
-from normgeom.survey.vectors import drop_error, project
+from normgeom.survey.passes import device_of_sums
 
-_WAITING = 2**20  # products that wait for their statistics, 8 MB
+BINS = 720  # of 0.25 degrees
+_BLOCK = 2**17  # entries that are upcast together: on a CPU what its cache holds
+_UNSEEN = torch.finfo(torch.float32).eps ** 2  # relative square of what may be rounding alone
 
 
-class Projected(NamedTuple):
-    """What is taken at a norm while the model runs.
+@dataclass
+class Tally:
+    """Sums over rows.
 
     Attributes:
-        norm: its number.
-        parts: which of its rows stand first in a text, and the rest.
-        sides: of its inputs and of its outputs what :func:`normgeom.survey.vectors.project` gives.
+        count, mean, m2: number, mean and sum of squared deviations, ``(side, statistic, position)`` float64.  The
+            statistics are the angle, cos² and ∣cos∣, each for all directions; then length, share of the largest entry
+            and drop error.  The positions are the first of a text, and the rest.
+        counts: histogram of the angle, ``(side, direction, position, bin)`` int64.
+        excluded: rows without an angle, ``(side, 2)`` int64: with NaN or Inf, and of length zero.
     """
 
-    norm: int
-    parts: tuple[Tensor, Tensor]
-    sides: tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+    count: Tensor
+    mean: Tensor
+    m2: Tensor
+    counts: Tensor
+    excluded: Tensor
+
+    @classmethod
+    def empty(cls, directions: int) -> Tally:
+        """Nothing seen yet, on the CPU."""
+        moments = torch.zeros(3, 2, 3 * directions + 3, 2, dtype=torch.float64)
+        counts = torch.zeros(2, directions, 2, BINS, dtype=torch.int64)
+        return cls(*moments, counts, torch.zeros(2, 2, dtype=torch.int64))
+
+    @classmethod
+    def of(cls, cos: Tensor, of_vector: Tensor, positions: Tensor) -> Tally:
+        """Of cosines ``(side, direction, n)``, and ``(side, 3, n)`` statistics of the vectors, the first their length.
+
+        ``positions``, ``(2, n)`` bool, are the rows that stand first in a text, and the rest.
+        """
+        k, length, counted, member = cos.shape[1], of_vector[:, 0], positions.any(0), positions.double()
+        angle = torch.rad2deg(torch.acos(cos.clamp(-1, 1)))
+        values = torch.cat([angle, cos.square(), cos.abs(), of_vector], dim=1)
+        finite = torch.isfinite(length)
+        keep = (finite & (length > 0)).unsqueeze(1) & ~torch.isnan(values)
+        values, kept = values.where(keep, 0), keep.double()
+        count = kept @ member.T
+        mean = values @ member.T / count.clamp(min=1)
+        m2 = ((values - mean @ member) * kept).square() @ member.T
+        bins = (values[:, :k] * (BINS / 180)).long().clamp(max=BINS - 1) + BINS * positions[1]
+        counts = torch.zeros(2, k, 2 * BINS, dtype=torch.int64, device=cos.device)
+        counts.scatter_add_(-1, bins, (keep[:, :k] & counted).long())
+        excluded = torch.stack([~finite, length == 0], dim=1) & counted
+        return cls(count, mean, m2, counts.unflatten(-1, (2, BINS)), excluded.sum(-1))
+
+    def merged(self, other: Tally) -> Tally:
+        """Both together, by Chan's formula, on the device of ``other``."""
+        mine = self.to(other.counts.device)
+        count = mine.count + other.count
+        share, delta = other.count / count.clamp(min=1), other.mean - mine.mean
+        m2 = mine.m2 + other.m2 + delta.square() * mine.count * share
+        return Tally(count, mine.mean + share * delta, m2, mine.counts + other.counts, mine.excluded + other.excluded)
+
+    def to(self, device: torch.device | str) -> Tally:
+        return Tally(*(tensor.to(device) for tensor in vars(self).values()))
+
+    def at(self, position: int) -> Tally:
+        """Of one position, that axis gone; ``excluded`` is not split."""
+        moments = (moment[..., position] for moment in (self.count, self.mean, self.m2))
+        return Tally(*moments, self.counts[..., position, :], self.excluded)
+
+
+def quantiles(counts: Tensor, low: float, high: float, q: Tensor) -> Tensor:
+    """Quantiles ``(..., len(q))`` of a histogram ``(..., bins)``, linear inside a bin; NaN where it is empty."""
+    total = counts.sum(-1, keepdim=True).double()
+    cumulative = counts.cumsum(-1).double()
+    target = (q.double() * total).clamp(min=torch.finfo(torch.float64).tiny)  # q = 0: the first bin that holds any
+    bins = counts.shape[-1]
+    index = torch.searchsorted(cumulative, target).clamp(max=bins - 1)
+    inside = counts.gather(-1, index).double()
+    before = cumulative.gather(-1, index) - inside
+    position = index + (target - before) / inside
+    return low + (high - low) / bins * torch.where(total > 0, position, torch.nan)
 
 
 class Meter:
-    """The norms ``sites`` of a model beside fixed directions; a pilot batch is run for the matched ones."""
+    """One norm beside fixed directions of length 1: ``units_in`` and ``units_out``, each ``(k, d)`` float64."""
 
-    def __init__(self, model: nn.Module, sites: list[NormSite], directions: Directions, pilot: Tensor | Mapping | None):
-        self.model, self.sites, self.directions = model, sites, directions
-        self._index = {site.name: i for i, site in enumerate(sites)}
-        self._passes = Passes(model, sites)
-        self._cached: dict[tuple, object] = {}
-        self._matched = self._match(pilot) if directions.matched else {}
+    def __init__(self, site: NormSite, units_in: Tensor, units_out: Tensor):
+        known = site.kind == "layer" and site.weight.dim() == 1  # else no mean is subtracted, or each head has a gain
+        both = torch.stack([site.weight, site.bias]) if known else torch.full((2, site.dim), torch.nan)
+        both = both.double()
+        (gain_square, gain_bias), (_, bias_square) = (both @ both.T).tolist()
+        self._gain = site.dim, site.eps, gain_square, gain_bias, bias_square
+        self._in = torch.cat([units_in, torch.full((1, site.dim), 1 / site.dim, dtype=torch.float64)])
+        self._out = torch.cat([units_out, both])
 
-    def measure(self, batch: Tensor | Mapping) -> tuple[int, dict[int, Tally]]:
-        """How many tokens the batch has, and for each norm that ran, by its number, a tally.
+    def measure(self, x_in: Tensor, x_out: Tensor, positions: Tensor) -> Tally:
+        """Of the vectors before and after the norm, ``(..., d)``."""
+        device = device_of_sums(x_in)
+        self._in, self._out = self._in.to(device), self._out.to(device)
+        products_in, length_in, largest_in = project(x_in, self._in)
+        products_out, length_out, largest_out = project(x_out, self._out)
+        error = drop_error(products_in[-1], length_in, (*products_out[-2:], length_out), self._gain)
+        length, largest = torch.stack([length_in, length_out]), torch.stack([largest_in, largest_out])
+        cos = torch.stack([products_in[:-1], products_out[:-2]]) / length.unsqueeze(1)
+        top_share = (largest / length).square()
+        return Tally.of(cos, torch.stack([length, top_share, error.expand_as(length)], dim=1), positions)
 
-        Raises:
-            ValueError: token ids outside of the model's vocabulary, or padding in an input that does not show it.
-            TypeError: token ids that are no tensor or of a non-integer dtype.
-        """
-        seen: dict[int, Tally] = {}
-        counted: list[int] = []
-        waiting: dict[tuple, list[Projected]] = {}  # norms of which statistics are taken at once
 
-        def take() -> None:
-            for group in waiting.values():
-                for i, of_batch in zip([one.norm for one in group], apart(self._tally(group)), strict=True):
-                    seen[i] = seen[i].merged(of_batch) if i in seen else of_batch
-            waiting.clear()
+def project(x: Tensor, columns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of vectors ``(..., d)``: products with ``columns`` ``(k, d)``, length and largest ∣entry∣ of each.
 
-        def look(site: NormSite, parts: tuple[Tensor, Tensor], x_in: Tensor, x_out: Tensor) -> None:
-            counted.append(sum(map(len, parts)))
-            one = self._project(self._index[site.name], parts, x_in, x_out)
-            products = one.sides[0][0]
-            waiting.setdefault((id(parts), products.shape), []).append(one)
-            if products.numel() * sum(map(len, waiting.values())) > _WAITING:
-                take()
+    Returns ``(k, n)``, ``(n,)`` and ``(n,)``; the first two float64, the last, which is exact, in the dtype of ``x``.
+    """
+    rows = x.reshape(-1, x.shape[-1]).to(columns.device)
+    blocks = rows.split(max(1, _BLOCK // rows.shape[-1])) if rows.is_cpu else [rows]
+    found = []
+    for block in blocks:
+        wide = block.double()
+        found.append((columns @ wide.T, torch.linalg.vector_norm(wide, dim=-1), block.abs().amax(-1)))
+    return found[0] if len(found) == 1 else tuple(torch.cat(part, dim=-1) for part in zip(*found, strict=True))
 
-        real = self._passes.run("batches", batch, look)
-        take()
-        return (counted or [0])[0] if real is None else int(real.sum()), seen  # rows of the first norm may be heads
 
-    def _project(self, i: int, parts: tuple[Tensor, Tensor], x_in: Tensor, x_out: Tensor) -> Projected:
-        """What is left of the vectors at a norm when it has run."""
-        device = of_sums(x_in.device)
-        sides = (project(x, self._columns(i, side, device)) for side, x in zip(SIDES, (x_in, x_out), strict=True))
-        return Projected(i, parts, tuple(sides))
+def drop_error(mean: Tensor, length: Tensor, output: Sequence[Tensor], gain: Sequence[float]) -> Tensor:
+    """How far a LayerNorm's output would move if it did not subtract the mean, relative to ‖γ⊙n‖ (eq-drop-error).
 
-    def _tally(self, group: list[Projected]) -> Tally:
-        """Of several norms whose inputs lie alike, along a leading axis."""
-        (products_in, length_in, largest_in), (products_out, length_out, largest_out) = (
-            map(torch.stack, zip(*side, strict=True)) for side in zip(*(one.sides for one in group), strict=True)
-        )
-        gain = torch.stack([self._gain(one.norm, length_in.device)[1] for one in group], dim=1).unsqueeze(-1)
-        error = drop_error(
-            products_in[:, -1], length_in, (products_out[:, -2], products_out[:, -1], length_out), tuple(gain)
-        )
-        length, largest = (torch.stack(both, dim=1) for both in ((length_in, length_out), (largest_in, largest_out)))
-        cos = torch.stack([products_in[:, :-1], products_out[:, :-2]], dim=1) / length.unsqueeze(2)
-        shares = (largest / length).square()
-        return Tally.of(cos, torch.stack([length, shares, error.unsqueeze(1).expand_as(length)], dim=2), group[0].parts)
+    With x = m·1 + s·n, the output moves by γ⊙(n − x/r) = γ⊙((1 − s/r)n − (m/r)1).
 
-    def _columns(self, i: int, side: str, device: torch.device) -> Tensor:
-        """The directions at one side of a norm, and what :func:`drop_error` asks for: 1/d, or gain and bias."""
-        key = ("columns", i, side, device)
-        if key not in self._cached:
-            more = torch.full((1, d := self.sites[i].dim), 1 / d, dtype=torch.float64, device=device)
-            more = more if side == "in" else self._gain(i, device)[0]
-            self._cached[key] = torch.cat([self._units(i, side, device), more])
-        return self._cached[key]
+    Args:
+        mean, length: of the inputs x, ``(n,)``.
+        output: of the outputs y, each ``(n,)``: products with γ and with β, and length.
+        gain: of the norm: ``(d, ε, ‖γ‖², γ·β, ‖β‖²)``.
 
-    def _units(self, i: int, side: str, device: torch.device) -> Tensor:
-        """The directions, of length 1, at one side of a norm, ``(k, d)``."""
-        d = self.sites[i].dim
-        own = self._matched.get((i, side), {})
-        key = ("units", d, device, (i, side) if own else None)
-        if key not in self._cached:
-            units = [own[name] if name in own else self.directions.unit(name, d) for name in self.directions.named(d)]
-            self._cached[key] = sent(torch.stack(units), device)
-        return self._cached[key]
-
-    def _gain(self, i: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Gain and bias of a norm, and of these what :func:`drop_error` needs, ``(5,)``.
-
-        NaN where no mean is subtracted, or each head has its own gain.
-        """
-        key = ("gain", i, device)
-        if key not in self._cached:
-            site = self.sites[i]
-            known = site.kind == "layer" and site.weight.dim() == 1
-            both = torch.stack([site.weight, site.bias]) if known else torch.full((2, site.dim), torch.nan)
-            both = both.double()
-            (gain_square, gain_bias), (_, bias_square) = (both @ both.T).tolist()
-            numbers = (site.dim, site.eps, gain_square, gain_bias, bias_square)
-            self._cached[key] = sent(both, device), sent(torch.tensor(numbers, dtype=torch.float64), device)
-        return self._cached[key]
-
-    def _match(self, pilot: Tensor | Mapping) -> dict[tuple[int, str], dict[str, Tensor]]:
-        """At each side of each norm, for each matched name the pilot's vectors of length 1 summed with random signs.
-
-        NaN at a norm that the pilot did not reach, and where the sum is zero.
-        """
-        names = self.directions.matched
-        places = {(i, side): site.dim for i, site in enumerate(self.sites) for side in SIDES}
-        drawn = {place: [seeded(self.directions.seed, name, *place) for name in names] for place in places}
-        sums = {place: torch.zeros(len(names), d, dtype=torch.float64) for place, d in places.items()}
-
-        def add(site: NormSite, parts: tuple[Tensor, Tensor], *both: Tensor) -> None:
-            chosen = torch.cat(parts)
-            device = chosen.device
-            for side, x in zip(SIDES, both, strict=True):
-                place = self._index[site.name], side
-                vectors = x.reshape(-1, site.dim).to(device)[chosen].double()
-                vectors = vectors.where(torch.isfinite(vectors).all(-1, keepdim=True), 0)
-                random = sent(torch.stack([signs(len(vectors), generator) for generator in drawn[place]]), device)
-                sums[place] = sent(sums[place], device) + random @ nn.functional.normalize(vectors, dim=-1)
-
-        self._passes.run("pilot", pilot, add)
-        sums = dict(zip(sums, fetched([*sums.values()]), strict=True))
-        if not any(total.any() for total in sums.values()):
-            raise ValueError("pilot: expected tokens that a norm sees, got none")
-        lengths = {place: torch.linalg.vector_norm(total, dim=-1, keepdim=True) for place, total in sums.items()}
-        return {place: dict(zip(names, total / lengths[place], strict=True)) for place, total in sums.items()}
+    Returns ``(n,)``; NaN where the output is β alone, or the input constant, to the rounding of float32.
+    """
+    d, eps, gain_square, gain_bias, bias_square = gain
+    with_gain, with_bias, output_length = output
+    square = output_length.square() - 2 * with_bias + bias_square  # ‖γ⊙n‖²
+    mean_square, x_square = mean.square(), length.square() / d
+    seen = (square > _UNSEEN * (gain_square + bias_square)) & (x_square > (1 + _UNSEEN) * mean_square)
+    square = square.where(seen, torch.nan)
+    r_square = x_square + eps
+    r, s = r_square.sqrt(), (r_square - mean_square).sqrt()
+    shrunk, shifted = mean_square / (r_square + r * s), mean / r  # 1 − s/r, without cancellation, and m/r
+    cross = (with_gain - gain_bias) / square
+    error = shrunk.square() - 2 * shrunk * shifted * cross + shifted.square() * gain_square / square
+    return error.clamp(min=0).sqrt()

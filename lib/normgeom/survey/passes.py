@@ -10,11 +10,8 @@ from torch import Tensor, nn
 from normgeom.models.calls import entries, forward
 from normgeom.models.sites import NormSite
 from normgeom.models.watch import watch
-from normgeom.survey.devices import of_sums, sent
-from normgeom.survey.tally import rows
 
-Look = Callable[[NormSite, tuple[Tensor, Tensor], Tensor, Tensor], None]
-STREAMS = ("", "decoder_")  # what the names of a batch's entries begin with; the second of a decoder beside an encoder
+_STREAMS = ("", "decoder_")  # what the names of a batch's entries begin with; the second of a decoder beside an encoder
 
 
 class Passes:
@@ -23,45 +20,48 @@ class Passes:
     def __init__(self, model: nn.Module, sites: list[NormSite]):
         self.model, self.sites = model, sites
 
-    def run(self, argument: str, batch: Tensor | Mapping, look: Look) -> Tensor | None:
-        """Run the model; at each norm call ``look(site, rows first and rest, x_in, x_out)``.
+    def run(
+        self, argument: str, batch: Tensor | Mapping, look: Callable[[NormSite, Tensor, Tensor, Tensor], None]
+    ) -> int:
+        """Run the model; at each norm call ``look(site, positions, x_in, x_out)``.
 
-        Returns which tokens of the batch are not padding, where that is known.
+        ``positions`` is ``(2, rows)`` bool: which rows stand first in a text, and which behind; padding is in neither.
+        Returns how many tokens the batch has, padding left out.
         """
         self.check(argument, batch)
         given = entries(batch)
-        masks = {stream: _mask(given, stream) for stream in STREAMS}
         ids = given.get("input_ids")
         if ids is not None and ids.numel() == 0:
-            return masks[""]
+            return 0
+        masks = {stream: given.get(f"{stream}attention_mask") for stream in _STREAMS}
+        masks = {stream: None if mask is None or mask.all() else mask.cpu().bool() for stream, mask in masks.items()}
         two_streams = getattr(getattr(self.model, "config", None), "is_encoder_decoder", False)
-        known: dict[tuple, tuple[Tensor, Tensor]] = {}
+        known: dict[tuple, Tensor] = {}
 
         def call(site: NormSite, x_in: Tensor, x_out: Tensor) -> None:
-            stream = "decoder_" * (two_streams and "decoder" in site.name.split("."))
-            key = (x_in.shape[:-1], site.token_axis, stream, of_sums(x_in.device))
+            stream = "decoder_" if two_streams and "decoder" in site.name.split(".") else ""
+            key = x_in.shape[:-1], site.token_axis, stream, device_of_sums(x_in)
             if key not in known:
-                try:
-                    known[key] = tuple(sent(part, key[-1]) for part in rows(*key[:2], masks[stream]))
-                except ValueError as error:
-                    raise ValueError(f"{argument}: {site.name}: {error}") from None
+                positions = _positions(*key[:2], masks[stream])
+                if positions is None:
+                    seen = f"{site.name}: an input of shape {tuple(x_in.shape)}"
+                    raise ValueError(f"{argument}: {seen} does not show which of its rows are padding")
+                known[key] = positions.to(key[-1], non_blocking=True)  # the host does not wait for a GPU
             look(site, known[key], x_in, x_out)
 
         with watch(self.model, self.sites, call):
             forward(self.model, batch)
-        return masks[""]
+        if masks[""] is not None:
+            return int(masks[""].sum())
+        if ids is not None and not ids.is_floating_point():
+            return ids.numel()
+        return next((int(positions.sum()) for positions in known.values()), 0)
 
     def check(self, argument: str, batch: Tensor | Mapping) -> None:
         """Before a model gets them: on a GPU, a token id that it does not know ends the process."""
         given = entries(batch)
-        for name, value in given.items():
-            if isinstance(value, Mapping):
-                raise ValueError(f"{argument}: expected tensors, got a mapping as {name}; survey the part it is for")
-            of_other = name.endswith("mask") and ("pixel" in name or "padding" in name) and isinstance(value, Tensor)
-            if of_other and value.any() and not value.all():
-                raise ValueError(f"{argument}: {name} marks padding; only what an attention_mask marks is left out")
         config = getattr(self.model, "config", None)
-        for stream in STREAMS:
+        for stream in _STREAMS:
             ids, mask = (given.get(f"{stream}{name}") for name in ("input_ids", "attention_mask"))
             if mask is not None and len(shape := tuple(getattr(mask, "shape", ()))) != 2:
                 raise ValueError(f"{argument}: expected {stream}attention_mask (batch, length), got shape {shape}")
@@ -70,22 +70,36 @@ class Passes:
             vocabulary = getattr(config, f"{stream}vocab_size", None) or getattr(config, "vocab_size", None)
             if ids is None or vocabulary is None or ids.numel() == 0:
                 continue
-            if ids.is_floating_point():
-                raise TypeError(f"{argument}: expected integer token ids, got {ids.dtype}")
-            if ids.dim() < 2:
-                raise ValueError(f"{argument}: expected token ids (batch, length), got shape {tuple(ids.shape)}")
+            if ids.is_floating_point() or ids.dim() < 2:
+                got = f"{ids.dtype} of shape {tuple(ids.shape)}"
+                raise TypeError(f"{argument}: expected integer token ids (batch, length), got {got}")
             low, high = int(ids.min()), int(ids.max())
             if low < 0 or high >= vocabulary:
-                raise ValueError(
-                    f"{argument}: expected token ids from 0 to {vocabulary - 1}, got {low} to {high}: the model's "
-                    f"vocabulary is of {vocabulary}; is the tokenizer another model's?"
-                )
+                expected = f"{argument}: expected token ids from 0 to {vocabulary - 1}, got {low} to {high}"
+                raise ValueError(f"{expected}; is the tokenizer another model's?")
 
 
-def _mask(batch: Mapping, stream: str) -> Tensor | None:
-    """Which tokens are not padding, ``(batch, length)`` on the CPU; None where a batch does not show its tokens."""
-    ids, mask = (batch.get(f"{stream}{name}") for name in ("input_ids", "attention_mask"))
-    if mask is not None:
-        return mask.detach().cpu().bool()
-    counts = ids is not None and ids.dim() == 2 and not ids.is_floating_point()
-    return torch.ones(ids.shape, dtype=torch.bool) if counts else None
+def _positions(lead: torch.Size, token_axis: int | None, mask: Tensor | None) -> Tensor | None:
+    """Which rows of an input ``(*lead, d)`` stand first in a text and which behind; None where it does not show that.
+
+    ``mask``, ``(batch, length)``, is true for tokens that are not padding; None where there is no padding.
+    """
+    batch_axis = 1 if token_axis == 0 else 0
+    flat = token_axis is None  # then nothing shows where a text begins
+    shape = (lead[0],) if flat else (lead[batch_axis], lead[token_axis])
+    if mask is None:
+        mask = torch.ones(shape, dtype=torch.bool)
+    elif mask.numel() != lead[0] if flat else mask.shape != shape:
+        return None
+    first = torch.zeros_like(mask) if flat else mask & (mask.cumsum(-1) == 1)
+    positions = torch.stack([first, mask & ~first])
+    if token_axis == 0:
+        positions = positions.transpose(1, 2)
+    axes = (0,) if flat else (batch_axis, token_axis)
+    view = [size if axis in axes else 1 for axis, size in enumerate(lead)]
+    return positions.reshape(2, *view).expand(2, *lead).flatten(1)
+
+
+def device_of_sums(x: Tensor) -> torch.device:
+    """Where sums over ``x`` are taken: there is no float64 on Apple's GPUs."""
+    return torch.device("cpu") if x.device.type == "mps" else x.device

@@ -3,97 +3,103 @@
 from __future__ import annotations
 
 import hashlib
-import math
+import json
 import operator
 import os
+import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pandas as pd
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from normgeom.models.calls import entries, evaluating
-from normgeom.models.sites import in_words, seen_norms
-from normgeom.survey import state
-from normgeom.survey.devices import fetched
-from normgeom.survey.directions import Directions
-from normgeom.survey.meter import Meter
-from normgeom.survey.tally import OF_ANGLE, SIDES, Tally, merged_each, on_cpu
+from normgeom.models.sites import find_norms
+from normgeom.survey.directions import DEFAULT, MATCHED, SIDES, at_width, matched, named
+from normgeom.survey.meter import Meter, Tally, quantiles
+from normgeom.survey.passes import Passes
 
-# What two surveys must share to be merged, and what a message calls it.
-_SHARED = {
-    "directions": "directions",
-    "sites": "sites",
-    "seed": "seed",
-    "given": "vectors or pilot",
-    "fingerprint": "fingerprint",
-}
+_SHARED = ("directions", "sites", "seed", "vectors", "pilot", "fingerprint")  # the same in surveys that are merged
 _COUNTED = ("tokens", "batches", "digest")
-_AT_ONCE = 2**24  # weights that are taken from a device together
+_FORMAT = "normgeom survey 3"
+SAVE_EVERY = 60  # seconds
 
 
 class Survey:
-    """Angles between a model's hidden vectors and fixed directions, before and after each norm.
+    """Angles in degrees between a model's hidden vectors and fixed directions, before and after each norm.
 
     Args:
         model: any module whose norms :func:`normgeom.find_norms` finds.
-        directions: ``"uniform"`` is the vector 1.  Every ``"random_…"`` is one Gaussian draw, hence uniform on the
-            sphere; every ``"signs_…"`` has entries ±1 (prop-random-signs); both are fixed by ``seed``, their name and
-            the dimension.  Every ``"matched_…"`` is the sum, with random signs, of the vectors of ``pilot`` at that
-            side of that norm, each scaled to length 1: a direction drawn with their second moments.  The length of a
-            direction plays no part: an angle does not see it.
-        seed: of what is drawn.
+        directions: names, or a mapping from names to vectors ``(d,)`` of one's own, each measured at the norms of its
+            width, and to None for these: ``"uniform"`` is the vector 1; ``"random_…"`` a Gaussian draw; ``"signs_…"``
+            has random entries ±1 (prop-random-signs); ``"matched_…"`` is the sum, with random signs, of the vectors of
+            ``pilot`` at that side of that norm, scaled to length 1: a draw with their second moments.  By default
+            ``"uniform"`` and thirty sign vectors.
+        seed: fixes, with its name and width, what is drawn.
         example_inputs: as in :func:`normgeom.find_norms`.
-        vectors: more directions by name, ``(d,)``, each measured at the norms of its width.
         pilot: a batch as :meth:`run` takes it, run once for the matched directions.
 
     Raises:
         TypeError: the model is no module; it needs an example and has none.
         ValueError: the model has no norms that can be measured; there is no direction, or its name is none of these;
-            a vector is not one-dimensional, finite and non-zero, or fits no norm; a matched direction has no pilot;
-            there are more directions than memory holds.
+            a vector is not one-dimensional, finite and non-zero, or fits no norm; a matched direction has no pilot.
 
-    A vector with a NaN or Inf entry and a vector of length zero have no angle: they are counted apart
-    (:meth:`excluded`) and enter no average.
+    Vectors with a NaN or Inf entry and vectors of length zero have no angle: they are counted apart (:meth:`excluded`)
+    and enter no average.
 
     Attributes:
-        tokens: how many were measured.
-        batches: how many were measured.
-        digest: of all batches, in their order.
-        fingerprint: of the model.
+        tokens, batches: how many were measured.
+        digest, fingerprint: of the batches, in their order, and of the model.
+
+    >>> import torch
+    >>> import normgeom as ng
+    >>> model = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.LayerNorm(4))
+    >>> batches = [torch.tensor([[1, 5, 2], [7, 0, 3]])]
+    >>> survey = ng.Survey(model, ["uniform"], example_inputs=batches[0]).run(batches, progress=False)
+    >>> rows = survey.table().query("side == 'out' and positions == 'all'")
+    >>> rows[["site", "direction", "tokens", "mean_deg"]].round(3).to_dict("records")
+    [{'site': '1', 'direction': 'uniform', 'tokens': 6, 'mean_deg': 90.0}]
     """
 
     def __init__(
         self,
         model: nn.Module,
-        directions: Iterable[str] = ("uniform", "random_a", "random_b"),
+        directions: Iterable[str] | Mapping[str, Tensor | None] = DEFAULT,
         seed: int = 0,
         example_inputs: Tensor | Mapping | None = None,
-        vectors: Mapping[str, Tensor] | None = None,
         pilot: Tensor | Mapping | None = None,
     ):
-        chosen = Directions(directions, seed, vectors)
-        if chosen.matched and pilot is None:
-            raise ValueError(f"pilot: expected a batch to match {chosen.matched[0]!r} with, got none")
-        found, others = seen_norms(model, example_inputs)
-        if not found:
-            which = f"that can be measured; seen: {in_words(others)}" if others else "in a module of its own"
-            raise ValueError(f"model: this {type(model).__name__} runs no LayerNorm or RMSNorm {which}")
-        if others:
-            warnings.warn(f"seen and not measured: {in_words(others)}", stacklevel=2)
-        chosen.check_widths({site.dim for site in found})
-        self.directions, self.seed = chosen.names, operator.index(seed)
-        self.sites = [dict(site=s.name, kind=s.kind, dim=s.dim, directions=chosen.named(s.dim)) for s in found]
-        self.fingerprint = _fingerprint(model)
-        self.given = [chosen.digest(), _digest("", pilot) if chosen.matched else ""]
+        given = named(directions)
+        to_match = [name for name, vector in given.items() if vector is None and name.startswith(MATCHED)]
+        if to_match and pilot is None:
+            raise ValueError(f"pilot: expected a batch to match {to_match[0]!r} with, got none")
+        self.directions, self.seed = (*given,), operator.index(seed)
+        sites = find_norms(model, example_inputs)
+        if not sites:
+            raise ValueError(f"model: this {type(model).__name__} runs no LayerNorm or RMSNorm that can be measured")
+        units = {d: at_width(given, d, self.seed) for d in sorted({site.dim for site in sites})}
+        for name in given:
+            if not any(name in of_width for of_width in units.values()):
+                expected = f"{name!r} to have the width of a norm, {[*units]}"
+                raise ValueError(f"directions: expected {expected}, got {len(given[name])}")
+        self.sites = [dict(site=s.name, kind=s.kind, dim=s.dim, directions=[*units[s.dim]]) for s in sites]
+        self.fingerprint = _digest("", dict(model.named_parameters()))[:16]
+        self.vectors = _digest("", {name: vector for name, vector in given.items() if vector is not None})
+        self.pilot = _digest("", entries(pilot)) if to_match else ""
         self.tokens, self.batches, self.digest = 0, 0, ""
-        _check_memory(self.sites)
-        self._tallies = [Tally.empty(len(site["directions"])) for site in self.sites]
+        self._tallies = _empty(self.sites)
+        self._passes = Passes(model, sites)
         with evaluating(model):
-            self._meter = Meter(model, found, chosen, pilot)
+            by_place = matched(self._passes, to_match, self.seed, pilot) if to_match else {}
+        self._meters = {}
+        for site in sites:
+            both = [units[site.dim] | by_place.get((site.name, side), {}) for side in SIDES]
+            self._meters[site.name] = Meter(site, *(torch.stack([*vectors.values()]) for vectors in both))
 
     def run(
         self,
@@ -107,45 +113,43 @@ class Survey:
         measured.  A batch enters the state when all of it has been measured, so an interrupted run holds whole batches.
 
         Args:
-            checkpoint: a file that takes the state after the first batch, then as often as a hundredth of the time
-                allows, and at the end of the run, whatever ends it.  Where it exists already, the batches that it
-                holds are taken from it and not measured again; ``batches`` must begin with them.
+            checkpoint: a file that takes the state after the first batch, then once a minute, and at the end of the
+                run, whatever ends it.  Where it exists already, the batches that it holds are taken from it and not
+                measured again; ``batches`` must begin with them.
 
         Raises:
-            ValueError: token ids outside of the model's vocabulary; padding that another mask marks, or in a norm's
-                input that does not show which rows it is; a mapping within a mapping; a survey loaded from a file; a
-                checkpoint of another survey, or of other batches.
+            ValueError: token ids outside of the model's vocabulary; padding in a norm's input that does not show which
+                rows it is; a survey loaded from a file; a checkpoint of another survey, or of other batches.
             TypeError: token ids that are no tensor, or of a non-integer dtype.
         """
-        if self._meter is None:
+        if self._passes is None:
             raise ValueError("model: a survey loaded from a file holds results only; make a new one and merge")
         held = self._held(checkpoint)
-        number, digest = 0, self.digest
-        with evaluating(self._meter.model), state.kept(checkpoint, self.save) as measured:
+        number, digest, begun = 0, self.digest, held.batches if held else self.batches
+        due = time.monotonic()
+        try:
             for batch in tqdm(batches, desc="survey", unit="batch", disable=not progress):
-                number, digest = number + 1, _digest(digest, batch)
+                number, digest = number + 1, _digest(digest, entries(batch))
                 if held is None or number > held.batches:
                     self._measure(batch, digest)
-                    measured()
                 elif number == held.batches:
                     if digest != held.digest:
                         raise ValueError(f"checkpoint: {os.fspath(checkpoint)} holds other batches than these")
-                    self._take(held)
+                    vars(self).update({name: getattr(held, name) for name in (*_COUNTED, "_tallies")})
+                if checkpoint is not None and self.batches > begun and time.monotonic() >= due:
+                    self.save(checkpoint)
+                    due = time.monotonic() + SAVE_EVERY
+        finally:
+            if checkpoint is not None and self.batches > begun:
+                self.save(checkpoint)
         if held is not None and number < held.batches:
             raise ValueError(f"checkpoint: {os.fspath(checkpoint)} holds {held.batches} batches, got {number}")
-        nonfinite = [int(excluded[:, 0].sum()) for excluded in self._excluded()]
-        if any(nonfinite):
-            where = ", ".join(site["site"] for site, n in zip(self.sites, nonfinite, strict=True) if n)
-            lost = f"{sum(nonfinite)} vectors with NaN or Inf entries were left out"
-            warnings.warn(f"{lost}, at {where:.200}; see Survey.excluded()", stacklevel=2)
+        lost = {name: int(tally.excluded[:, 0].sum()) for name, tally in self._tallies.items()}
+        if any(lost.values()):
+            where = ", ".join(name for name, number in lost.items() if number)
+            left_out = f"{sum(lost.values())} vectors with NaN or Inf entries were left out"
+            warnings.warn(f"{left_out}, at {where:.200}; see Survey.excluded()", stacklevel=2)
         return self
-
-    def _measure(self, batch: Tensor | Mapping, digest: str) -> None:
-        tokens, seen = self._meter.measure(batch)
-        merged = merged_each({i: (self._tallies[i], of_batch) for i, of_batch in seen.items()})
-        tallies = [merged.get(i, tally) for i, tally in enumerate(self._tallies)]
-        # In one step: what is saved after an interrupt holds whole batches.
-        vars(self).update(_tallies=tallies, tokens=self.tokens + tokens, batches=self.batches + 1, digest=digest)
 
     def _held(self, checkpoint: str | os.PathLike | None) -> Survey | None:
         """The survey in a checkpoint that exists."""
@@ -157,10 +161,17 @@ class Survey:
         self._check_same(held, "checkpoint")
         return held
 
-    def _take(self, other: Survey) -> None:
-        self._tallies = other._tallies
-        for name in _COUNTED:
-            setattr(self, name, getattr(other, name))
+    def _measure(self, batch: Tensor | Mapping, digest: str) -> None:
+        tallies = dict(self._tallies)
+
+        def look(site, positions, x_in, x_out):
+            of_batch = self._meters[site.name].measure(x_in, x_out, positions)
+            tallies[site.name] = tallies[site.name].merged(of_batch)
+
+        with evaluating(self._passes.model):
+            tokens = self._passes.run("batches", batch, look)
+        # In one step: what is saved after an interrupt holds whole batches.
+        vars(self).update(_tallies=tallies, tokens=self.tokens + tokens, batches=self.batches + 1, digest=digest)
 
     def table(self) -> pd.DataFrame:
         """One row a (site, side, direction, positions).
@@ -174,45 +185,59 @@ class Survey:
         for RMSNorm and where each head has a gain of its own.  Products and sums are float64.
 
         The quantile q is the smallest angle of a counted vector that at least the share q of the vectors does not
-        exceed (``method="inverted_cdf"`` of ``numpy.quantile``), to the bin of 0.25 degrees.  A quantile that is
-        interpolated between two vectors, numpy's default, lies elsewhere between them, which shows where vectors are
-        few: among 24, neighbours may be degrees apart.
+        exceed (``method="inverted_cdf"`` of ``numpy.quantile``), to the bin of 0.25 degrees.
         """
-        rows = []
-        for site, tally in zip(self.sites, on_cpu(self._tallies), strict=True):
-            for positions, part in tally.by_position().items():
-                rows += _rows(site, positions, part)
-        return pd.DataFrame(rows)
+        rows = (part for site in self.sites for part in _rows(site, self._tallies[site["site"]].to("cpu")))
+        return pd.concat(rows, ignore_index=True)
 
     def excluded(self) -> pd.DataFrame:
         """Vectors that have no angle: one row a (site, side), columns ``nonfinite`` and ``zero``."""
         return pd.DataFrame(
-            dict(site=site["site"], side=side, nonfinite=int(n), zero=int(z))
-            for site, excluded in zip(self.sites, self._excluded(), strict=True)
-            for side, (n, z) in zip(SIDES, excluded.tolist(), strict=True)
+            dict(site=name, side=side, nonfinite=nonfinite, zero=zero)
+            for name, tally in self._tallies.items()
+            for side, (nonfinite, zero) in zip(SIDES, tally.excluded.tolist(), strict=True)
         )
 
-    def _excluded(self) -> list[Tensor]:
-        """Those of every norm, on the CPU."""
-        return fetched([tally.excluded for tally in self._tallies])
-
     def save(self, path: str | os.PathLike) -> None:
-        """Write the state to ``path``, all of it or, on an error, nothing."""
-        state.write(path, {name: getattr(self, name) for name in (*_SHARED, *_COUNTED)}, self._tallies)
+        """Write the state to ``path``, a safetensors file: all of it or, on an error, nothing."""
+        about = json.dumps({name: getattr(self, name) for name in (*_SHARED, *_COUNTED)})
+        tensors = {}
+        for name, tally in self._tallies.items():
+            of_norm = vars(tally.to("cpu"))
+            counts = of_norm.pop("counts").flatten()  # nearly all are zero
+            bins = counts.nonzero().flatten()
+            tensors |= {f"{name}/{k}": v for k, v in dict(of_norm, bins=bins, counted=counts[bins]).items()}
+        path = Path(path)
+        part = path.with_name(path.name + ".part")
+        try:
+            part.write_bytes(save(tensors, dict(about=about, digest=_digest(_FORMAT + about, tensors))))
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> Survey:
         """What :meth:`save` wrote: for its table and for merging, not for measuring more.
 
         Raises:
-            ValueError: the file is not a survey's state.
+            ValueError: the file is not a survey's state, is damaged, or is of another version.
         """
-        about, tallies = state.read(path)
-        if about.keys() != {*_SHARED, *_COUNTED}:
-            raise ValueError(f"path: {os.fspath(path)} is not the state of a survey")
+        try:
+            with safe_open(path, "pt") as file:
+                names, metadata = file.keys(), file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in names}
+        except SafetensorError:
+            metadata, tensors = {}, {}
+        about = metadata.get("about", "")
+        if metadata.get("digest") != _digest(_FORMAT + about, tensors):
+            raise ValueError(f"path: {os.fspath(path)} is not the state of a survey, is damaged or of another version")
         survey = cls.__new__(cls)
-        survey._meter, survey._tallies = None, tallies
-        vars(survey).update(about, directions=tuple(about["directions"]))
+        vars(survey).update(json.loads(about), _passes=None)
+        survey.directions, survey._tallies = (*survey.directions,), _empty(survey.sites)
+        for name, tally in survey._tallies.items():
+            of_norm = {k: tensors[f"{name}/{k}"] for k in ("count", "mean", "m2", "excluded")}
+            vars(tally).update(of_norm)
+            tally.counts.view(-1)[tensors[f"{name}/bins"]] = tensors[f"{name}/counted"]
         return survey
 
     def merge(self, other: Survey) -> Survey:
@@ -222,86 +247,51 @@ class Survey:
             ValueError: the other is of another model, other directions or another seed.
         """
         self._check_same(other, "other")
-        mine, theirs = on_cpu(self._tallies), on_cpu(other._tallies)
-        self._tallies = [a.merged(b) for a, b in zip(mine, theirs, strict=True)]
+        self._tallies = {name: tally.merged(other._tallies[name]) for name, tally in self._tallies.items()}
         self.tokens, self.batches = self.tokens + other.tokens, self.batches + other.batches
         self.digest = hashlib.sha256("".join(sorted([self.digest, other.digest])).encode()).hexdigest()
         return self
 
     def _check_same(self, other: Survey, argument: str) -> None:
-        for name, called in _SHARED.items():
+        for name in _SHARED:
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
-                raise ValueError(
-                    f"{argument}: a survey with another {called}: expected {mine!r:.80}, got {theirs!r:.80}"
-                )
+                raise ValueError(f"{argument}: expected the same {name}, {mine!r:.80}, got {theirs!r:.80}")
 
 
-def _rows(site: dict, positions: str, part: Tally) -> list[dict]:
+def _empty(sites: list[dict]) -> dict[str, Tally]:
+    return {site["site"]: Tally.empty(len(site["directions"])) for site in sites}
+
+
+def _rows(site: dict, tally: Tally) -> Iterator[pd.DataFrame]:
     """One norm's rows of the table; statistics of nothing are NaN."""
-    names, (count, std) = site["directions"], (part.moments.count, part.moments.std())
-    mean = torch.where(count > 0, part.moments.mean, torch.nan)
-    cut = part.angle_quantiles([0.05, 0.5, 0.95])
-    rows = []
-    for i, side in enumerate(SIDES):
-        split = len(OF_ANGLE) * len(names)
-        angle, cos2, abs_cos = mean[i, :split].view(len(OF_ANGLE), -1).tolist()
-        norm, top_share, drop_error = mean[i, split:].tolist()
-        rows += [
-            dict(
-                site=site["site"],
-                side=side,
-                direction=name,
-                positions=positions,
-                kind=site["kind"],
-                dim=site["dim"],
-                tokens=int(count[i, j]),
-                mean_deg=angle[j],
-                std_deg=float(std[i, j]),
-                **dict(zip(("q05_deg", "q50_deg", "q95_deg"), cut[i, j].tolist(), strict=True)),
-                mean_abs_cos=abs_cos[j],
-                occupancy=site["dim"] * cos2[j],
-                mean_norm=norm,
-                top_share=top_share,
-                drop_error=drop_error,
-            )
-            for j, name in enumerate(names)
-        ]
-    return rows
-
-
-def _digest(before: str, batch: Tensor | Mapping) -> str:
-    """Of all batches before and this one."""
-    digest = hashlib.sha256(before.encode())
-    for name, value in entries(batch).items():
-        if isinstance(value, Tensor):
-            digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-            digest.update(value.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
-        else:
-            digest.update(f"{name} {value!r}".encode())
-    return digest.hexdigest()
-
-
-def _check_memory(sites: list[dict]) -> None:
-    """Raise a ValueError if the sums of so many directions, and those of a batch, are more than a machine holds."""
-    with torch.device("meta"):
-        tallies = [Tally.empty(len(site["directions"])) for site in sites]
-    needed = 2 * sum(t.nbytes for tally in tallies for t in vars(tally).values())
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else math.inf
-    if needed > there:
-        number = max(len(site["directions"]) for site in sites)
-        raise ValueError(
-            f"directions: the sums of {number} at {len(sites)} norms take {needed / 1e9:.2g} GB, and the machine "
-            f"has {there / 1e9:.2g}; ask for fewer"
+    directions, first, rest = site["directions"], tally.at(0), tally.at(1)
+    k = len(directions)
+    for positions, part in dict(first=first, rest=rest, all=first.merged(rest)).items():
+        mean, std = part.mean.where(part.count > 0, torch.nan), (part.m2 / part.count).sqrt()
+        angle, cos2, abs_cos = mean[:, :-3].unflatten(1, (3, k)).unbind(1)
+        length, top_share, drop_error = mean[:, -3:, None].expand(-1, -1, k).unbind(1)
+        q05, q50, q95 = quantiles(part.counts, 0, 180, torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)).unbind(-1)
+        columns = dict(
+            tokens=part.count[:, :k].long(),
+            **dict(mean_deg=angle, std_deg=std[:, :k], q05_deg=q05, q50_deg=q50, q95_deg=q95),
+            **dict(mean_abs_cos=abs_cos, occupancy=site["dim"] * cos2),
+            **dict(mean_norm=length, top_share=top_share, drop_error=drop_error),
+        )
+        yield pd.DataFrame(
+            dict(site=site["site"], side=[side for side in SIDES for _ in directions], direction=2 * directions)
+            | dict(positions=positions, kind=site["kind"], dim=site["dim"])
+            | {name: column.flatten().numpy() for name, column in columns.items()}
         )
 
 
-def _fingerprint(model: nn.Module) -> str:
-    """Tells two models apart: a digest of all parameters, but for those that are loaded when they are needed."""
-    digest = hashlib.sha256()
-    for name, p in model.named_parameters():
-        digest.update(f"{name} {tuple(p.shape)} {p.dtype}".encode())
-        if not p.is_meta:
-            for rows in p.detach().reshape(-1).split(_AT_ONCE):
-                digest.update(rows.cpu().contiguous().view(torch.uint8).numpy())
-    return digest.hexdigest()[:16]
+def _digest(before: str, values: Mapping[str, object]) -> str:
+    """Of a text and of tensors and other values by name, such as a batch after all batches before it."""
+    digest = hashlib.sha256(before.encode())
+    for name, value in sorted(values.items()):
+        if isinstance(value, Tensor) and not value.is_meta:
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            digest.update(value.detach().cpu().flatten().view(torch.uint8).numpy())
+        else:
+            digest.update(f"{name} {value!r}".encode())
+    return digest.hexdigest()

@@ -1,37 +1,25 @@
-"""Models that differ in the norm alone, and a short training loop for them."""
+"""GPT-2 models that differ in the norm alone: how large, how they begin, and as a folder."""
 
 from __future__ import annotations
 
 import copy
 import json
-import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_model, save_model
+from safetensors.torch import load_model
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from normgeom.models.gpt2 import gpt2
-from normgeom.models.modules import replace_module
-from normgeom.models.pretrained import load_pretrained
-from normgeom.norms.formula import center, widen
 from normgeom.norms.functions import LayerNorm, RMSNorm
 
 
 class Centring(nn.Module):
-    """LayerNorm without its division, γ ⊙ (x − mean) + β: linear in x, so no norm, and ``find_norms`` finds none.
-
-    Args:
-        d: size of the last axis, over which the mean is taken.
-        affine: whether it has a gain γ, ones at first, and a bias β, zeros at first, both ``(d,)``.
-    """
+    """LayerNorm without its division, γ ⊙ (x − mean) + β: linear in x, so no norm, and ``find_norms`` finds none."""
 
     def __init__(self, d: int, affine: bool = True):
         super().__init__()
@@ -39,12 +27,11 @@ class Centring(nn.Module):
         self.bias = nn.Parameter(torch.zeros(d)) if affine else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(..., d)`` to ``(..., d)``, in the dtype of ``x``; computed in at least float32."""
-        y = center(widen(x))
-        return (y if self.weight is None else y * self.weight + self.bias).to(x.dtype)
+        y = x - x.mean(-1, keepdim=True)
+        return y if self.weight is None else y * self.weight + self.bias
 
 
-# What stands in the place of each LayerNorm, by name.  Those without an affine part are "plain".
+# What stands in the place of each LayerNorm.  "Plain" ones have no affine part.
 NORMS: dict[str, Callable[[nn.LayerNorm], nn.Module]] = {
     "layer": lambda norm: norm,
     "rms": lambda norm: RMSNorm(norm.normalized_shape, eps=norm.eps),
@@ -66,15 +53,15 @@ TITLES = {
     "none": "no norm",
 }
 
-MODEL_TYPE, CONFIG, WEIGHTS = "normgeom-twin", "config.json", "twin.safetensors"
+MODEL_TYPE = "normgeom-twin"
 
 
 @dataclass(frozen=True)
 class Size:
-    """A GPT-2 and how it is trained: one row of the paper's table 2 and what its appendix A.2 adds.
+    """A GPT-2 and how it is trained; with defaults one row of the paper's table 2, and what its appendix A.2 adds.
 
-    ``rate`` is the peak of the learning rate, ``batch`` counts windows of ``length`` tokens, and measurements are
-    taken after 1 to 10 times ``spacing`` updates and then after each ten times ``spacing``.
+    ``rate`` is the peak of the learning rate, ``batch`` counts windows of ``length`` tokens, and a model is measured
+    after 1 to 10 times ``eval_interval`` steps and then after each ten times ``eval_interval``.
     """
 
     layers: int
@@ -84,18 +71,17 @@ class Size:
     steps: int
     batch: int = 64
     length: int = 1024
-    spacing: int = 1000
+    eval_interval: int = 1000
 
     def config(self, vocabulary: int) -> GPT2Config:
-        """Of its GPT-2, for so many tokens."""
         return gpt2(vocabulary, self.length, self.width, self.layers, self.heads)
 
 
 SIZES = {
-    "0.2M": Size(4, 64, 4, 3e-3, 120, batch=16, length=64, spacing=3),
-    "1M": Size(4, 128, 4, 1e-3, 600, batch=8, length=128, spacing=6),
-    "5M": Size(6, 256, 8, 1e-3, 1_500, batch=16, length=256, spacing=15),
-    "10M": Size(6, 384, 6, 1e-3, 5_000, batch=64, length=256, spacing=50),
+    "0.2M": Size(4, 64, 4, 3e-3, 120, batch=16, length=64, eval_interval=3),
+    "1M": Size(4, 128, 4, 1e-3, 600, batch=8, length=128, eval_interval=6),
+    "5M": Size(6, 256, 8, 1e-3, 1_500, batch=16, length=256, eval_interval=15),
+    "10M": Size(6, 384, 6, 1e-3, 5_000, batch=64, length=256, eval_interval=50),
     "70M": Size(6, 512, 8, 1e-3, 100_000),
     "160M": Size(12, 768, 12, 6e-4, 100_000),
     "410M": Size(24, 1024, 16, 3e-4, 50_000),
@@ -115,140 +101,57 @@ def twins(config: GPT2Config, seed: int) -> tuple[GPT2LMHeadModel, GPT2LMHeadMod
 
     Returns:
         ``(layer_norm_model, rms_norm_model)``, float32, on the CPU, in evaluation mode.
+
+    Example:
+        >>> import torch, normgeom as ng
+        >>> from transformers import GPT2Config
+        >>> layer, rms = ng.twins(GPT2Config(vocab_size=256, n_embd=32, n_layer=2, n_head=4), seed=0)
+        >>> [site.kind for site in ng.find_norms(rms)]
+        ['rms', 'rms', 'rms', 'rms', 'rms']
+        >>> torch.equal(layer.lm_head.weight, rms.lm_head.weight)
+        True
     """
     return tuple(variants(config, seed, ("layer", "rms")).values())
 
 
 def variants(config: GPT2Config, seed: int, norms: Sequence[str] = tuple(NORMS)) -> dict[str, GPT2LMHeadModel]:
-    """GPT-2 models with the same initial weights and one of :data:`NORMS` each, by its name; as :func:`twins`.
-
-    Raises:
-        ValueError: a norm that is not among :data:`NORMS`.
-    """
-    for norm in norms:
-        if norm not in NORMS:
-            raise ValueError(f"norms: expected some of {', '.join(NORMS)}, got {norm!r}")
+    """GPT-2 models as :func:`twins` makes them, with one of :data:`NORMS` each, by its name."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         first = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     first.loss_type = "ForCausalLM"  # or transformers warns that it has to guess
-    return {norm: _with_norm(copy.deepcopy(first), NORMS[norm]) for norm in norms}
+    return {norm: _with_norm(copy.deepcopy(first), norm) for norm in norms}
 
 
-def _with_norm(model: GPT2LMHeadModel, make: Callable[[nn.LayerNorm], nn.Module]) -> GPT2LMHeadModel:
-    for module in [module for module in model.modules() if isinstance(module, nn.LayerNorm)]:
-        norm = make(module).float()
-        norm.load_state_dict({key: module.state_dict()[key] for key in norm.state_dict()})
-        replace_module(model, module, norm)
+def _with_norm(model: GPT2LMHeadModel, kind: str) -> GPT2LMHeadModel:
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.LayerNorm):
+            norm = NORMS[kind](module).float().eval()
+            norm.load_state_dict({key: module.state_dict()[key] for key in norm.state_dict()})
+            model.set_submodule(name, norm)
+    model.config.norm = kind
     return model
 
 
 def save_twin(model: GPT2LMHeadModel, folder: str | os.PathLike) -> None:
     """Write one of :func:`variants`: with LayerNorm as transformers writes a GPT-2, else for :func:`load_twin` alone.
 
-    Of the latter transformers knows neither the type nor the file: it refuses to read LayerNorms into it.
+    The latter has a type that transformers does not know, or it would read LayerNorms into it.
     """
-    folder, norm = Path(folder), _norm_of(model)
-    folder.mkdir(parents=True, exist_ok=True)
-    if norm == "layer":
-        model.save_pretrained(folder, max_shard_size="1TB")
-    else:
-        save_model(model, folder / WEIGHTS)
-        about = dict(model_type=MODEL_TYPE, norm=norm, config=model.config.to_diff_dict())
-        (folder / CONFIG).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    model.save_pretrained(folder)
+    if model.config.norm != "layer":
+        about = dict(model_type=MODEL_TYPE, config=model.config.to_diff_dict())
+        Path(folder, "config.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
 
 
 def load_twin(folder: str | os.PathLike) -> GPT2LMHeadModel:
-    """A model that :func:`save_twin` wrote, on the CPU, in evaluation mode.
-
-    Raises:
-        ValueError: the folder holds something else.
-    """
-    folder = Path(folder)
+    """A model that :func:`save_twin` wrote, on the CPU, in evaluation mode; a ValueError if it is something else."""
     try:
-        about = json.loads((folder / CONFIG).read_text("utf-8"))
-        if about["model_type"] == "gpt2":
-            model, amiss = load_pretrained(GPT2LMHeadModel, folder)
-            if amiss:
-                raise ValueError(f"its weights are not those of its configuration: {amiss}")
-            return model
-        if about["model_type"] != MODEL_TYPE:
-            raise ValueError(f"its model_type is {about['model_type']!r}")
-        model = variants(GPT2Config(**about["config"]), 0, (about["norm"],))[about["norm"]]
-        load_model(model, folder / WEIGHTS)
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        about = json.loads(Path(folder, "config.json").read_text("utf-8"))
+        config = about["config"] if about["model_type"] == MODEL_TYPE else about
+        norm = config.get("norm", "layer")
+        model = variants(GPT2Config.from_dict(config), 0, (norm,))[norm]
+        load_model(model, Path(folder, "model.safetensors"))
+    except Exception as error:  # files are missing or damaged, each its way
         raise ValueError(f"folder: expected what normgeom train wrote, {folder} is not that ({error})") from error
     return model
-
-
-def _norm_of(model: GPT2LMHeadModel) -> str:
-    def kind(norm: nn.Module) -> tuple[type, bool]:
-        return type(norm), getattr(norm, "weight", None) is None
-
-    found = kind(model.transformer.ln_f)
-    return next(name for name, make in NORMS.items() if kind(make(nn.LayerNorm(1))) == found)
-
-
-def adamw(model: nn.Module, rate: float, decay: float = 0.1) -> torch.optim.AdamW:
-    """AdamW, β = 0.9 and 0.95; matrices and embeddings decay, gains and biases do not."""
-    groups = {True: [], False: []}
-    for parameter in model.parameters():
-        groups[parameter.dim() > 1].append(parameter)
-    decays = [dict(params=params, weight_decay=decay * matrices) for matrices, params in groups.items() if params]
-    return torch.optim.AdamW(decays, lr=rate, betas=(0.9, 0.95))
-
-
-def warmup_cosine(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LambdaLR:
-    """The rate of an optimizer over ``steps`` updates, by :func:`rate_factor`."""
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, partial(rate_factor, steps=steps))
-
-
-def rate_factor(step: int, steps: int) -> float:
-    """Of the peak rate: a linear warm-up over a tenth of the steps, at most 2000, then a cosine to a tenth."""
-    warmup = max(1, min(2000, steps // 10))
-    if step < warmup:
-        return (step + 1) / warmup
-    return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
-
-
-def train(
-    model: GPT2LMHeadModel,
-    batches: Iterable[Tensor],
-    steps: int,
-    learning_rate: float,
-    description: str | None = "train",
-) -> list[float]:
-    """Next-token training by :func:`adamw` and :func:`warmup_cosine`, gradients clipped to norm 1.
-
-    Args:
-        model: trained in place; left in evaluation mode.
-        batches: token ids ``(batch, length)``, at least ``steps`` of them.
-        steps: how many updates.
-        learning_rate: its peak.
-        description: stands before the progress bar; None for no bar.
-
-    Returns:
-        the loss of each step in nats a token.
-
-    Raises:
-        ValueError: ``steps`` is below 1, or ``batches`` ends before ``steps`` updates.
-    """
-    if steps < 1:
-        raise ValueError(f"steps: expected at least 1, got {steps}")
-    optimizer = adamw(model, learning_rate)
-    schedule = warmup_cosine(optimizer, steps)
-    losses = []
-    model.train()
-    for _, ids in zip(tqdm(range(steps), desc=description, disable=description is None), batches, strict=False):
-        ids = ids.to(model.device)
-        loss = model(ids, labels=ids).loss
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        losses.append(loss.detach())
-    model.eval()
-    if len(losses) < steps:
-        raise ValueError(f"batches: expected {steps}, got {len(losses)}")
-    return torch.stack(losses).tolist()

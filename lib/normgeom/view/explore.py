@@ -1,19 +1,21 @@
-"""A picture with sliders that is alive with a kernel and still moves without one."""
+"""Pictures with controls: widgets where a kernel runs, and HTML with a script of its own where none does."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
 import ipywidgets
+from IPython.display import display
 from matplotlib.figure import Figure
 
-from normgeom.view.live import image, show_live, under_controls
+from normgeom.view.style import data_uri, svg
 
 MOST_FRAMES = 80
+_WIDGET = "application/vnd.jupyter.widget-view+json"
 _SIGNS = {"eps": "ε", "sigma": "σ", "gamma": "γ", "over": "/", "root": "√"}
 _PAGE = """<div class="explore" id="{id}">
 {sliders}
@@ -43,9 +45,8 @@ _SLIDER = (
 def explore(draw: Callable[..., tuple[Figure, str]], **values: Sequence) -> None:
     """Show what ``draw`` draws, with one slider for each of its arguments.
 
-    One output in two representations.  Where a kernel is running, a view of ipywidgets draws anew whenever a slider
-    moves.  Where none is, as on a page, all frames are there, and a native range input, which the keyboard moves as
-    well, chooses among them.  Both start in the middle of each range and show the same picture for the same values.
+    Where a kernel is running, the picture is drawn anew whenever a slider moves.  Where none is, as on a page, all
+    frames are there and the sliders choose among them.  Both start in the middle of each range.
 
     Args:
         draw: takes one value by name for each slider and returns a figure of matplotlib and its alt text; the figure
@@ -56,16 +57,48 @@ def explore(draw: Callable[..., tuple[Figure, str]], **values: Sequence) -> None
     Raises:
         ValueError: no values, a slider without positions, more than 80 frames in all, or an empty alt text.
         TypeError: ``draw`` did not return a figure and a text.
+
+    Example:
+        >>> import matplotlib.pyplot as plt, normgeom as ng
+        >>> def line(slope):
+        ...     figure, axes = plt.subplots()
+        ...     axes.axline((0, 0), slope=slope)
+        ...     return figure, f"A line of slope {slope}."
+        >>> ng.explore(line, slope=[0, 1, 2])  # doctest: +ELLIPSIS
+        {... 'text/plain': 'A figure with sliders for slope.'}
     """
     sizes = {name: len(positions) for name, positions in values.items()}
     if not sizes or 0 in sizes.values():
         raise ValueError(f"values: expected at least one slider with at least one position, got {sizes}")
-    frames = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
-    if len(frames) > MOST_FRAMES:
-        raise ValueError(f"values: expected at most {MOST_FRAMES} frames in all, got {len(frames)}")
-    images = [_image(draw, frame) for frame in frames]
-    words = f"A figure with sliders for {', '.join(map(_name, values))}."
-    show_live(_live(draw, values), _page(values, images), words)
+    chosen = [dict(zip(values, at, strict=True)) for at in itertools.product(*values.values())]
+    if len(chosen) > MOST_FRAMES:
+        raise ValueError(f"values: expected at most {MOST_FRAMES} frames in all, got {len(chosen)}")
+    page = _page(values, [_image(draw, frame) for frame in chosen])
+    show_live(_live(draw, values), page, f"A figure with sliders for {', '.join(map(_name, values))}.")
+
+
+def show_live(view: ipywidgets.Widget, page: str, words: str) -> None:
+    """Display ``view`` where a kernel runs, else ``page``, HTML; ``words`` stand where there is neither."""
+    model = {"version_major": 2, "version_minor": 0, "model_id": view.model_id}
+    display({_WIDGET: model, "text/html": page, "text/plain": words}, raw=True)
+
+
+def image(figure: Figure, alt: str) -> str:
+    """A figure as an HTML image with its alt text; the figure is closed."""
+    return f'<img src="{data_uri(svg(figure))}" alt="{escape(alt)}">'
+
+
+def under_controls(controls: Mapping[str, ipywidgets.Widget], draw: Callable[..., str]) -> ipywidgets.VBox:
+    """Controls over the HTML that ``draw`` makes of their values, drawn anew whenever one of them changes."""
+    picture = ipywidgets.HTML()
+
+    def turn(_change=None):
+        picture.value = draw(**{name: control.value for name, control in controls.items()})
+
+    for control in controls.values():
+        control.observe(turn, names="value")
+    turn()
+    return ipywidgets.VBox([*controls.values(), picture])
 
 
 def _live(draw: Callable[..., tuple[Figure, str]], values: dict[str, Sequence]) -> ipywidgets.VBox:
@@ -94,20 +127,16 @@ def _page(values: dict[str, Sequence], images: list[str]) -> str:
         _SLIDER.format(name=escape(_name(name)), last=len(positions) - 1, start=_start(positions))
         for name, positions in values.items()
     ]
-    identity = hashlib.sha256("".join(images).encode()).hexdigest()[:12]
     places = itertools.product(*(range(len(positions)) for positions in values.values()))
     shown = list(places).index(tuple(map(_start, values.values())))
+    # the others are not drawn before they are asked for: twenty that are take half a second of a page's start
+    later = [frame.replace("<img ", '<img hidden loading="lazy" ', 1) for frame in images]
     return _PAGE.format(
-        id=f"explore-{identity}",
+        id=f"explore-{hashlib.sha256(''.join(images).encode()).hexdigest()[:12]}",
         sliders="\n".join(sliders),
-        frames="".join(frame if i == shown else _later(frame) for i, frame in enumerate(images)),
+        frames="".join([*later[:shown], images[shown], *later[shown + 1 :]]),
         labels=json.dumps(labels, ensure_ascii=False).replace("</", "<\\/"),
     )
-
-
-def _later(frame: str) -> str:
-    """A frame that is not drawn before it is asked for: twenty that are take half a second of a page's start."""
-    return frame.replace("<img ", '<img hidden loading="lazy" ', 1)
 
 
 def _start(positions: Sequence) -> int:

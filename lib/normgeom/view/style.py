@@ -59,11 +59,9 @@ def style() -> Iterator[None]:
 
 
 def ticks_of_powers(*axes: Axis, most: int = 5) -> None:
-    """Few ticks on logarithmic axes: powers of ten, in letters of full size; between them 2 and 5 on a short axis.
+    """Few ticks on axes that are logarithmic already: powers of ten, and on a short axis 2 and 5 between them.
 
-    Args:
-        axes: ``xaxis`` or ``yaxis`` of axes, whose scale is logarithmic already.
-        most: with more decades than these every second, third, … has a tick.
+    Where there are more than ``most`` decades, every second, third, … has a tick.
     """
     for axis in axes:
         axis.set_major_locator(_Powers(10, numticks=most))
@@ -81,7 +79,7 @@ class _Powers(LogLocator):
 
 
 def _power(value: float, _place: int | None = None) -> str:
-    """A plain number near 1, else a power of ten; the exponent is made of letters, which a phone shows in full size."""
+    """A plain number near 1, else a power of ten whose exponent is made of letters, to be read on a phone."""
     exponent = math.floor(math.log10(value) + 1e-9)
     if -3 <= exponent <= 3:
         return f"{value:g}"

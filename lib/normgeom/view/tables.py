@@ -7,28 +7,28 @@ import math
 from collections.abc import Mapping
 from numbers import Integral, Real
 
+import numpy as np
 import pandas as pd
 from IPython.display import display
 
 from normgeom.records import Record
 
-Digits = int | str | Mapping[str, int | str]
 
+def table(
+    rows: pd.DataFrame | Mapping[str, Mapping[str, object]],
+    digits: int | str | Mapping[str, int | str] = 2,
+    first: str = "",
+) -> None:
+    """Display a table: Markdown for a page or a notebook, aligned text where there is only text.
 
-def table(rows: pd.DataFrame | Mapping[str, Mapping[str, object]], digits: Digits = 2, first: str = "") -> None:
-    """Display a table: real in a page or a notebook, aligned text where there is only text.
-
-    Its caption and its label ``tab-…`` stand in the metadata of the chapter's cell, as a figure's do.
+    Whole numbers keep all their digits, missing ones are a dash, truth is yes or no.
 
     Args:
         rows: a frame, or for each row's name its entries by column.  Every level of a frame's index is a column of
-            names; levels of its columns are joined by commas.  Units belong in the columns' names.
+            names; levels of its columns are joined by commas.
         digits: decimals of numbers that are not whole; or a format such as ``".1e"`` or ``".0%"``; or one of both for
             each column by name, 2 for the others.
         first: what the names of the rows are; several levels of an index bring their own names.
-
-    Whole numbers keep all their digits, missing ones are a dash, truth is yes or no.  Numbers are aligned to the right,
-    words to the left.
 
     Raises:
         ValueError: there is no row, or ``digits`` names a column that the table has not.
@@ -46,7 +46,7 @@ def table(rows: pd.DataFrame | Mapping[str, Mapping[str, object]], digits: Digit
     columns = [(head, False, list(values)) for head, values in zip(heads, zip(*names, strict=True), strict=True)]
     for at, name in enumerate(frame.columns):
         values = list(frame.iloc[:, at])
-        numbers = all(isinstance(v, Real) and not _is_truth(v) for v in values)
+        numbers = all(isinstance(v, Real) and not isinstance(v, bool) for v in values)
         columns.append((name, numbers, [_entry(v, named.get(name, default)) for v in values]))
     display({"text/plain": _plain(columns), "text/markdown": _markdown(columns)}, raw=True)
 
@@ -58,17 +58,13 @@ def how_recorded(record: Record) -> None:
     display({"text/plain": str(record), "text/markdown": folded}, raw=True)
 
 
-def _is_truth(value: object) -> bool:
-    return str(value) in ("True", "False")
-
-
 def _entry(value: object, digits: int | str) -> str:
-    if _is_truth(value):
+    if isinstance(value, (bool, np.bool_)):
         return "yes" if value else "no"
-    if not isinstance(value, Real):
-        return "–" if value is None else str(value)
-    if math.isnan(value):
+    if value is None or (isinstance(value, Real) and math.isnan(value)):
         return "–"
+    if not isinstance(value, Real):
+        return str(value)
     if isinstance(value, Integral) and isinstance(digits, int):
         return str(value)
     text = format(float(value), digits if isinstance(digits, str) else f".{digits}f")

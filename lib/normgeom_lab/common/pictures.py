@@ -22,7 +22,7 @@ from normgeom.geometry.ellipsoid import Ellipsoid
 from normgeom.geometry.jacobian import NormJacobian
 from normgeom.geometry.uniform import angle, project_out, uniform_vector
 from normgeom.norms.functions import layer_norm, layer_norm_steps, rms_norm
-from normgeom.view.live import image, show_live, under_controls
+from normgeom.view.explore import image, show_live, under_controls
 from normgeom.view.style import COLORS, MARKERS, WIDTH, style
 from torch import Tensor
 

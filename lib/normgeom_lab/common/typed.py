@@ -15,13 +15,13 @@ from matplotlib.figure import Figure
 from normgeom.geometry.uniform import angle, uniform_vector
 from normgeom.models.calls import evaluating, forward
 from normgeom.models.gpt2 import gpt2
-from normgeom.models.modules import replace_module
+from normgeom.models.modules import hooked, replace_module
 from normgeom.models.sites import NormSite, find_norms
 from normgeom.norms.formula import center
 from normgeom.norms.functions import RMSNorm
 from normgeom.records import recorded_tensors
 from normgeom.surgery.surgery import to_rms_norm
-from normgeom.view.live import image, show_live, under_controls
+from normgeom.view.explore import image, show_live, under_controls
 from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
@@ -153,11 +153,8 @@ def _norm(site: NormSite, found: Typed, centred: bool, held: Tensor | None):
 @contextmanager
 def _answering(module: nn.Module, answer) -> Iterator[None]:
     """While the block runs, the module's output is ``answer(input, output)``."""
-    handle = module.register_forward_hook(lambda _, args, output: answer(args[0], output))
-    try:
+    with hooked(after=[(module, lambda _, args, kwargs, output: answer(args[0], output))]):
         yield
-    finally:
-        handle.remove()
 
 
 def type_here(text: str = "Return a list of the", controls: Sequence[str] = CONTROLS) -> None:

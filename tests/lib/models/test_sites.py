@@ -4,259 +4,235 @@ import normgeom as ng
 import pytest
 import torch
 from norm_checks import close, draw
-from normgeom.models.sites import NormSite
-from tiny_models import VOCABULARY, Apply, tiny, token_ids
+from tiny_models import Apply
 from torch import nn
 
-pytestmark = pytest.mark.filterwarnings("ignore:seen and not measured")
-ROWS = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+unmeasured = pytest.mark.filterwarnings("ignore:seen and not measured")
+X = draw(2, 5, 8, dtype=torch.float32)
 
 
-def found(*modules, inputs=ROWS):
-    return ng.find_norms(nn.Sequential(nn.Linear(8, 8), *modules).eval(), inputs)
+def found(*modules, inputs=X):
+    return ng.find_norms(nn.Sequential(nn.Identity(), *modules).eval(), inputs)
 
 
-def test_one_layer_norm():
-    norm = nn.LayerNorm(8, eps=1e-3)
+def with_gain(norm, gain=None):
+    norm.weight.data = draw(len(norm.weight), seed=3, dtype=torch.float32) if gain is None else gain
+    return norm
+
+
+def length(x):
+    return x.square().mean(-1, keepdim=True).sqrt()
+
+
+def other_numbers():
+    """A norm whose attributes are numbers like ε that do not act."""
+    norm = Apply(lambda x: ng.rms_norm(x, eps=3e-4))
+    norm.eps, norm.dropout, norm.scale = 1e-5, 0.1, 3.2e-4
+    return norm
+
+
+class UnitOffset(nn.RMSNorm):
+    def forward(self, x):
+        return ng.rms_norm(x, self.weight, eps=self.eps, unit_offset=True)
+
+
+class Parts(nn.Module):
+    """A norm in parts, with a place to look at each step, as TransformerLens writes it."""
+
+    def __init__(self):
+        super().__init__()
+        self.hook_normalized, self.eps = nn.Identity(), 1e-5
+        self.weight = nn.Parameter(draw(8, dtype=torch.float32))
+
+    def forward(self, x):
+        x = x - x.mean(-1, keepdim=True)
+        return self.weight * self.hook_normalized(x / (x.square().mean(-1, keepdim=True) + self.eps).sqrt())
+
+
+# the norm, its kind, its ε and how far that may be off, and its gain
+HALF = (1e-3 / (2**0.5 - 1)) ** 2  # where (σ/(σ + 1e-3))² is a half, it is what halves the square inside the root
+NORMS = {
+    "LayerNorm": (with_gain(nn.LayerNorm(8, eps=1e-3)), "layer", 1e-3, 0, lambda m: m.weight),
+    "RMSNorm": (with_gain(nn.RMSNorm(8, eps=1e-3)), "rms", 1e-3, 0, lambda m: m.weight),
+    "ours": (with_gain(ng.LayerNorm(8)), "layer", 1e-5, 0, lambda m: m.weight),
+    "our RMSNorm": (with_gain(ng.RMSNorm(8)), "rms", 1e-6, 0, lambda m: m.weight),
+    "unit offset": (with_gain(UnitOffset(8, eps=1e-6)), "rms", 1e-6, 0, lambda m: 1 + m.weight),
+    "no gain": (nn.LayerNorm(8, elementwise_affine=False), "layer", 1e-5, 0, None),
+    "zeros in the gain": (with_gain(nn.LayerNorm(8), torch.eye(8)[0]), "layer", 1e-5, 0, lambda m: m.weight),
+    "in parts": (nn.Sequential(Parts(), nn.Dropout()), "layer", 1e-5, 0, lambda m: m[0].weight),
+    "small gain": (with_gain(nn.RMSNorm(8, eps=1e-5), torch.arange(1, 9) * 1e-6), "rms", 1e-5, 0, lambda m: m.weight),
+    "tiny ε": (nn.RMSNorm(8, eps=1e-12), "rms", 1e-12, 0, None),
+    "large ε": (nn.LayerNorm(8, eps=1.0), "layer", 1.0, 0, None),
+    "ε in no attribute": (other_numbers(), "rms", 3e-4, 0.02, None),
+    "no ε": (Apply(lambda x: x / length(x)), "rms", 0.0, 0, None),
+    "x/‖x‖": (Apply(lambda x: x / x.norm(dim=-1, keepdim=True)), "rms", 0.0, 0, lambda m: torch.full((8,), 8**-0.5)),
+    "ε outside": (Apply(lambda x: x / (length(x) + 1e-3)), "rms", HALF, 0.1, None),
+}
+
+
+@pytest.mark.parametrize(("norm", "kind", "eps", "off", "gain"), NORMS.values(), ids=NORMS)
+def test_a_norm_is_known_by_what_it_does(norm, kind, eps, off, gain):
     (site,) = found(norm)
-    assert isinstance(site, NormSite)
-    assert (site.name, site.kind, site.dim, site.eps, site.token_axis) == ("1", "layer", 8, 1e-3, 1)
-    assert site.module is norm
-
-
-def test_one_rms_norm():
-    (site,) = found(nn.RMSNorm(8, eps=1e-3))
-    assert (site.kind, site.eps) == ("rms", 1e-3)
-
-
-@pytest.mark.parametrize("make", [ng.LayerNorm, ng.RMSNorm], ids=lambda make: make.__name__)
-def test_our_own_modules(make):
-    (site,) = found(make(8))
-    assert site.kind == ("layer" if make is ng.LayerNorm else "rms")
-    assert site.eps == make(8).eps
-
-
-def test_gain_and_shift_are_those_that_act():
-    norm = nn.LayerNorm(8)
-    norm.weight.data, norm.bias.data = draw(8, dtype=torch.float32), draw(8, seed=1, dtype=torch.float32)
-    (site,) = found(norm)
-    close(site.weight, norm.weight, 1e-5, "gain", "Up to its sign? Divided by √d?")
-    close(site.bias, norm.bias, 1e-5, "shift", "Mean of two outputs of one sign?")
+    assert (site.kind, site.dim, site.token_axis) == (kind, 8, 1)
+    assert site.eps == pytest.approx(eps, rel=off, abs=1e-15), "not the ε that acts?"
+    expected = torch.ones(8) if gain is None else gain(norm)
+    close(site.weight / expected.abs().max(), expected / expected.abs().max(), 1e-5, "gain", "Not the one that acts?")
     assert site.weight.dtype == site.bias.dtype == torch.float32
 
 
-@pytest.mark.parametrize("norm", [nn.LayerNorm(8, elementwise_affine=False), nn.LayerNorm(8, bias=False)], ids=str)
-def test_a_missing_gain_is_one_and_a_missing_shift_zero(norm):
-    (site,) = found(norm)
-    close(site.weight, torch.ones(8), 1e-5, "gain", "None for ones?")
-    close(site.bias, torch.zeros(8), 1e-5, "shift", "None for zeros?")
+def over(*axes):
+    return Apply(lambda x: x * torch.rsqrt(x.square().mean(axes, keepdim=True) + 1e-6))
 
 
-@pytest.mark.parametrize("zeros", [1, 3, 7])
-def test_some_zero_gains(zeros):
-    norm = nn.LayerNorm(8)
-    norm.weight.data[:zeros] = 0
-    (site,) = found(norm)
-    close(site.weight, norm.weight, 1e-5, "gain with zeros", "Divided by the gain?")
+def refusing(x):
+    assert x.shape == X.shape
+    return 2 * x
 
 
-def test_a_gain_of_zeros_shows_nothing():
-    norm = nn.LayerNorm(8)
-    nn.init.zeros_(norm.weight)
-    assert found(norm) == []
+class PerHead(nn.Module):
+    """A LayerNorm with gains and biases of the given shape."""
 
+    def __init__(self, *shape):
+        super().__init__()
+        self.weight = nn.Parameter(draw(*shape, seed=1, dtype=torch.float32))
+        self.bias = nn.Parameter(draw(*shape, seed=2, dtype=torch.float32))
 
-@pytest.mark.parametrize("eps", [1e-12, 1e-8, 1.2345e-5, 1e-2, 1.0])
-@pytest.mark.parametrize("make", [nn.LayerNorm, nn.RMSNorm], ids=lambda make: make.__name__)
-def test_epsilon_is_the_exact_number_of_the_module(make, eps):
-    (site,) = found(make(8, eps=eps))
-    assert site.eps == eps
-
-
-@pytest.mark.parametrize("eps", [1e-12, 1e-6, 3e-4])
-def test_epsilon_is_measured_where_no_attribute_holds_it(eps):
-    (site,) = found(Apply(lambda x: ng.rms_norm(x, eps=eps)))
-    assert site.eps == pytest.approx(eps, rel=0.02)
-
-
-def test_no_epsilon():
-    (site,) = found(nn.LayerNorm(8, eps=0.0))
-    assert site.eps < 1e-15
-
-
-def test_length_normalisation_is_an_rms_norm_with_a_gain():
-    (site,) = found(Apply(lambda x: x / x.norm(dim=-1, keepdim=True)))
-    assert site.kind == "rms"
-    close(site.weight, torch.full((8,), 8**-0.5), 1e-5, "gain of x/‖x‖", "Missing √d?")
+    def forward(self, x):
+        return self.weight * ng.layer_norm(x) + self.bias
 
 
 NOT_NORMS = {
     "batch norm": nn.BatchNorm1d(5),
     "group norm": nn.GroupNorm(1, 5),
     "softmax": nn.Softmax(-1),
-    "identity": nn.Identity(),
     "linear": nn.Linear(8, 8),
-    "dropout": nn.Dropout(0.5),
     "sign": Apply(torch.sign),
-    "relu": nn.ReLU(),
     "tanh": nn.Tanh(),
     "zero": Apply(torch.zeros_like),
-    "L1 normalisation": Apply(lambda x: x / x.abs().sum(-1, keepdim=True)),
-    "maximum normalisation": Apply(lambda x: x / x.abs().amax(-1, keepdim=True)),
-    "centring without scaling": Apply(lambda x: x - x.mean(-1, keepdim=True)),
-    "norm over all rows": Apply(lambda x: x / x.pow(2).mean().sqrt()),
+    "L1": Apply(lambda x: x / x.abs().sum(-1, keepdim=True)),
+    "centring": Apply(lambda x: x - x.mean(-1, keepdim=True)),
     "absolute value of a norm": Apply(lambda x: ng.rms_norm(x).abs()),
+    # long rows are shortened to one length, as by a norm; short ones pass as they are
+    "a bound on the length": Apply(lambda x: x * (3 / x.norm(dim=-1, keepdim=True)).clamp(max=1)),
+    "all rows together": over(0, 1, 2),
+    "tokens together": over(1, 2),
+    "tokens of one entry": over(1),
+    "a gain of each position": PerHead(5, 8),
+    "a module that refuses the probe": Apply(refusing),
+    "a gain of zeros": with_gain(nn.LayerNorm(8), torch.zeros(8)),
 }
 
 
+@unmeasured
 @pytest.mark.parametrize("module", NOT_NORMS.values(), ids=NOT_NORMS)
 def test_what_is_not_a_norm_is_not_found(module):
-    assert found(module, nn.LayerNorm(8))[0].name == "2", "something else was taken for a norm"
+    assert [site.name for site in found(module, nn.LayerNorm(8))] == ["2"]
 
 
-def test_batch_norm_over_features_is_not_found():
-    trained = nn.BatchNorm1d(8)
-    trained.running_var.fill_(3.0)
-    model = nn.Sequential(nn.Linear(8, 8), trained)
-    assert ng.find_norms(model, draw(6, 8, dtype=torch.float32)) == []
+@pytest.mark.parametrize("d", [2, 3, 64])
+def test_in_few_dimensions_too(d):
+    """There random rows are often close to 1: they must be long, not only large."""
+    sites = ng.find_norms(nn.LayerNorm(d, eps=1.0), draw(2, 5, d, dtype=torch.float32))
+    assert [repr(site) for site in sites] == [f"NormSite('', LayerNorm, dim={d}, eps=1)"]
 
 
-def test_order_is_that_of_the_forward_pass():
-    class Backwards(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.last, self.unused, self.first = nn.LayerNorm(8), nn.LayerNorm(8), nn.RMSNorm(8)
-
-        def forward(self, x):
-            return self.last(self.first(x) + self.last(x))
-
-    assert [site.name for site in ng.find_norms(Backwards(), ROWS)] == ["first", "last"], (
-        "execution order, each once, and only norms that run"
-    )
-
-
-def test_rows_without_positions_have_no_token_axis():
-    (site,) = found(nn.LayerNorm(8), inputs=ROWS[0])
-    assert site.token_axis is None
+@pytest.mark.parametrize("heads", [1, 4, 5])
+@pytest.mark.parametrize("behind", [True, False], ids=["token, head", "head, token"])
+def test_gains_of_each_head(behind, heads):
+    x = draw(2, 11, 8 * heads, dtype=torch.float32)
+    split = Apply(lambda x: x.unflatten(-1, (heads, 8)) if behind else x.unflatten(-1, (heads, 8)).transpose(1, 2))
+    norm = PerHead(heads, 8) if behind else PerHead(heads, 1, 8)
+    (site,) = found(split, norm, inputs=x)
+    assert site.module is norm and site.token_axis == (1 if behind else 2)
+    assert site.weight.shape == ((8,) if heads == 1 else norm.weight.shape)
+    got = ng.layer_norm(split(x)) * site.weight + site.bias
+    close(got, norm(split(x)), 1e-4, "prediction", "That of the first head? Not to be broadcast?")
+    norm.weight.data[:], norm.bias.data[:] = norm.weight.data[0], norm.bias.data[0]
+    (site,) = found(split, norm, inputs=x)
+    assert site.weight.shape == site.bias.shape == (8,), "one copy a head?"
 
 
-def test_the_model_is_a_norm_itself():
-    (site,) = ng.find_norms(nn.LayerNorm(8), ROWS)
-    assert (site.name, site.kind) == ("", "layer")
+WHERE = {
+    "text, token": (lambda x: x, 1),
+    "token, text": (lambda x: x.transpose(0, 1), 0),
+    "row": (lambda x: x[0], None),
+    "flattened": (lambda x: x.flatten(0, 1), None),
+    "flattened, head": (lambda x: x.reshape(-1, 2, 4), None),
+    "text, token, head": (lambda x: x.unflatten(-1, (2, 4)), 1),
+    "text, head, token": (lambda x: x.unflatten(-1, (2, 4)).transpose(1, 2), 2),
+}
 
 
-def test_a_norm_called_by_keyword():
-    class Keyword(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm = nn.LayerNorm(8)
-
-        def forward(self, x):
-            return self.norm(input=x)
-
-    assert [site.name for site in ng.find_norms(Keyword(), ROWS)] == ["norm"]
+@pytest.mark.parametrize(("reshape", "axis"), WHERE.values(), ids=WHERE)
+def test_where_the_positions_are(reshape, axis):
+    (site,) = found(Apply(reshape), nn.LayerNorm(reshape(X).shape[-1]))
+    assert site.token_axis == axis
 
 
-def test_half_precision_models():
-    model = tiny("llama").to(torch.bfloat16)
-    assert [site.kind for site in ng.find_norms(model)] == ["rms"] * 5
+class Backwards(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last, self.unused, self.first = nn.LayerNorm(8), nn.LayerNorm(8), nn.RMSNorm(8)
+
+    def forward(self, x):
+        return self.last(input=self.first(x) + self.last(x))
 
 
-def test_examples_of_one_model_agree():
-    model, ids = tiny("gpt2"), token_ids(2, 9)
-    expected = [(s.name, s.kind, s.eps, s.token_axis) for s in ng.find_norms(model)]
-    for example in (ids, {"input_ids": ids}, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}):
-        assert [(s.name, s.kind, s.eps, s.token_axis) for s in ng.find_norms(model, example)] == expected
-    with_vectors = {"inputs_embeds": torch.randn(2, 9, 32)}
-    assert [s.name for s in ng.find_norms(model, with_vectors)] == [name for name, *_ in expected]
+class GatedNorm(nn.Module):
+    def forward(self, x, gate=None):
+        return ng.rms_norm(x) if gate is None else ng.rms_norm(x) * torch.sigmoid(gate)
 
 
-def test_a_model_without_norms():
-    assert ng.find_norms(nn.Sequential(nn.Linear(8, 8), nn.GELU()), ROWS) == []
+class Gating(nn.Module):
+    """A model that hands its norm what ``arguments`` makes of the input."""
+
+    def __init__(self, arguments):
+        super().__init__()
+        self.norm, self.arguments = GatedNorm(), arguments
+
+    def forward(self, x):
+        args, kwargs = self.arguments(x)
+        return self.norm(*args, **kwargs)
 
 
-def test_a_model_that_needs_an_example_says_so():
-    with pytest.raises(TypeError, match=r"^example_inputs: none given, and none can be made for a Sequential"):
-        ng.find_norms(nn.Sequential(nn.LayerNorm(8)))
+class ChannelsFirst(nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
 
 
-def test_a_model_without_parameters():
-    (site,) = ng.find_norms(nn.Sequential(nn.LayerNorm(8, elementwise_affine=False)), ROWS)
-    assert site.kind == "layer"
+def test_one_warning_counts_what_is_not_measured():
+    gating = Gating(lambda x: ((x, x), {}))
+    model = nn.Sequential(Backwards(), gating, nn.BatchNorm1d(5), nn.BatchNorm1d(5), ChannelsFirst(5), Backwards())
+    with pytest.warns(UserWarning) as warned:
+        names = [site.name for site in ng.find_norms(model.eval(), X)]
+    assert names == ["0.first", "0.last", "5.first", "5.last"], "in the order of the forward pass, each once"
+    assert [str(w.message) for w in warned] == [
+        "seen and not measured: 2 LayerNorm, 1 GatedNorm, 2 BatchNorm1d, 1 ChannelsFirst, the first at '0.unused'"
+    ]
 
 
-def test_probing_does_not_call_the_users_hooks():
-    """One call for the example's forward pass, none for the probes."""
-    norm, calls = nn.LayerNorm(8), []
-    norm.register_forward_hook(lambda *_: calls.append("forward"))
-    found(norm)
-    assert calls == ["forward"], f"the user's hook ran {len(calls)} times: copied with the module?"
+GATES = {
+    "by position": (lambda x: ((x, x), {}), []),
+    "by keyword": (lambda x: ((x,), {"gate": x}), []),
+    "all by keyword": (lambda x: ((), {"x": x, "gate": x}), []),
+    "none": (lambda x: ((x,), {}), ["norm"]),
+    "None": (lambda x: ((x, None), {}), ["norm"]),
+}
 
 
-@pytest.mark.parametrize("family", ["gpt2", "t5", "vit"])
-def test_the_global_generator_is_left_alone(family):
-    model, before = tiny(family), torch.get_rng_state()
-    ng.find_norms(model)
-    assert torch.equal(torch.get_rng_state(), before), "random numbers drawn from the global generator"
+@unmeasured
+@pytest.mark.parametrize(("arguments", "names"), GATES.values(), ids=GATES)
+def test_a_norm_with_a_gate_is_found_where_it_gets_none(arguments, names):
+    assert [site.name for site in ng.find_norms(Gating(arguments), X)] == names
 
 
-def hooks_and_modes(model):
-    return {name: (len(m._forward_hooks), len(m._forward_pre_hooks), m.training) for name, m in model.named_modules()}
+BAD = {
+    "no example": (nn.Sequential(nn.LayerNorm(8)), r"^example_inputs: none given, and none can be made for a Sequent"),
+    "no module": ("gpt2", r"^model: expected a torch\.nn\.Module, got a str$"),
+}
 
 
-def test_the_model_is_left_as_it_was():
-    model = tiny("gpt2")
-    model.train()
-    model.transformer.h[0].eval()
-    before, weights = hooks_and_modes(model), {k: v.clone() for k, v in model.state_dict().items()}
-    ng.find_norms(model)
-    assert hooks_and_modes(model) == before, "hooks left behind, or another mode"
-    assert all(torch.equal(v, weights[k]) for k, v in model.state_dict().items()), "weights changed"
-    assert all(p.grad is None for p in model.parameters())
-
-
-def test_the_model_is_left_as_it_was_after_an_error():
-    model = tiny("gpt2").train()
-    before = hooks_and_modes(model)
-    with pytest.raises(IndexError):
-        ng.find_norms(model, torch.full((1, 4), VOCABULARY))
-    assert hooks_and_modes(model) == before, "hooks left behind, or another mode"
-
-
-def test_the_default_dtype_does_not_matter():
-    norms = nn.LayerNorm(8, eps=1e-3), nn.RMSNorm(8, eps=1e-4)
-    torch.set_default_dtype(torch.float64)
-    try:
-        sites = found(*(norm.double() for norm in norms), inputs=ROWS.double())
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert [(s.kind, s.eps, s.weight.dtype) for s in sites] == [
-        ("layer", 1e-3, torch.float32),
-        ("rms", 1e-4, torch.float32),
-    ], "probed in float64 while the copy is float32?"
-
-
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_weights_that_are_loaded_when_they_are_needed(family, tmp_path):
-    """accelerate's hooks replace forward and leave empty tensors: what is found must be what acts."""
-    model = varied(tiny(family))
-    model.save_pretrained(tmp_path / "model")
-    first, *others = (name for name, _ in model.base_model.named_children())
-    places = {first: "cpu", **dict.fromkeys(others, "disk")}
-    options = dict(device_map=places, offload_folder=tmp_path / "offload")
-    offloaded = type(model.base_model).from_pretrained(tmp_path / "model", **options)
-    assert any(p.is_meta for p in offloaded.parameters()), "nothing was left on the disk: the test would show nothing"
-    sites = ng.find_norms(offloaded)
-    for site, there in zip(sites, ng.find_norms(model.base_model), strict=True):
-        assert (site.name, site.kind, site.eps) == (there.name, there.kind, there.eps)
-        close(site.weight, there.weight, 0, f"{site.name}: gain", "Probed before the weights were there?")
-    ids = token_ids(2, 5)
-    tables = [ng.Survey(m).run([ids], progress=False).table() for m in (offloaded, model.base_model)]
-    assert tables[0].equals(tables[1])
-
-
-def varied(model):
-    with torch.no_grad():
-        for i, p in enumerate(model.parameters()):
-            p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(i)))
-    return model
+@pytest.mark.parametrize(("model", "message"), BAD.values(), ids=BAD)
+def test_bad_input(model, message):
+    with pytest.raises(TypeError, match=message):
+        ng.find_norms(model)

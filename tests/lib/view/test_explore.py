@@ -11,6 +11,7 @@ import pytest
 module = importlib.import_module("normgeom.view.explore")
 IMAGE = re.compile(r'<img src="data:image/svg\+xml,[^"]+" alt="([^"]*)">')
 LATER = ' hidden loading="lazy"'
+HEIGHTS, COLORS = [1.0, 2.0, 3.0], ["red", "blue"]
 
 
 def bar(height, color="red"):
@@ -24,37 +25,26 @@ def bar(height, color="red"):
 def shown(monkeypatch):
     """What explore displays: the list of bundles."""
     bundles = []
-    monkeypatch.setattr("normgeom.view.live.display", lambda bundle, raw: bundles.append(bundle))
+    monkeypatch.setattr(module, "display", lambda bundle, raw: bundles.append(bundle))
     return bundles
 
 
-def test_every_frame_is_there_with_its_words(shown):
-    ng.explore(bar, height=[1.0, 2.0, 3.0], color=["red", "blue"])
-    alts = [match[1] for match in IMAGE.finditer(shown[0]["text/html"].replace(LATER, ""))]
-    assert alts == [f"a {c} bar &lt;of&gt; height {h}" for h in (1, 2, 3) for c in ("red", "blue")]
-    assert shown[0]["text/html"].count('type="range"') == 2
+def test_the_page_and_the_live_view_show_the_same_frames(shown):
+    ng.explore(bar, height=HEIGHTS, color=COLORS)
+    bundle = shown[0]
+    assert bundle["text/plain"] == "A figure with sliders for height, color."
+    assert set(bundle[module._WIDGET]) == {"version_major", "version_minor", "model_id"}
+    page = bundle["text/html"]
+    assert [match[1] for match in IMAGE.finditer(page)] == ["a blue bar &lt;of&gt; height 2"], "the middle is drawn"
+    assert page.count('type="range"') == 2 and page.count(LATER) == 5, "the others are drawn when they are asked for"
+    frames = list(IMAGE.finditer(page.replace(LATER, "")))
+    assert [frame[1] for frame in frames] == [f"a {c} bar &lt;of&gt; height {h:g}" for h in HEIGHTS for c in COLORS]
+    *sliders, picture = module._live(bar, dict(height=HEIGHTS, color=COLORS)).children
+    assert picture.value == frames[1 * 2 + 1][0], "both start in the middle"
+    for i, j in itertools.product(range(3), range(2)):
+        sliders[0].value, sliders[1].value = i, j
+        assert picture.value == frames[2 * i + j][0]
     assert not plt.get_fignums(), "figures must be closed"
-
-
-def test_the_live_view_shows_the_frame_of_the_page(shown):
-    heights, colors = [1.0, 2.0, 3.0], ["red", "blue"]
-    ng.explore(bar, height=heights, color=colors)
-    frames = [match[0] for match in IMAGE.finditer(shown[0]["text/html"].replace(LATER, ""))]
-    view = module._live(bar, dict(height=heights, color=colors))
-    *sliders, picture = view.children
-    assert picture.value == frames[1 * 2 + 1], "both start in the middle"
-    for i in range(3):
-        for j in range(2):
-            sliders[0].value, sliders[1].value = i, j
-            assert picture.value == frames[2 * i + j]
-
-
-def test_the_frame_in_the_middle_alone_is_drawn_at_first(shown):
-    """Also where no script runs; the others are drawn when they are asked for."""
-    ng.explore(bar, height=[1.0, 2.0, 3.0], color=["red", "blue"])
-    page = shown[0]["text/html"]
-    assert [match[1] for match in IMAGE.finditer(page)] == ["a blue bar &lt;of&gt; height 2"]
-    assert page.count(LATER) == 5
 
 
 TURNED = """positions => {
@@ -67,7 +57,7 @@ TURNED = """positions => {
 
 def test_sliders_of_different_lengths_choose_their_frame_in_a_browser(shown, browser):
     """At every position; with three, so that no step of the index can stand for another."""
-    values = dict(height=[1.0, 2.0, 3.0], color=["red", "blue"], edge=["a", "b", "c", "d"])
+    values = dict(height=HEIGHTS, color=COLORS, edge=["a", "b", "c", "d"])
     ng.explore(lambda height, color, edge: (bar(height, color)[0], f"{height:g} {color} {edge}"), **values)
     page = browser.new_page()
     page.set_content(shown[0]["text/html"])
@@ -77,17 +67,9 @@ def test_sliders_of_different_lengths_choose_their_frame_in_a_browser(shown, bro
     page.close()
 
 
-def test_the_output_carries_a_widget_and_words(shown):
-    ng.explore(bar, height=[1.0])
-    view = shown[0]["application/vnd.jupyter.widget-view+json"]
-    assert set(view) == {"version_major", "version_minor", "model_id"}
-    assert shown[0]["text/plain"] == "A figure with sliders for height."
-
-
 def test_labels_are_signs_and_words(shown):
     ng.explore(lambda sigma_over_root_eps, third_gain: bar(1.0, "red"), sigma_over_root_eps=[1], third_gain=[2])
-    names = re.findall(r"<span>(.*?)</span>", shown[0]["text/html"])
-    assert names == ["σ / √ε", "third gain"]
+    assert re.findall(r"<span>(.*?)</span>", shown[0]["text/html"]) == ["σ / √ε", "third gain"]
 
 
 @pytest.mark.parametrize(

@@ -1,37 +1,31 @@
-"""One look: ticks in letters of full size, no ground."""
+"""One look: ticks in letters of full size, no ground, colours that every colour vision tells apart."""
+
+from itertools import combinations
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
-from normgeom.view.style import WIDTH, style, svg, ticks_of_powers
+from daltonlens.simulate import Deficiency, Simulator_Machado2009
+from normgeom.view.style import COLORS, WIDTH, style, svg, ticks_of_powers
+
+TICKS = {
+    (0.05, 300): ["0.1", "1", "10", "100"],
+    (5e-6, 2e-3): ["10⁻⁵", "10⁻⁴", "0.001"],
+    (0.3, 3): ["0.5", "1", "2"],
+    (3e-7, 6e-6): ["5·10⁻⁷", "10⁻⁶", "2·10⁻⁶", "5·10⁻⁶"],
+    (1e-16, 1e3): ["10⁻¹⁶", "10⁻¹²", "10⁻⁸", "10⁻⁴", "1"],
+}
 
 
-def shown(*limits, most=5):
-    """The ticks' labels within these limits of a logarithmic axis."""
+@pytest.mark.parametrize(("limits", "labels"), TICKS.items())
+def test_ticks_are_few_powers_of_ten(limits, labels):
     with style():
         figure, axis = plt.subplots()
         axis.set(yscale="log", ylim=limits)
-        ticks_of_powers(axis.yaxis, most=most)
+        ticks_of_powers(axis.yaxis)
         figure.draw_without_rendering()
         places = zip(axis.get_yticks(), axis.get_yticklabels(), strict=True)
-        return [label.get_text() for place, label in places if limits[0] <= place <= limits[1]]
-
-
-@pytest.mark.parametrize(
-    ("limits", "labels"),
-    [
-        ((0.05, 300), ["0.1", "1", "10", "100"]),
-        ((5e-6, 2e-3), ["10⁻⁵", "10⁻⁴", "0.001"]),
-        ((0.3, 3), ["0.5", "1", "2"]),
-        ((3e-7, 6e-6), ["5·10⁻⁷", "10⁻⁶", "2·10⁻⁶", "5·10⁻⁶"]),
-    ],
-)
-def test_ticks_are_powers_of_ten(limits, labels):
-    assert shown(*limits) == labels
-
-
-def test_of_many_decades_some_have_a_tick():
-    labels = shown(1e-16, 1e3)
-    assert 3 <= len(labels) <= 6 and len(set(labels)) == len(labels)
+        assert [label.get_text() for place, label in places if limits[0] <= place <= limits[1]] == labels
 
 
 def test_the_style_has_one_width_and_no_ground():
@@ -41,3 +35,26 @@ def test_the_style_has_one_width_and_no_ground():
         axis.legend()
         assert figure.get_figwidth() == WIDTH
         assert "#ffffff" not in svg(figure), "a card glares where the page is dark"
+
+
+# Linear sRGB to XYZ over the white of D65.
+TO_XYZ = np.array([[0.4339, 0.3763, 0.1898], [0.2126, 0.7152, 0.0722], [0.0178, 0.1095, 0.8728]])
+
+
+def nearest(colors: list[str], deficiency: Deficiency) -> float:
+    """The distance in CIELAB of the two colours that a reader with a deficiency tells apart worst."""
+    shown = np.array([[[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color in colors]], np.uint8)
+    value = Simulator_Machado2009().simulate_cvd(shown, deficiency, severity=1.0)[0] / 255
+    xyz = np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4) @ TO_XYZ.T
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116).T
+    lab = np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=-1)
+    return min(float(np.linalg.norm(a - b)) for a, b in combinations(lab, 2))
+
+
+@pytest.mark.parametrize("deficiency", Deficiency)
+def test_lines_are_told_apart_in_every_colour_vision(deficiency):
+    """Colours 2 to 3 apart are just told apart side by side.  The red and green of matplotlib's own cycle fail."""
+    with style():
+        lines = plt.rcParams["axes.prop_cycle"].by_key()["color"]
+    assert nearest(lines, deficiency) >= 10 > nearest(["#d62728", "#2ca02c"], Deficiency.DEUTAN)
+    assert [COLORS["uniform"], COLORS["random_a"], COLORS["random_b"]] == lines[:3]

@@ -8,6 +8,18 @@ import pytest
 from normgeom import view
 from normgeom.records import Record
 
+ROWS = {
+    "pre": {"loss": 2.3456, "layers": 12, "kind": "LayerNorm", "stuck": False},
+    "<post>": {"loss": -0.004, "layers": np.int64(6), "kind": "a|b", "stuck": np.bool_(True)},
+    "none": {"loss": math.nan, "layers": 1, "kind": None, "stuck": False},
+}
+NUMBERS = {"x": {"a": 0.12345, "b": -0.00012, "c": 0.987, "d": 1234567.0}}
+LEVELS = pd.DataFrame(
+    [[1.0, 2.0]],
+    index=pd.MultiIndex.from_tuples([(6, "pre")], names=["blocks", "placement"]),
+    columns=pd.MultiIndex.from_product([["rate 0.1"], ["cold", "warm"]]),
+)
+
 
 @pytest.fixture
 def shown(monkeypatch):
@@ -22,77 +34,62 @@ def shown(monkeypatch):
     return call
 
 
-ROWS = {
-    "pre": {"loss": 2.3456, "layers": 12, "kind": "LayerNorm", "stuck": False},
-    "post": {"loss": -0.004, "layers": np.int64(6), "kind": "a|b", "stuck": np.bool_(True)},
-}
-
-
-def test_as_text(shown):
-    assert shown(view.table, ROWS, first="placement")["text/plain"].split("\n") == [
+def test_a_table_is_text_and_markdown(shown):
+    bundle = shown(view.table, ROWS, first="placement")
+    assert bundle["text/plain"].split("\n") == [
         "placement  loss  layers  kind       stuck",
         "pre        2.35      12  LayerNorm  no",
-        "post       0.00       6  a|b        yes",
+        "<post>     0.00       6  a|b        yes",
+        "none          –       1  –          no",
     ]
-
-
-def test_as_markdown(shown):
-    assert shown(view.table, ROWS, first="placement")["text/markdown"].split("\n") == [
+    assert bundle["text/markdown"].split("\n") == [
         "| placement | loss | layers | kind | stuck |",
         "| :-- | --: | --: | :-- | :-- |",
         "| pre | 2.35 | 12 | LayerNorm | no |",
-        "| post | 0.00 | 6 | a\\|b | yes |",
+        "| &lt;post> | 0.00 | 6 | a\\|b | yes |",
+        "| none | – | 1 | – | no |",
     ]
 
 
-def test_a_name_cannot_bring_html_into_a_page(shown):
-    text = shown(view.table, {"<img src=x>": {"<b>": "<i>"}})["text/markdown"]
-    assert text.split("\n")[::2] == ["|  | &lt;b> |", "| &lt;img src=x> | &lt;i> |"]
-
-
-def test_digits_are_of_all_columns_or_of_one(shown):
-    rows = {"x": {"a": 0.12345, "b": -0.00012, "c": 0.987, "d": 1234567.0}}
-
-    def line(**settings):
-        return shown(view.table, rows, **settings)["text/plain"].split("\n")[1].split()
-
-    assert line() == ["x", "0.12", "0.00", "0.99", "1234567.00"]
-    assert line(digits=0) == ["x", "0", "0", "1", "1234567"]
-    assert line(digits={"a": 4, "b": ".1e", "c": ".0%"}) == ["x", "0.1235", "−1.2e−04", "99%", "1234567.00"]
-    with pytest.raises(ValueError, match=r"^digits: expected columns of \['a', 'b', 'c', 'd'\], got \['z'\]"):
-        view.table(rows, digits={"z": 1})
-
-
-def test_missing_numbers_are_a_dash_and_stay_numbers(shown):
-    text = shown(view.table, {"x": {"a": math.nan}, "long": {"a": 10.0}})["text/plain"].split("\n")
-    assert text == ["          a", "x         –", "long  10.00"]
+@pytest.mark.parametrize(
+    ("digits", "entries"),
+    [
+        (2, ["0.12", "0.00", "0.99", "1234567.00"]),
+        (0, ["0", "0", "1", "1234567"]),
+        ({"a": 4, "b": ".1e", "c": ".0%"}, ["0.1235", "−1.2e−04", "99%", "1234567.00"]),
+    ],
+)
+def test_digits_are_of_all_columns_or_of_one(shown, digits, entries):
+    assert shown(view.table, NUMBERS, digits)["text/plain"].split("\n")[1].split() == ["x", *entries]
 
 
 def test_levels_of_a_frame(shown):
-    frame = pd.DataFrame(
-        [[1.0, 2.0]],
-        index=pd.MultiIndex.from_tuples([(6, "pre")], names=["blocks", "placement"]),
-        columns=pd.MultiIndex.from_product([["rate 0.1"], ["cold", "warm"]]),
-    )
-    before = frame.copy()
-    assert shown(view.table, frame, digits=1)["text/plain"].split("\n") == [
+    before = LEVELS.copy()
+    assert shown(view.table, LEVELS, digits=1)["text/plain"].split("\n") == [
         "blocks  placement  rate 0.1, cold  rate 0.1, warm",
         "6       pre                   1.0             2.0",
     ]
-    pd.testing.assert_frame_equal(frame, before)
+    pd.testing.assert_frame_equal(LEVELS, before)
 
 
-@pytest.mark.parametrize("rows", [{}, pd.DataFrame({"a": []})])
-def test_no_rows(rows):
-    with pytest.raises(ValueError, match=r"^rows: expected at least one"):
-        view.table(rows)
+@pytest.mark.parametrize(
+    ("rows", "digits", "message"),
+    [
+        ({}, 2, r"^rows: expected at least one"),
+        (pd.DataFrame({"a": []}), 2, r"^rows: expected at least one"),
+        (NUMBERS, {"z": 1}, r"^digits: expected columns of \['a', 'b', 'c', 'd'\], got \['z'\]"),
+    ],
+)
+def test_bad_input(rows, digits, message):
+    with pytest.raises(ValueError, match=message):
+        view.table(rows, digits)
 
 
 def test_provenance_is_one_line_that_opens(shown):
-    record = Record(pd.DataFrame(), {"what": "losses < 1", "seeds": "0 & 1", "date": "2026-01-01"})
+    record = Record(pd.DataFrame(), {"what": "losses < 1", "seeds": "0 & 1"})
     bundle = shown(view.how_recorded, record)
     assert bundle["text/markdown"] == (
         '<details class="recorded"><summary>How this was recorded</summary>'
-        "<ul><li>what: losses &lt; 1</li><li>seeds: 0 &amp; 1</li><li>date: 2026-01-01</li></ul></details>"
+        "<ul><li>what: losses &lt; 1</li><li>seeds: 0 &amp; 1</li></ul></details>"
     )
     assert bundle["text/plain"] == str(record)

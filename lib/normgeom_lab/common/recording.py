@@ -1,0 +1,58 @@
+"""Write recorded measurements: small tables with a note of how each came to be."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pandas as pd
+import torch
+from normgeom.jobs.folders import whole
+from normgeom.records import FOLDER
+from safetensors.torch import save
+from torch import Tensor
+
+
+def record(name: str, table: pd.DataFrame, what: str, folder: Path = FOLDER, **provenance: object) -> Path:
+    """Write ``table`` as ``name.csv`` and its provenance as ``name.json`` beside it, whole or not at all.
+
+    Date, command, versions and device are noted without being asked for.
+
+    Args:
+        what: a sentence that says what was measured.
+        provenance: what else a reader must know: model, corpus, seeds, sizes.
+    """
+    text = table.to_csv(index=False, float_format="%.7g", lineterminator="\n")
+    return _write(folder / f"{name}.csv", text.encode(), what, provenance)
+
+
+def record_tensors(
+    name: str, tensors: dict[str, Tensor], what: str, folder: Path = FOLDER, **provenance: object
+) -> Path:
+    """Write ``tensors`` as ``name.safetensors``; else as :func:`record`."""
+    return _write(folder / f"{name}.safetensors", save(tensors), what, provenance)
+
+
+def _write(path: Path, content: bytes, what: str, provenance: dict[str, object]) -> Path:
+    notes = {"what": what, **{key: str(value) for key, value in provenance.items()}, **_circumstances()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole(path) as draft, whole(path.with_suffix(".json")) as about:
+        draft.write_bytes(content)
+        about.write_text(json.dumps(notes, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    return path
+
+
+def _circumstances() -> dict[str, str]:
+    packages = {name: metadata.version(name) for name in ("torch", "transformers", "numpy")}
+    versions = {"python": platform.python_version(), **packages}
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    return {
+        "device": f"{device}, {torch.get_num_threads()} thread(s), {torch.backends.cpu.get_cpu_capability()}",
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "date": datetime.date.today().isoformat(),
+        "command": " ".join([Path(sys.argv[0]).parent.name, *sys.argv[1:2]]),
+    }
