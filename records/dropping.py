@@ -9,7 +9,7 @@ import click
 import normgeom as ng
 import pandas as pd
 import torch
-from normgeom.models.gpt2 import written
+from normgeom.models.flow import stream_writers
 from normgeom.records import FOLDER
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
@@ -61,7 +61,7 @@ def centred(model: nn.Module, first: int | None = None) -> nn.Module:
     """An RMSNorm twin from whose (first) writers the mean is taken all the same; its head is left alone."""
     model = copy.deepcopy(model)
     model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
-    centre(written(model)[:first])
+    centre(stream_writers(model)[:first])
     return model
 
 

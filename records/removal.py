@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from normgeom.models.sites import find_norms
 from normgeom.records import FOLDER
-from normgeom.surgery.freezing import freeze_norms
+from normgeom.surgery.ablation import freeze_norms
 from normgeom.text.tokens import random_windows, windows
 from normgeom.training.loop import adamw
 from normgeom.training.stages import held_out_loss

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pandas as pd
 import torch
-from normgeom.models.gpt2 import written
+from normgeom.models.flow import stream_writers
 from normgeom.records import FOLDER
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
@@ -54,7 +54,7 @@ def prepare(model: nn.Module, start: str) -> None:
         embedding = model.transformer.wte.weight
         embedding += embedding.std()
     if start == "centred":
-        centre(written(model))
+        centre(stream_writers(model))
 
 
 def run(part: str, key: tuple, steps: int | None, kept: Path) -> Path:

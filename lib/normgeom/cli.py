@@ -190,8 +190,7 @@ def convert(**options: object) -> None:
     """Write MODEL, which has LayerNorm, as an RMSNorm model that computes the same, to the new folder OUT.
 
     MODEL is a name on the hub or a folder that save_pretrained wrote.  normgeom.load_converted loads OUT.
-    A small model takes seconds; memory must hold the model twice, once in float64, and once more in float64 where
-    it must be run to see who reads its norms (all but the architectures of normgeom.models.layouts).
+    A small model takes seconds; memory must hold the model three times, twice of them in float64.
     """
     with _plainly():
         from normgeom.commands.convert import convert_model

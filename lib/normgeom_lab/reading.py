@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from normgeom.checks import Draws
 from normgeom.models.calls import evaluating, forward
 from normgeom.models.gpt2 import gpt2
-from normgeom.models.layouts import layout_of
 from normgeom.models.modules import hooked, replace_module
 from normgeom.models.sites import find_norms
 from normgeom.norms.functions import RMSNorm
@@ -23,7 +22,7 @@ from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
-from normgeom_lab.common.parts import Effects, Predictions, effects, rms, writers
+from normgeom_lab.common.parts import Effects, Predictions, blocks, effects, rms, writers
 from normgeom_lab.common.tiny import scattered
 
 
@@ -84,8 +83,8 @@ def head_writes(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
     Returns: ``(batch, length, d)`` for each head by block and head, both counted from 1: ``"1.1"``, ``"1.2"``, …; in
     the model's dtype and on its device.
     """
-    blocks, named, read = len(model.get_submodule(layout_of(model).blocks)), writers(model), {}
-    outputs = {block: named[f"a{block}"] for block in range(1, blocks + 1)}
+    named, read = writers(model), {}
+    outputs = {block: named[f"a{block}"] for block in range(1, len(blocks(model)) + 1)}
 
     def keep(module, args, kwargs):
         read[module] = args[0].reshape(*ids.shape, -1)

@@ -11,7 +11,6 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from normgeom.models.calls import evaluating, forward
-from normgeom.models.layouts import Layout, layout_of
 from normgeom.models.modules import replace_module
 from normgeom.models.sites import find_norms
 from normgeom.surgery.ablation import drop_mean_subtraction
@@ -21,7 +20,7 @@ from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from normgeom.view.tables import table
 from torch import Tensor, nn
 
-from normgeom_lab.common.parts import _sharing, shifted
+from normgeom_lab.common.parts import _sharing, final_norm, flow_of, head_of, shifted
 
 ALL = "all"  # in the place of a site: at every norm
 
@@ -81,9 +80,9 @@ def with_head(model: nn.Module, direction: Tensor, token: int, t: float) -> nn.M
     of token j moves by :math:`t\,v^\top(y-\beta)`, which is 0 behind a LayerNorm where v is :math:`G^{-1}\mathbf 1`
     (prop-any-cost).
     """
-    layout = layout_of(model)
+    final, (reader,) = final_norm(model), flow_of(model).norms[-1].readers
     model = _sharing(model)
-    head, final = model.get_submodule(layout.head), model.get_submodule(layout.final)
+    head = model.get_submodule(reader)
     old = torch.zeros_like(head.weight[:, 0]) if head.bias is None else head.bias
     chosen = torch.zeros_like(old)
     chosen[token] = t
@@ -181,16 +180,16 @@ def wrong_conversions(model: nn.Module) -> dict[str, nn.Module]:
 
     What is forgotten is the first of its kind, of the biases the last.
     """
-    layout = layout_of(model)
-    writers = [name for name, _ in layout.writers_of(model)]
-    embeddings, last = layout.embeddings, writers[-1]
+    writers = flow_of(model).writers
+    embeddings = [name for name in writers if isinstance(model.get_submodule(name), nn.Embedding)]
+    last = writers[-1]
     converted = to_rms_norm(copy.deepcopy(model))
     return {
         "nothing centred": drop_mean_subtraction(fold_norms(copy.deepcopy(model))),
         "position embedding forgotten": _put_back(converted, model, f"{embeddings[1]}.weight"),
         "one matrix forgotten": _put_back(converted, model, f"{writers[len(embeddings)]}.weight"),
         "one bias forgotten": _put_back(converted, model, f"{last}.bias"),
-        "tied head centred along": _head_centred_along(converted, model, layout),
+        "tied head centred along": _head_centred_along(converted, model),
         "ε outside the root": _epsilon_outside(converted),
     }
 
@@ -213,11 +212,11 @@ def _put_back(converted: nn.Module, model: nn.Module, name: str) -> nn.Module:
     return network
 
 
-def _head_centred_along(converted: nn.Module, model: nn.Module, layout: Layout) -> nn.Module:
+def _head_centred_along(converted: nn.Module, model: nn.Module) -> nn.Module:
     """The shared matrix centred for the embedding's sake, and only then folded and given to the head."""
     network = copy.deepcopy(converted)
-    head, final = network.get_submodule(layout.head), model.get_submodule(layout.final)
-    rows = model.get_submodule(layout.head).weight
+    final, (reader,) = final_norm(model), flow_of(model).norms[-1].readers
+    head, rows = network.get_submodule(reader), head_of(model).weight
     rows = rows - rows.mean(1, keepdim=True)
     head.weight.copy_(rows * final.weight)
     head.bias.copy_(rows @ final.bias)

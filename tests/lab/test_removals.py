@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 from norm_checks import close, draw
-from normgeom.models.layouts import layout_of
 from normgeom_lab import reading as removals
-from normgeom_lab.common.parts import Effects, writers
+from normgeom_lab.common.parts import Effects, head_of, writers
 from normgeom_lab.common.tiny import random_model
 
 IDS = torch.tensor([[3, 8, 2, 40, 17, 5], [11, 4, 33, 6, 9, 21]])
@@ -99,8 +98,7 @@ def test_the_total_effect_is_that_of_a_model_without_the_part(family):
         if getattr(writers(model)[name], "bias", None) is not None:
             torch.nn.init.zeros_(writers(model)[name].bias)
         if name == "wte" and model.config.tie_word_embeddings:  # the head keeps its weight
-            head = model.get_submodule(layout_of(model).head)
-            head.weight = random_model(family, 0).get_submodule(layout_of(model).head).weight
+            head_of(model).weight = head_of(random_model(family, 0)).weight
         expected = before - by_hand(model(IDS).logits)
         agree(total[name], expected, f"{name}: the direct effect? Without less with?", tol=1e-10)
 

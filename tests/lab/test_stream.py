@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from norm_checks import close, draw
-from normgeom.models.layouts import layout_of
 from normgeom_lab.common import parts as stream
 from tiny_models import randomise_norms, tiny, token_ids
 
@@ -22,7 +21,7 @@ D, EPS = 12, 1e-2
 def drawn(family, **changes):
     """In float64, with norms that are not at their initial values."""
     model = tiny(family, **changes).double()
-    randomise_norms(model, [norm for _, norm, _ in layout_of(model).readers_of(model)])
+    randomise_norms(model, [model.get_submodule(norm.name) for norm in stream.flow_of(model).norms])
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.dim() == 2 or name.endswith("bias"):
@@ -30,11 +29,15 @@ def drawn(family, **changes):
     return model
 
 
+def final(model):
+    return stream.flow_of(model).norms[-1].name
+
+
 def caught(model, ids=IDS):
     """What enters each norm of the stream and each block, ``{name: tensor}``, by hooks of this file's own."""
-    layout, seen = layout_of(model), {}
-    modules = [(name, norm) for name, norm, _ in layout.readers_of(model)]
-    modules += [(f"block {i + 1}", block) for i, block in enumerate(model.get_submodule(layout.blocks))]
+    seen = {}
+    modules = [(norm.name, model.get_submodule(norm.name)) for norm in stream.flow_of(model).norms]
+    modules += [(f"block {i + 1}", block) for i, block in enumerate(stream.blocks(model))]
 
     def keep(name):
         def hook(module, args, kwargs):
@@ -82,18 +85,17 @@ def test_the_parts_add_up_to_every_stream(family):
     for block in (1, 2):
         agree(total, seen[f"block {block}"], "A part counted in the wrong block? Sums from 0 to l − 1?", tol=1e-12)
         total = total + parts[f"a{block}"] + parts[f"m{block}"]
-    agree(total, seen[layout_of(model).final], "An embedding or the last block left out?", tol=1e-12)
+    agree(total, seen[final(model)], "An embedding or the last block left out?", tol=1e-12)
 
 
 @pytest.mark.parametrize("family", [f for f in LAYER + RMS if f not in PARALLEL])
 def test_attention_is_told_from_mlp(family):
     model = drawn(family)
-    layout = layout_of(model)
     seen, _ = caught(model)
     parts = stream.components(model, IDS)
-    second = list(layout.norms)[1]
+    seconds = [norm.name for norm in stream.flow_of(model).norms[1:-1:2]]
     for i in (0, 1):
-        between = seen[f"{layout.blocks}.{i}.{second}"].reshape(2, 9, 32)  # OPT flattens it
+        between = seen[seconds[i]].reshape(2, 9, 32)  # OPT flattens it
         agree(parts[f"a{i + 1}"], between - seen[f"block {i + 1}"], "Attention and MLP interchanged?", tol=1e-12)
 
 
@@ -161,11 +163,11 @@ def test_followed_keeps_the_stream_and_what_leaves_the_final_norm(family):
     seen, logits = caught(model)
     run = stream.followed(model, IDS)
     assert len(run.streams) == 3, "h⁰ to hᴸ: one stream more than blocks"
-    for got, name in zip(run.streams, ("block 1", "block 2", layout_of(model).final), strict=True):
+    for got, name in zip(run.streams, ("block 1", "block 2", final(model)), strict=True):
         agree(got, seen[name], "What leaves a block in the place of what enters it?", tol=0)
     agree(run.logits, logits, "Not the model's logits?", tol=0)
     with torch.no_grad():
-        agree(model.get_submodule(layout_of(model).head)(run.normalized), logits, "Before the final norm?", tol=1e-12)
+        agree(stream.head_of(model)(run.normalized), logits, "Before the final norm?", tol=1e-12)
     assert hooks_of(model) == 0
 
 
@@ -224,7 +226,7 @@ def test_the_readout_gives_the_models_logits(family):
     model = drawn(family)
     seen, logits = caught(model)
     readout = stream.Readout.of(model)
-    x = seen[layout_of(model).final]
+    x = seen[final(model)]
     assert readout.centered == (family in LAYER)
     # transformers' RMSNorms compute in float32
     suspects = "Gain, 1 + gain, β, the head's bias, or ε forgotten?"

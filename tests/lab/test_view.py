@@ -7,100 +7,11 @@ from urllib.parse import unquote
 import matplotlib.pyplot as plt
 import normgeom as ng
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from normgeom import view
-from normgeom_lab import inference, jacobians
-from normgeom_lab import training as courses
+from normgeom_lab import jacobians
 from normgeom_lab.common.pictures import ellipses_in_space, outputs_in_space, three_steps
-
-SITES = ["h.0.ln_1", "h.0.ln_2", "ln_f"]
-DIRECTIONS = ["uniform", "random_a", "random_b", *(f"random_{i:03d}" for i in range(18))]
-
-
-def table(run=0, lift=1.0):
-    rng = np.random.default_rng(run)
-    rows = [
-        dict(
-            site=site,
-            side=side,
-            direction=direction,
-            positions=positions,
-            mean_deg=90 + rng.normal(),
-            std_deg=2.0 + rng.random(),
-            occupancy=lift * rng.random() + 0.01,
-            run=run,
-        )
-        for site in SITES
-        for side in ("in", "out")
-        for direction in DIRECTIONS
-        for positions in ("first", "rest", "all")
-    ]
-    return pd.DataFrame(rows)
-
-
-def test_the_null_band_is_the_quantiles_of_the_random_directions():
-    frame = table()
-    band = inference.null_band(frame, side="out", positions="all")
-    assert list(band.index) == SITES, "sites in order of use"
-    for site in SITES:
-        rows = frame[(frame.site == site) & (frame.side == "out") & (frame.positions == "all")]
-        drawn = rows[rows.direction != "uniform"].occupancy
-        expected = np.quantile(drawn, [0.05, 0.5, 0.95])
-        assert np.allclose(band.loc[site, ["low", "median", "high"]].astype(float), expected)
-
-
-def test_angles_show_each_direction_at_each_norm():
-    frame = table()
-    figure, alt = inference.angles_by_layer({"a model": frame})
-    assert [axis.get_title() for axis in figure.axes] == ["a model, inputs", "a model, outputs"]
-    for axis, side in zip(figure.axes, ("in", "out"), strict=True):
-        bars = axis.containers
-        assert len(bars) == 3, "uniform and two random directions"
-        uniform = frame[(frame.side == side) & (frame.positions == "rest") & (frame.direction == "uniform")]
-        assert np.allclose(np.asarray(bars[0].lines[0].get_ydata(), float), uniform.mean_deg)
-        low, high = uniform.mean_deg.min(), uniform.mean_deg.max()
-        assert (
-            f"{side}puts of a model: mean angle to the uniform vector between {low:.1f} and {high:.1f} degrees" in alt
-        )
-    one, _ = inference.angles_by_layer({"a model": frame}, sides=["out"])
-    assert [axis.get_title() for axis in one.axes] == ["a model, outputs"]
-
-
-def test_occupancy_draws_a_line_a_run_and_counts_what_leaves_the_band():
-    frames = pd.concat([table(0), table(1)])
-    frames.loc[frames.direction == "uniform", "occupancy"] = 1e-4
-    figure, alt = inference.occupancy_by_layer({"a model": frames})
-    lines = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
-    assert len(lines) == 2
-    assert "below the random directions' band at 6 and above it at 0 of 6 points" in alt
-
-
-def test_nulls_draw_a_band_each_and_count_what_leaves_it():
-    frame = table()
-    signs = frame[frame.direction == "random_a"].assign(direction="signs_a", occupancy=1e3)
-    both = pd.concat([frame, signs])
-    uniform = frame.query("side == 'in' and positions == 'rest' and direction == 'uniform'").set_index("site").occupancy
-    bands = {null: inference.null_band(both, null=null) for null in ("random_", "signs_")}
-    assert (bands["signs_"] == 1e3).all(axis=None), "the band of another null"
-    figure, alt = inference.nulls_by_layer({"left": (uniform, bands), "right": (uniform * 1e6, bands)})
-    assert [len(axis.collections) for axis in figure.axes] == [2, 2], "a band for each null"
-    assert np.allclose(figure.axes[0].lines[0].get_ydata(), uniform)
-    left, right = alt.split("right:")
-    assert f"below the band of random signs at {len(SITES)}, above at 0" in left
-    assert f"below the band of random signs at 0, above at {len(SITES)}" in right
-
-
-def test_errors_leave_out_norms_that_subtract_nothing():
-    frame = table().assign(drop_error=0.2, mean_abs_cos=0.1)
-    frame["kind"] = np.where(frame.site == SITES[0], "rms", "layer")
-    frame.loc[frame.side == "out", "drop_error"] = 9.0
-    figure, alt = inference.errors_by_layer({"a model": frame, "another": frame.assign(kind="rms")})
-    change, cosine = figure.axes[0].lines
-    assert np.allclose(change.get_ydata(), 0.2) and len(change.get_ydata()) == len(SITES) - 1
-    assert np.allclose(cosine.get_ydata(), 0.1)
-    assert "2 to 2 times the mean |cos|" in alt and "another: no LayerNorm" in alt
 
 
 def test_show_carries_the_words(monkeypatch):
@@ -230,55 +141,6 @@ def test_turns_are_means_of_twenty_steps_beside_the_lengths():
     assert list(level.get_ydata()) == [8.25, 8.25]
     assert "from 3 by way of 40.0 to 2.0" in alt and "from 10 by way of 5.0 to 5.0" in alt
     assert "45.5 (start 3)" in alt and "45.5 (ε = 0.3)" in alt and "8.2" in alt
-
-
-def test_turns_ask_for_twenty_steps():
-    with pytest.raises(ValueError, match="runs: expected at least one"):
-        jacobians.turns_over_steps({}, {}, 8.0)
-    with pytest.raises(ValueError, match="runs: expected at least 20 steps, got 19"):
-        jacobians.turns_over_steps({1.0: Course(1.0, 19)}, {}, 8.0)
-    with pytest.raises(ValueError, match="with_eps: expected at least 20 steps, got 5"):
-        jacobians.turns_over_steps({1.0: Course(1.0)}, {0.1: Course(1.0, 5)}, 8.0)
-
-
-def test_arrows_stand_at_the_angles_of_one_constant():
-    columns = ["c", "angle at the last norm / degrees", "change of output"]
-    found = {
-        "LayerNorm twin": pd.DataFrame([[0.0, 90.0, 0.0], [1.0, 60.0, 2e-7]], columns=columns),
-        "RMSNorm twin": pd.DataFrame([[0.0, 88.0, 0.0], [1.0, 30.0, 1.25]], columns=columns),
-    }
-    figure, alt = inference.turned_by(found, 1.0)
-    left, right = figure.axes
-    tips = [note.xy for note in left.texts if note.get_text() == ""]
-    assert np.allclose(tips, [(0, 1), (np.sqrt(0.75), 0.5), (0.5, np.sqrt(0.75))]), "1 upright, angles measured from it"
-    assert {"LayerNorm 60°", "RMSNorm 30°"} <= {text.get_text() for text in left.texts}
-    lines = [line.get_ydata().tolist() for line in right.lines if len(line.get_xdata()) == 2]
-    assert lines == [[0.0, 2e-7], [0.0, 1.25]]
-    marks = {line.get_label(): np.hstack(line.get_data()).tolist() for line in right.lines if line.get_markersize() > 5}
-    assert marks == {"LayerNorm twin": [1.0, 2e-7], "RMSNorm twin": [1.0, 1.25]}, "the mark of another constant"
-    assert "With c = 1 " in alt and "LayerNorm twin: angle 60 degrees, change of the output 2e-07 of its length" in alt
-    assert "RMSNorm twin: angle 30 degrees" in alt
-    inference.turned_by({"one of yours": found["LayerNorm twin"]}, 0.0)
-
-
-def test_a_dot_a_seed_in_columns_of_five():
-    rows = [
-        dict(norm=norm, seed=seed, step=step, site=site, rank=rank if (step, site) == (120, "b") else 20)
-        for norm, ranks in {"LayerNorm": [1, 5, 6], "RMSNorm": [3, 36, 40, 18]}.items()
-        for seed, rank in enumerate(ranks)
-        for step in (0, 120)
-        for site in ("b", "a")  # the order of the rows is that of use
-    ]
-    figure, alt = courses.rank_dots(pd.DataFrame(rows), norm=1, updates=120)
-    dots = [sorted(zip(*axis.lines[0].get_data(), strict=True)) for axis in figure.axes]
-    assert dots == [[(3, 1), (3, 2), (8, 1)], [(3, 1), (18, 1), (38, 1), (38, 2)]], "a rank in its neighbour's column?"
-    even = [axis.lines[1].get_ydata()[0] for axis in figure.axes]
-    assert even == pytest.approx([3 / 8 + 0.5, 4 / 8 + 0.5]), "seeds over columns, between dots"
-    assert [axis.get_title() for axis in figure.axes] == ["LayerNorm, 3 seeds", "RMSNorm, 4 seeds"]
-    assert "After 120 updates, at norm 1. LayerNorm, 3 seeds: median rank 5, 67 % of them among the lowest five" in alt
-    assert "RMSNorm, 4 seeds: median rank 27, 25 % of them among the lowest five, 50 % among the highest" in alt
-    assert "median rank 20" in courses.rank_dots(pd.DataFrame(rows), norm=2, updates=120)[1]
-    assert "median rank 20" in courses.rank_dots(pd.DataFrame(rows), norm=1, updates=0)[1]
 
 
 def test_a_drawing_is_spared_what_nobody_sees():

@@ -6,9 +6,9 @@ __all__ = ["figures_without_ground", "fixed_seed"]
 NUMERICAL = {
     "test_elementwise",
     "test_ellipsoid",
-    "test_freezing",
+    "test_ablation",
+    "test_flow",
     "test_fused_norms",
-    "test_gpt2",
     "test_head_norm",
     "test_jacobian",
     "test_moments",

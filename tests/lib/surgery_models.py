@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import torch
+import transformers
+from flow_models import MORE
+from normgeom.models.flow import double_throughout
 from tiny_models import tiny, token_ids
 from torch import Tensor, nn
 
@@ -30,6 +33,11 @@ CONVERTIBLE = [
     ("persimmon", {}),
     ("starcoder2", {}),
 ]
+# the same, of which no own test here tells who reads and who writes
+ALSO_CONVERTIBLE = [
+    (family, {})
+    for family in ("falcon", "falcon_new", "stablelm", "olmo", "nemotron", "cohere", "cohere_qk", *list(MORE)[:14])
+]
 FOLDABLE = [
     ("llama", {}),
     ("llama", dict(attention_bias=True)),
@@ -46,44 +54,68 @@ def name_of(case) -> str:
     return ",".join(f"{key}={value}" for key, value in case.items()) if isinstance(case, dict) else str(case)
 
 
+class Encoder(nn.Module):
+    """torch's own encoder between embeddings and a head."""
+
+    def __init__(self, norm_first=True, activation="gelu", shared=False, skip=None):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(
+            32, 4, 48, batch_first=True, norm_first=norm_first, activation=activation, dropout=0.0
+        )
+        self.words, self.places = nn.Embedding(64, 32), nn.Parameter(torch.randn(13, 32))
+        self.encoder = nn.TransformerEncoder(layer, 2, nn.LayerNorm(32), enable_nested_tensor=False)
+        self.head, self.skip = nn.Linear(32, 64), skip
+        if shared:
+            self.encoder.layers[1].linear1 = self.encoder.layers[0].linear1
+
+    def forward(self, ids):
+        x = self.words(ids) + self.places[: ids.shape[1]]
+        return self.head(self.encoder(x if self.skip is None else self.skip(x)))
+
+
 def uneven(family: str, dtype: torch.dtype = torch.float64, seed: int = 1, **changes) -> nn.Module:
     """A model all of whose parameters are drawn anew, none of mean 0, embeddings far out along 1."""
-    model = tiny(family, **changes)
+    if family in MORE:
+        model, config, settings = MORE[family]
+        model = getattr(transformers, model)(getattr(transformers, config)(**settings | changes))
+    else:
+        model = Encoder(**changes) if family == "encoder" else tiny(family, **changes)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         drawn = 0.2 + 0.3 * torch.randn(parameter.shape, generator=generator)
         if "embed" in name or "wte" in name or "wpe" in name:
             drawn += 1.5 if "pos" in name or "wpe" in name else 3
         parameter.data.copy_(drawn)
-    return model.to(dtype)
+    return model.to(dtype).eval()
 
 
-class Wide(nn.Module):
-    """An RMSNorm of transformers, which computes in float32 whatever it is given, in the dtype of its input."""
-
-    def __init__(self, norm: nn.Module, offset: float):
-        super().__init__()
-        self.weight, self.offset = norm.weight, offset
-        self.eps = getattr(norm, "variance_epsilon", None) or norm.eps
-
-    def forward(self, x):
-        return x / (x.square().mean(-1, keepdim=True) + self.eps).sqrt() * (self.offset + self.weight)
-
-
-def widened(family: str, **changes) -> nn.Module:
-    """A float64 RMSNorm model whose norms are float64 too."""
-    model = uneven(family, **changes)
-    for name, module in list(model.named_modules()):
-        if "RMSNorm" in type(module).__name__:
-            parent, _, attribute = name.rpartition(".")
-            setattr(model.get_submodule(parent), attribute, Wide(module, offset=1.0 if family == "gemma" else 0.0))
-    return model
+def inputs_of(model: nn.Module, ids: Tensor = IDS) -> dict | Tensor:
+    """An example for any of them."""
+    generator = torch.Generator().manual_seed(4)
+    kind = getattr(model, "main_input_name", "input_ids")
+    if kind == "pixel_values":
+        return {kind: torch.randn(2, 3, 8, 8, generator=generator)}
+    if kind == "input_features":
+        return {kind: torch.randn(2, 8, 18, generator=generator), "decoder_input_ids": ids[:2]}
+    if not hasattr(model, "config"):
+        return ids
+    return {kind: ids, **({"decoder_input_ids": ids} if model.config.is_encoder_decoder else {})}
 
 
 def logits(model: nn.Module, ids: Tensor = IDS) -> Tensor:
     """Logits in float64, without gradients."""
     with torch.no_grad():
         return model(ids).logits.double()
+
+
+def answer(model: nn.Module) -> Tensor:
+    """What a float64 model makes of its example, in float64 throughout."""
+    inputs = inputs_of(model)
+    with double_throughout(), torch.no_grad():
+        if isinstance(inputs, Tensor):
+            return model(inputs)
+        found = model(**{name: t.double() if t.is_floating_point() else t for name, t in inputs.items()})
+        return found.logits if "logits" in found else found[0]
 
 
 def apart(a: Tensor, b: Tensor) -> float:

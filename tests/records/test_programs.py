@@ -144,7 +144,7 @@ def test_angles_are_evidence_whichever_the_norm(kind, encoder, text, folder):
     run("angles", model, "tiny", text, "--corpus", "words", "--windows", 6, "--length", 8, "--drawn", 20)
     table = models(folder)["tiny"]
     assert set(table.kind) == {kind} and ("drop_error" in table) == (kind == "layer")
-    assert set(table.drawn) == {20} and table.high.notna().all()
+    assert table.high.notna().all()
 
 
 def survey_of(model, ids, directions):

@@ -7,7 +7,7 @@ import normgeom as ng
 import pytest
 import torch
 from normgeom.models.gpt2 import gpt2
-from normgeom.surgery.freezing import FrozenNorm
+from normgeom.surgery.ablation import ReducedNorm
 from normgeom.text.tokens import random_windows, windows
 from normgeom.training.stages import held_out_loss
 from normgeom.training.twins import variants
@@ -38,7 +38,7 @@ def test_norms_go_one_by_one_and_the_losses_are_those_of_the_moment(model):
     ng.freeze_norms(before, [next(batches())], [order[0]])
     assert table.loss[1] == held_out_loss(before, HELD_OUT), "measured after training, or frozen on another batch"
     assert table.loss.iloc[-1] == held_out_loss(model, HELD_OUT) and not model.training
-    frozen = [part for part in model.modules() if isinstance(part, FrozenNorm)]
+    frozen = [part for part in model.modules() if isinstance(part, ReducedNorm)]
     assert len(frozen) == 5 and ng.find_norms(model, HELD_OUT[0]) == []
     assert all((part.weight != 1).any() for part in frozen), "the optimizer has lost the parameter"
 

@@ -17,8 +17,8 @@ from normgeom.commands.survey import DTYPES, read_config
 from normgeom.jobs.folders import held, versions
 from normgeom.jobs.processes import check_choice
 from normgeom.models.calls import evaluating, forward
+from normgeom.models.flow import double_throughout
 from normgeom.surgery.converted import check_free, save_converted
-from normgeom.surgery.double import double_throughout
 from normgeom.surgery.surgery import refusal, to_rms_norm
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import TokenBatches
@@ -61,7 +61,7 @@ def convert_model(
     :func:`normgeom.to_rms_norm` is applied twice, on the CPU: in float64, where the logits on the first ``tokens`` of
     ``corpus`` must be what they were, and in ``dtype``, which is written.  :func:`normgeom.load_converted` loads it;
     ``AutoModelForCausalLM`` refuses it.
-    An architecture without a ``normgeom.models.layouts.layout_of`` takes a third copy of the weights, in float64.
+    Memory holds the weights three times, twice of them in float64.
 
     Args:
         model: a name on the hub or a folder.

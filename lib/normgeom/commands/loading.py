@@ -22,7 +22,7 @@ from normgeom.training import twins
 # Folders that this package writes and transformers refuses: what loads them, and where they hold the configuration.
 _OWN: dict[str, tuple[Callable[[str], nn.Module], str]] = {
     twins.MODEL_TYPE: (twins.load_twin, "config"),
-    **dict.fromkeys(converted.MODEL_TYPES, (converted.load_converted, "converted")),
+    converted.MODEL_TYPE: (converted.load_converted, "converted"),
 }
 _LENGTH = 128  # of windows
 
@@ -178,7 +178,7 @@ def check_unconverted(name_or_path: str) -> None:
     """Raise a ValueError if a folder is what ``normgeom convert`` wrote."""
     with reading(name_or_path):
         about = _own(name_or_path)
-    if about and about["model_type"] in converted.MODEL_TYPES:
+    if about and about["model_type"] == converted.MODEL_TYPE:
         raise ValueError(f"model: {name_or_path!r} is converted already, and normgeom.load_converted loads it")
 
 

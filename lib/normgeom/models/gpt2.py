@@ -1,11 +1,8 @@
-"""Small GPT-2s: their sizes, and which of their parameters write to the residual stream and which read it."""
+"""Small GPT-2s by their sizes."""
 
 from __future__ import annotations
 
-from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel
-
-from normgeom.models.layouts import layout_of
+from transformers import GPT2Config
 
 
 def gpt2(vocabulary: int, length: int, width: int, layers: int, heads: int) -> GPT2Config:
@@ -32,30 +29,3 @@ def gpt2(vocabulary: int, length: int, width: int, layers: int, heads: int) -> G
         bos_token_id=None,
         eos_token_id=None,
     )
-
-
-def written(model: GPT2LMHeadModel) -> list[nn.Parameter]:
-    """Weights and biases of all that writes to the stream, which is their last axis.
-
-    The token embedding comes first, which may be the head's matrix too, then the positions', then block by block.
-
-    Raises:
-        ValueError: the model is no GPT-2 with a language-model head, or something is attached to it.
-    """
-    return [p for _, writer in _layout(model).writers_of(model) for p in writer.parameters()]
-
-
-def read(model: GPT2LMHeadModel) -> list[nn.Parameter]:
-    """The matrices that read the norms of the blocks, whose first axis is the stream; the head is not among them.
-
-    Raises:
-        ValueError: as for :func:`written`.
-    """
-    *in_blocks, _ = _layout(model).readers_of(model)
-    return [reader.weight for _, _, readers in in_blocks for _, reader in readers]
-
-
-def _layout(model):
-    if not isinstance(model, GPT2LMHeadModel):
-        raise ValueError(f"model: expected a GPT2LMHeadModel, got a {type(model).__name__}")
-    return layout_of(model)

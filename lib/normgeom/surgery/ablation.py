@@ -1,31 +1,54 @@
-"""Make the LayerNorms of a model forget the mean: what the subtraction was worth."""
+"""Norms that leave a step out, put in the place of a model's own: the subtraction of the mean, or the division."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+import warnings
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 
+from normgeom.models.calls import entries, evaluating, forward
+from normgeom.models.flow import check_present
 from normgeom.models.modules import replace_module
 from normgeom.models.sites import NormSite, find_norms
+from normgeom.models.watch import watch
+from normgeom.norms.formula import center, widen
 from normgeom.norms.functions import rms_norm
-from normgeom.surgery.flow import check_present
+
+_SPREAD = 0.3  # of the scales that one constant stands for, their standard deviation over their mean
 
 
-class Uncentered(nn.Module):
-    """A LayerNorm that does not subtract the mean: :func:`normgeom.rms_norm` with γ, β and ε of a site."""
+class ReducedNorm(nn.Module):
+    r"""A norm without one of its steps: :math:`\gamma\odot x/r+\beta` for a LayerNorm, or a constant in place of s.
 
-    def __init__(self, site: NormSite):
+    Attributes:
+        weight, bias: γ and β as they acted, parameters.
+        eps: ε.
+        centered: whether the mean is subtracted.
+        scale: what it divides by, of one entry, a buffer: it is saved, and not trained; None for the vector's own.
+    """
+
+    def __init__(self, site: NormSite, centered: bool, scale: float | None = None):
         super().__init__()
-        self.weight, self.bias = (acting(site, name) for name in ("weight", "bias"))
-        self.eps = site.eps
+        self.weight, self.bias = (_acting(site, name) for name in ("weight", "bias"))
+        self.eps, self.centered = site.eps, centered
+        held = None if scale is None else torch.tensor(scale, dtype=torch.float64, device=self.weight.device)
+        self.register_buffer("scale", held)
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.bias, self.eps)
+        """As the norm, whose shapes and dtypes it takes."""
+        if self.scale is None and not self.centered:
+            return rms_norm(x, self.weight, self.bias, self.eps)
+        wide = center(widen(x)) if self.centered else widen(x)
+        y = wide / self.scale.to(wide.dtype) * self.weight.to(wide.dtype) + self.bias.to(wide.dtype)
+        return y.to(x.dtype)
 
 
-def drop_mean_subtraction(model: nn.Module, sites: Iterable[str | NormSite] | None = None) -> nn.Module:
+def drop_mean_subtraction(
+    model: nn.Module, sites: Iterable[str | NormSite] | None = None, example_inputs: Tensor | Mapping | None = None
+) -> nn.Module:
     r"""Make LayerNorms divide by the root mean square of x and subtract nothing: an ablation, not a conversion.
 
     Each becomes :math:`\gamma\odot x/\sqrt{\overline{x^2}+\varepsilon}+\beta` (eq-drop-mean) with γ, β and ε as they
@@ -35,40 +58,126 @@ def drop_mean_subtraction(model: nn.Module, sites: Iterable[str | NormSite] | No
     Args:
         model: any whose LayerNorms :func:`normgeom.find_norms` finds, of whatever placement.  Changed in place.
         sites: names, or what :func:`normgeom.find_norms` found; all LayerNorms by default.
+        example_inputs: as in :func:`normgeom.find_norms`.
 
     Returns:
         the model.
 
     Raises:
-        ValueError: a site is no LayerNorm of this model, or one whose heads have gains of their own; the model runs
-            none; its parameters are on the meta device or on several.
-        TypeError: the sites are not given as :func:`normgeom.find_norms` found them, and it needs an example.
+        ValueError: a site is no LayerNorm of this model, or its heads have gains of their own; the model holds none;
+            its parameters are on the meta device or on several.
+        TypeError: an example is needed.
+
+    >>> import torch, normgeom as ng
+    >>> x = torch.tensor([[1.0, 1.0, 1.0]])
+    >>> model = torch.nn.Sequential(torch.nn.LayerNorm(3))
+    >>> ng.drop_mean_subtraction(model, example_inputs=x)(x).round().tolist()
+    [[1.0, 1.0, 1.0]]
     """
     check_present(model)
-    for old, new in [(site.module, Uncentered(site)) for site in _layer_norms(model, sites)]:
-        replace_module(model, old, new)
+    for site in _chosen(model, sites, example_inputs, "LayerNorms"):
+        replace_module(model, site.module, ReducedNorm(site, centered=False))
     return model
 
 
-def _layer_norms(model: nn.Module, sites: Iterable[str | NormSite] | None) -> list[NormSite]:
-    if sites is None:
-        chosen = [site for site in find_norms(model) if site.kind == "layer"]
-        if not chosen:
-            raise ValueError(f"model: expected one with LayerNorms, this {type(model).__name__} runs none")
-    else:
-        chosen = list({getattr(site, "name", site): site for site in sites}.values())
-        if any(isinstance(site, str) for site in chosen):
-            found = {site.name: site for site in find_norms(model)}
-            chosen = [found.get(site, site) if isinstance(site, str) else site for site in chosen]
-    modules = dict(model.named_modules())
+def freeze_norms(
+    model: nn.Module, batches: Iterable[Tensor | Mapping], sites: Iterable[str | NormSite] | None = None
+) -> nn.Module:
+    r"""Write one constant a norm into the model, the mean of its scales on a text (eq-frozen-norm).
+
+    A norm becomes :math:`\gamma\odot\Pi x/\bar s+\beta`.  This is not what holding each token's own scale is, as in
+    an attribution: what a vector of scale s leaves behind, less β, is :math:`s/\bar s` of what it was, whatever the
+    gain (prop-freezing-error).  A warning says where the scales of a norm spread by more than 0.3 of their mean; the
+    first of a text is not counted, for its scale is often many times the others' (claim-massive), and is read wrongly
+    then.  There is no way back; work on a ``copy.deepcopy``.
+
+    Args:
+        model: any whose norms :func:`normgeom.find_norms` finds.  Changed in place; run in evaluation mode.
+        batches: what it is measured on, without padding: token ids, or mappings passed as ``model(**batch)``.
+        sites: names, or what :func:`normgeom.find_norms` found; all norms by default.
+
+    Returns:
+        the model.
+
+    Raises:
+        ValueError: there is no batch, or one is padded; a site is no norm of this model; the model holds none; a norm
+            saw no vector that counts, or scales that are not finite, or all 0; parameters on the meta device or on
+            several.  Nothing has been changed then.
+
+    >>> import torch, normgeom as ng
+    >>> model = torch.nn.Sequential(torch.nn.RMSNorm(2, eps=1e-6))
+    >>> x = torch.tensor([[3.0, 3.0], [5.0, 5.0]])
+    >>> ng.freeze_norms(model, [x])(x).mul(4).round().tolist()  # each row over 4
+    [[3.0, 3.0], [5.0, 5.0]]
+    """
+    check_present(model)
+    batches = iter(batches)
+    first = next(batches, None)
+    if first is None:
+        raise ValueError("batches: expected at least one, got none")
+    chosen = _chosen(model, sites, first, "norms")
+    sums = {site.name: torch.zeros(3, dtype=torch.float64) for site in chosen}
+
+    def add(site: NormSite, x: Tensor, _output: Tensor) -> None:
+        counted = x if site.token_axis is None else x.narrow(site.token_axis, 1, x.shape[site.token_axis] - 1)
+        s = scales(site, counted).flatten().cpu()
+        sums[site.name] += torch.stack([torch.ones_like(s), s, s.square()]).sum(1)
+
+    with evaluating(model), watch(model, chosen, add):
+        for batch in itertools.chain([first], batches):
+            mask = entries(batch).get("attention_mask")
+            if mask is not None and not mask.all():
+                raise ValueError("batches: expected texts without padding, an attention_mask leaves tokens out")
+            forward(model, batch)
+    frozen, spreads = {}, {}
     for site in chosen:
-        kind, name = getattr(site, "kind", None), getattr(site, "name", site)
-        if kind != "layer" or modules.get(name) is not site.module or site.weight.dim() != 1:
-            raise ValueError(f"sites: expected LayerNorms of this {type(model).__name__}, got {name!r}")
-    return chosen
+        count, total, squares = sums[site.name].tolist()
+        if not 0 < total < float("inf"):
+            raise ValueError(f"batches: the {count:g} scales at {site.name} add up to {total}, expected more than 0")
+        mean = total / count
+        frozen[site.module] = ReducedNorm(site, site.kind == "layer", mean)
+        spreads[site.name] = max(0.0, squares / count / mean**2 - 1) ** 0.5
+    for old, new in frozen.items():
+        replace_module(model, old, new)
+    if far := [name for name, spread in spreads.items() if spread > _SPREAD]:
+        warnings.warn(
+            f"{len(far)} of {len(spreads)} norms divide by a constant that is far from their scales: those at {far[0]} "
+            f"spread by {spreads[far[0]]:.2f} of their mean",
+            stacklevel=2,
+        )
+    return model
 
 
-def acting(site: NormSite, name: str) -> nn.Parameter:
+def scales(site: NormSite, x: Tensor) -> Tensor:
+    """s of each vector of a norm's input as :func:`normgeom.watch` gives it, ``(...,)``, float64."""
+    x = x.double()
+    return ((center(x) if site.kind == "layer" else x).square().mean(-1) + site.eps).sqrt()
+
+
+def _chosen(
+    model: nn.Module, sites: Iterable[str | NormSite] | None, example_inputs: Tensor | Mapping | None, what: str
+) -> list[NormSite]:
+    """The norms that are asked for, by name or as they were found, ``what`` of this model."""
+    names, modules = None, dict(model.named_modules())
+    if sites is not None:
+        sites = list(sites)
+        names = dict.fromkeys(getattr(site, "name", site) for site in sites)
+    if sites and all(isinstance(site, NormSite) and modules.get(site.name) is site.module for site in sites):
+        found = sites  # needs no example
+    else:
+        found = find_norms(model, example_inputs)
+    layers = what == "LayerNorms"
+    found = {site.name: site for site in found if not layers or (site.kind == "layer" and site.weight.dim() == 1)}
+    names = found if names is None else names
+    for name in names:
+        if name not in found:
+            raise ValueError(f"sites: expected {what} of this {type(model).__name__}, got {name!r}")
+    if not names or "" in names:
+        raise ValueError(f"model: expected one that holds {what}, this {type(model).__name__} holds none")
+    return [found[name] for name in names]
+
+
+def _acting(site: NormSite, name: str) -> nn.Parameter:
     """The module's own parameter where this is what acts; else, as for a gain of ``1 + weight``, what was found."""
     found, own = getattr(site, name), getattr(site.module, name, None)
     same_shape = isinstance(own, nn.Parameter) and own.shape == found.shape

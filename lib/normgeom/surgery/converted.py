@@ -1,32 +1,28 @@
-"""A model that :func:`normgeom.to_rms_norm` changed, as a folder."""
+"""A model that :func:`normgeom.to_rms_norm` changed, as a folder: its weights, and a configuration of its own kind."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import (
-    CONFIG_MAPPING,
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    GenerationConfig,
-    PreTrainedConfig,
-)
+from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig, PreTrainedConfig
 from transformers.utils import logging
 
 from normgeom.jobs.folders import place
-from normgeom.surgery.surgery import match_converted
+from normgeom.models.modules import replace_module
+from normgeom.norms.functions import RMSNorm
+from normgeom.surgery.surgery import make_bias
 
-# transformers knows neither these types nor this file: it refuses such a folder instead of reading LayerNorms into it,
-# and all that its error quotes is the type; the second one is of folders written before it said so
-MODEL_TYPES = ("normgeom-rms-norm, to be loaded by normgeom.load_converted", "normgeom-rms-norm")
+# transformers knows neither this type nor this file: it refuses such a folder instead of reading LayerNorms into it,
+# and all that its error quotes is the type
+MODEL_TYPE = "normgeom-rms-norm, to be loaded by normgeom.load_converted"
 WEIGHTS, CONFIG, GENERATION = "converted.safetensors", "config.json", "generation_config.json"
 
 
@@ -35,35 +31,41 @@ def save_converted(
 ) -> None:
     """Write a converted model for :func:`load_converted`, all of it or, on an error, nothing.
 
-    The folder takes the weights in their dtype; a ``config.json`` that holds the configuration of the model and
-    ``about``; what is set for generation; and what ``tokenizer`` writes to the folder that it is called with.  Until
-    all is written it is called ``<folder>.part``.
+    The folder takes the weights in their dtype; a ``config.json`` that holds the configuration of the model, ε of each
+    RMSNorm that the conversion made, the names of the weights, and ``about``; what is set for generation; and what
+    ``tokenizer`` writes to the folder that it is called with.
 
     Raises:
         ValueError: the folder exists and is not empty.
-        OSError: it cannot be written, or its ``.part`` was left by a run that was killed.
+        OSError: it cannot be written.
     """
-    with _whole(check_free(folder)) as part:
-        if tokenizer is not None:
-            tokenizer(part)
-        save_file(_each_its_own(model.state_dict()), part / WEIGHTS, metadata={"format": "pt"})
-        if getattr(model, "generation_config", None) is not None:
-            model.generation_config.save_pretrained(part)
-        # the last file: without it nothing is loaded
-        settings = dict(model.config.to_dict(), dtype=str(model.dtype).removeprefix("torch."))
-        settings.pop("_name_or_path", None)  # of this machine
-        config = dict(model_type=MODEL_TYPES[0], converted=settings, about=about)
-        (part / CONFIG).write_text(json.dumps(config, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    folder = check_free(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
+            part = Path(scratch) / folder.name
+            part.mkdir()
+            if tokenizer is not None:
+                tokenizer(part)
+            _write(model, part, about)
+            if folder.exists():
+                folder.rmdir()
+            os.replace(part, folder)
+    except (OSError, SafetensorError) as error:
+        raise OSError(f"out: {folder} cannot be written ({error}); nothing is left of it") from error
 
 
-def _each_its_own(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous tensors of which no two share memory, as those of weights that are still tied do."""
-    seen: set[int] = set()
-    apart = {}
-    for name, tensor in state.items():
-        apart[name] = tensor.clone() if tensor.data_ptr() in seen else tensor.contiguous()
-        seen.add(tensor.data_ptr())
-    return apart
+def _write(model: nn.Module, folder: Path, about: dict) -> None:
+    # copied, for a file takes no two tensors that share memory, as those of tied weights do
+    weights = {name: tensor.clone().contiguous() for name, tensor in model.state_dict().items()}
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    if getattr(model, "generation_config", None) is not None:
+        model.generation_config.save_pretrained(folder)
+    settings = dict(model.config.to_dict(), dtype=str(model.dtype).removeprefix("torch."))
+    settings.pop("_name_or_path", None)  # of this machine
+    norms = {name: module.eps for name, module in model.named_modules() if type(module) is RMSNorm}
+    config = dict(model_type=MODEL_TYPE, converted=settings, norms=norms, weights=sorted(weights), about=about)
+    (folder / CONFIG).write_text(json.dumps(config, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def load_converted(folder: str | os.PathLike) -> nn.Module:
@@ -75,19 +77,30 @@ def load_converted(folder: str | os.PathLike) -> nn.Module:
     Raises:
         FileNotFoundError: there is no such folder.
         ValueError: the folder holds something else, or not all of it.
+
+    >>> import normgeom as ng
+    >>> ng.load_converted("gpt2-rms")
+    Traceback (most recent call last):
+    FileNotFoundError: folder: expected one that normgeom convert wrote, gpt2-rms is no folder
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"folder: expected one that normgeom convert wrote, {folder} is no folder")
     try:
         stated = json.loads((folder / CONFIG).read_text("utf-8"))
-        if stated["model_type"] not in MODEL_TYPES:
-            raise ValueError(f"its model_type is {stated['model_type']!r}, not {MODEL_TYPES[0]!r}")
+        if stated["model_type"] != MODEL_TYPE:
+            raise ValueError(f"its model_type is {stated['model_type']!r}, not {MODEL_TYPE!r}")
         settings = stated["converted"]
         config = CONFIG_MAPPING[settings["model_type"]].from_dict(settings)
         # copied, for a matrix product depends in its last bit on where in memory the file begins
         state = {name: tensor.clone() for name, tensor in load_file(folder / WEIGHTS).items()}
-        model = match_converted(_as_pretrained(config, state), state.keys())
+        if odd := sorted(state.keys() ^ set(stated["weights"])):
+            raise ValueError(f"weights are missing or too many: {', '.join(odd)}")
+        model = _as_pretrained(config, state)
+        for name, eps in stated["norms"].items():
+            replace_module(model, model.get_submodule(name), RMSNorm(len(state[f"{name}.weight"]), eps=eps))
+        for name in state.keys() - model.state_dict().keys():
+            make_bias(model.get_submodule(name.rpartition(".")[0]))
         model.load_state_dict(state, assign=True)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"folder: expected what normgeom convert wrote, {folder} is not that ({error})") from error
@@ -114,34 +127,9 @@ def check_free(folder: str | os.PathLike) -> Path:
 
     Raises:
         ValueError: something is there that is no empty folder.
-        OSError: it cannot be made, or its ``.part`` is in the way.
+        OSError: it cannot be made.
     """
     folder = place(folder).resolve()
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"out: expected a new or empty folder, {folder} holds something; name another")
-    if place(_part(folder)).exists():
-        raise FileExistsError(f"out: {_part(folder)} was left by a run that was killed; remove it")
     return folder
-
-
-def _part(folder: Path) -> Path:
-    return folder.with_name(folder.name + ".part")
-
-
-@contextmanager
-def _whole(folder: Path) -> Iterator[Path]:
-    """A folder to write to, which becomes ``folder`` when the block is left without an error."""
-    part = _part(folder)
-    try:
-        part.mkdir(parents=True)
-    except OSError as error:
-        raise OSError(f"out: {folder} cannot be written ({error})") from error
-    try:
-        yield part
-        if folder.exists():
-            folder.rmdir()
-        os.replace(part, folder)
-    except (OSError, SafetensorError) as error:
-        raise OSError(f"out: {folder} cannot be written ({error}); nothing is left of it") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)

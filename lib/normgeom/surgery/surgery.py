@@ -1,45 +1,55 @@
-"""Change the weights of a pre-norm LayerNorm model so that no norm has a mean to subtract; what it computes stays."""
+"""Change the weights of a pre-norm model so that its norms have no gain, no bias, or no mean to subtract."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
-from functools import partial
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
 
-from normgeom.surgery.flow import Seen, check_present, find_flow
-from normgeom.surgery.steps import center, check_centred, check_tensors, fold, make_biases, swap, untie
-from normgeom.surgery.streams import Flow
+from normgeom.models.flow import Flow, StreamNorm, seen
+from normgeom.models.modules import replace_module
+from normgeom.models.trace import READS, WRITES, matrix_of
+from normgeom.norms.functions import RMSNorm
 
-Step = Callable[[nn.Module, Flow], None]
-_CONVERSION = (untie, fold, center, swap)
 _BOUND = 1e-10  # in float64, of the change of an output over the largest
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> nn.Module:
-    r"""Move gain and bias of each norm of the stream into the modules that read it; what the model computes stays.
+    r"""Move gain and bias of each norm into the linear maps that read it; what the model computes stays.
 
     A reader :math:`W(\gamma\odot n+\beta)+b` becomes :math:`(W\operatorname{diag}\gamma)\,n+(b+W\beta)`
     (eq-fold-norms); then γ is 1 and β is 0, both still parameters.  A reader without a bias gets one where β is not
     zero everywhere, the language-modelling head one over the vocabulary; a head that shares the embedding's weight
     gets its own.  Where the gain that acts is ``1 + weight`` (Gemma), that sum is folded and ``weight`` becomes 0.
+    A norm whose output something else reads too keeps both; a warning names the first of the stream.
 
     Args:
-        model: LayerNorm or RMSNorm; changed in place.  Where no ``normgeom.models.layouts.layout_of`` says who writes
-            to its stream and who reads it, a float64 copy with drawn weights is run and watched
-            (``normgeom.surgery.flow.seen_flow``), and changed first: what it computes may not change by more than 1e-10
-            of its largest output.
+        model: LayerNorm or RMSNorm, of any placement; changed in place.  A float64 copy with drawn weights is watched
+            (:func:`normgeom.models.flow.stream` says what that costs) and changed first: what it computes may not
+            change by more than 1e-10 of its largest output.
         example_inputs: what that copy is run on; as in :func:`normgeom.find_norms`.
 
     Returns:
         the model.  Products are float64 and cast once to the parameter's dtype.
 
     Raises:
-        ValueError: no norm reads a stream of which all is known; or a tensor cannot be changed: quantised, on the meta
-            device, spread over several devices, shared by several modules.  Nothing has been changed then.
+        ValueError: no norm can be folded; a module did not run on the example; or a tensor cannot be changed:
+            quantised, computed from others, on the meta device, on several, shared.  Nothing has been changed then.
+        TypeError: an example is needed.
+
+    >>> import torch, normgeom as ng
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2))
+    >>> model[1].weight.data.fill_(2.0).tolist()
+    [2.0, 2.0, 2.0, 2.0]
+    >>> ng.fold_norms(model, torch.ones(5, 3))[1].weight.tolist()
+    [1.0, 1.0, 1.0, 1.0]
     """
-    return _operate(model, (untie, fold), example_inputs)
+    return _operate(model, (_fold,), example_inputs)
 
 
 def center_writers(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> nn.Module:
@@ -56,10 +66,15 @@ def center_writers(model: nn.Module, example_inputs: Tensor | Mapping | None = N
         the model.
 
     Raises:
-        ValueError: as in :func:`fold_norms`; also where a norm of the stream is no LayerNorm: if nothing subtracts the
-            component along 1, it is part of what the model computes.
+        ValueError: as in :func:`fold_norms`; also where no weights decide the mean of the stream, where anything but a
+            LayerNorm reads it, and where the example leaves parameters out.
+
+    >>> import torch, normgeom as ng
+    >>> model = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2))
+    >>> ng.center_writers(model, torch.arange(9))[0].weight.mean(1).abs().max() < 1e-6
+    tensor(True)
     """
-    return _operate(model, (untie, center), example_inputs)
+    return _operate(model, (_center,), example_inputs)
 
 
 def to_rms_norm(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> nn.Module:
@@ -83,62 +98,162 @@ def to_rms_norm(model: nn.Module, example_inputs: Tensor | Mapping | None = None
         the model.
 
     Raises:
-        ValueError: as in :func:`center_writers`.
+        ValueError: as in :func:`center_writers`; also where something but linear maps reads a norm of the stream.
+
+    >>> import torch, normgeom as ng
+    >>> model = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2))
+    >>> ng.to_rms_norm(model, torch.arange(9))[1]
+    RMSNorm(4, eps=1e-05, elementwise_affine=True)
     """
-    return _operate(model, _CONVERSION, example_inputs)
+    return _operate(model, (_fold, _center, _swap), example_inputs)
 
 
-def refusal(model: nn.Module) -> str | None:
+def refusal(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> str | None:
     """Why :func:`to_rms_norm` does not convert a model, in its words; None where it does.  Nothing is changed."""
     try:
-        _check(model, _CONVERSION)
-    except ValueError as reason:
+        _check(model, (_fold, _center, _swap), example_inputs)
+    except (ValueError, TypeError) as reason:
         return str(reason)
     return None
 
 
-def match_converted(model: nn.Module, names: Container[str]) -> nn.Module:
-    """A model as its configuration makes it, given the modules that :func:`to_rms_norm` left another of its kind.
-
-    Its values are not those: a state dict is to be loaded, in which ``names`` tells the biases that are new.
-    """
-    flow = find_flow(model)
-    flow = flow.flow if isinstance(flow, Seen) else flow
-    check_tensors(model, flow)
-    return _apply(model, flow, (untie, partial(make_biases, names), swap))
-
-
-def _operate(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor | Mapping | None) -> nn.Module:
-    return _apply(model, _check(model, steps, example_inputs), steps)
-
-
-def _check(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor | Mapping | None = None) -> Flow:
-    """The flow of a model that the steps can change, or a ValueError that says why they cannot; nothing is changed."""
-    check_present(model)
-    found = find_flow(model, example_inputs, centred=center in steps)
-    flow = found.flow if isinstance(found, Seen) else found
-    check_tensors(model, flow)
-    if center in steps:
-        check_centred(model, flow)
-    if isinstance(found, Seen):
-        _try(found, steps)
-    return flow
+Step = Callable[[nn.Module, Flow], None]
 
 
 @torch.no_grad()
-def _apply(model: nn.Module, flow: Flow, steps: tuple[Step, ...]) -> nn.Module:
-    for step in steps:
+def _operate(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor | Mapping | None) -> nn.Module:
+    flow = _check(model, steps, example_inputs)
+    if _fold in steps and (kept := [norm.kept for norm in flow.norms if norm.kept]):
+        warnings.warn(f"norms of the stream keep gain and bias: {kept[0]}", stacklevel=3)
+    for step in (_untie, *steps):
         step(model, flow)
     return model
 
 
-def _try(seen: Seen, steps: tuple[Step, ...]) -> None:
-    """Change the copy that was seen; a ValueError unless it computes what it did."""
-    before = seen.answer()
-    _apply(seen.drawn, seen.flow, steps)
-    off = [(x - y).abs().max() / y.abs().max() for x, y in zip(seen.answer(), before, strict=True)]
+@torch.no_grad()
+def _check(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor | Mapping | None) -> Flow:
+    """What the steps are to change, or a ValueError that says why they cannot; the model itself is not changed."""
+    flow, drawn, answer = seen(model, example_inputs)
+    if _swap in steps:
+        flow = replace(flow, aside=())
+    norms = (*flow.norms, *flow.aside)
+    kept = [norm.kept for norm in norms if norm.kept]
+    reasons = [flow.obstacle, _uncentred(model, flow)] if _center in steps else []
+    if _swap in steps or (_fold in steps and len(kept) == len(norms)):
+        reasons += kept
+    for reason in filter(None, [*reasons, flow.unseen, _unfit(model, flow, steps)]):
+        raise ValueError(f"model: {reason}")
+    before = answer()
+    for step in (_untie, *steps):
+        step(drawn, flow)
+    off = [(x - y).abs().max() / y.abs().max() for x, y in zip(answer(), before, strict=True)]
     if not (found := float(torch.stack(off).max())) <= _BOUND:
         raise ValueError(
-            f"model: a copy of this {type(seen.drawn).__name__} with drawn weights computes something else "
-            f"when changed: its output differs by {found:.1e} of the largest, expected {_BOUND:g}; a run shows not all"
+            f"model: a copy of this {type(model).__name__} with drawn weights computes something else when changed, by "
+            f"{found:.1e} of the largest output: modules share a weight, or do more than their weights and biases say"
         )
+    return flow
+
+
+def _uncentred(model: nn.Module, flow: Flow) -> str | None:
+    for name in (norm.name for norm in flow.norms if norm.kind == "rms"):
+        return (
+            f"expected LayerNorm wherever this {type(model).__name__} norms its stream, {name} is a "
+            f"{type(model.get_submodule(name)).__name__}: if it does not subtract the mean, the mean matters"
+        )
+    return None
+
+
+def _unfit(model: nn.Module, flow: Flow, steps: tuple[Step, ...]) -> str | None:
+    """Why a weight cannot be changed."""
+    if getattr(getattr(model, "config", None), "quantization_config", None) is not None:
+        return "expected weights that are not quantised, its configuration says how they are"
+    readers = [(name, READS) for norm in _foldable(flow) for name in norm.readers]
+    writers = [(name, WRITES) for name in flow.writers]
+    for name, kinds in (*readers * (_fold in steps), *writers * (_center in steps)):
+        module = model.get_submodule(name)
+        weight = attrgetter(matrix_of(module, kinds).weight)(module)
+        if not isinstance(weight, nn.Parameter) or weight.dtype not in _DTYPES:
+            got = f"{type(weight).__name__} of {getattr(weight, 'dtype', None)}"
+            return f"expected a floating-point parameter as the weight of {name}, got a {got}"
+    return None
+
+
+def _untie(model: nn.Module, flow: Flow) -> None:
+    """Give a head that shares an embedding's weight a copy of its own."""
+    names = {module: name for name, module in model.named_modules()}
+    embeddings = {module.weight for module in names if isinstance(module, nn.Embedding)}
+    tied = [m for m in names if not isinstance(m, nn.Embedding) and getattr(m, "weight", None) in embeddings]
+    for module in tied:
+        module.weight = nn.Parameter(module.weight.detach().clone(), requires_grad=module.weight.requires_grad)
+    if getattr(getattr(model, "config", None), "tie_word_embeddings", False):
+        head = model.get_output_embeddings()
+        if head in tied or names.get(head) in (name for norm in flow.norms for name in norm.readers):
+            model.config.tie_word_embeddings = False
+            getattr(model, "all_tied_weights_keys", {}).pop(f"{names[head]}.weight", None)
+
+
+def _fold(model: nn.Module, flow: Flow) -> None:
+    for norm in _foldable(flow):
+        module = model.get_submodule(norm.name)
+        bias = norm.bias and _wide(getattr(module, norm.bias))
+        gain = norm.gain and _wide(getattr(module, norm.gain)) + norm.offset
+        for reader in map(model.get_submodule, norm.readers):
+            matrix = matrix_of(reader, READS)
+            weight = getattr(reader, matrix.weight)
+            if bias is not None and bias.any():
+                if getattr(reader, matrix.bias) is None:
+                    make_bias(reader)
+                old = getattr(reader, matrix.bias)
+                _set(old, _wide(old) + torch.tensordot(_wide(weight), bias, dims=([matrix.axis], [0])))
+            if gain is not None and (gain != 1).any():
+                _set(weight, _wide(weight) * (gain if matrix.axis else gain[:, None]))
+        if bias is not None:
+            _set(getattr(module, norm.bias), torch.zeros_like(bias))
+        if gain is not None:
+            _set(getattr(module, norm.gain), torch.full_like(gain, 1 - norm.offset))
+
+
+def make_bias(reader: nn.Module) -> None:
+    """Give a reader a bias of zeros."""
+    matrix = matrix_of(reader, READS)
+    weight = getattr(reader, matrix.weight)
+    zeros = weight.new_zeros(weight.shape[1 - matrix.axis])
+    setattr(reader, matrix.bias, nn.Parameter(zeros, requires_grad=weight.requires_grad))
+
+
+def _center(model: nn.Module, flow: Flow) -> None:
+    """Take the mean out of everything that is written to the stream."""
+    for writer in map(model.get_submodule, flow.writers):
+        matrix = matrix_of(writer, WRITES)
+        _subtract_mean(attrgetter(matrix.weight)(writer), matrix.axis)
+        if matrix.bias and (bias := attrgetter(matrix.bias)(writer)) is not None:
+            _subtract_mean(bias, 0)
+    for name in flow.added:
+        _subtract_mean(attrgetter(name)(model), -1)
+
+
+def _swap(model: nn.Module, flow: Flow) -> None:
+    """Replace each LayerNorm of the stream by an RMSNorm with its ε and gain 1."""
+    for of in flow.norms:
+        norm = model.get_submodule(of.name)
+        like = next(norm.parameters(), next(model.parameters()))
+        new = RMSNorm(of.dim, eps=of.eps, device=like.device, dtype=like.dtype)
+        replace_module(model, norm, new.requires_grad_(like.requires_grad))
+
+
+def _foldable(flow: Flow) -> list[StreamNorm]:
+    return [norm for norm in (*flow.norms, *flow.aside) if not norm.kept]
+
+
+def _subtract_mean(tensor: Tensor, axis: int) -> None:
+    _set(tensor, _wide(tensor) - _wide(tensor).mean(axis, keepdim=True))
+
+
+def _set(parameter: Tensor, value: Tensor) -> None:
+    """A new tensor, not written into the old one, which another tensor may share."""
+    parameter.data = value.to(parameter)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.cpu().double()  # some devices have no float64

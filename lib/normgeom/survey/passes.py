@@ -37,6 +37,7 @@ class Passes:
         masks = {stream: None if mask is None or mask.all() else mask.cpu().bool() for stream, mask in masks.items()}
         two_streams = getattr(getattr(self.model, "config", None), "is_encoder_decoder", False)
         known: dict[tuple, Tensor] = {}
+        counted = []
 
         def call(site: NormSite, x_in: Tensor, x_out: Tensor) -> None:
             stream = "decoder_" if two_streams and "decoder" in site.name.split(".") else ""
@@ -46,6 +47,7 @@ class Passes:
                 if positions is None:
                     seen = f"{site.name}: an input of shape {tuple(x_in.shape)}"
                     raise ValueError(f"{argument}: {seen} does not show which of its rows are padding")
+                counted.append(int(positions.sum()))
                 known[key] = positions.to(key[-1], non_blocking=True)  # the host does not wait for a GPU
             look(site, known[key], x_in, x_out)
 
@@ -55,7 +57,7 @@ class Passes:
             return int(masks[""].sum())
         if ids is not None and not ids.is_floating_point():
             return ids.numel()
-        return next((int(positions.sum()) for positions in known.values()), 0)
+        return counted[0] if counted else 0
 
     def check(self, argument: str, batch: Tensor | Mapping) -> None:
         """Before a model gets them: on a GPU, a token id that it does not know ends the process."""

@@ -7,16 +7,45 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import pandas as pd
 import torch
 from normgeom.checks import Draws
 from normgeom.models.calls import evaluating, forward
-from normgeom.models.layouts import layout_of
+from normgeom.models.flow import Flow, stream, stream_readers, stream_writers
 from normgeom.models.modules import hooked
 from normgeom.models.sites import find_norms
 from normgeom.norms.formula import center, rate, widen
 from torch import Tensor, nn
+from transformers import GPT2LMHeadModel
+
+_flows: WeakKeyDictionary[nn.Module, Flow] = WeakKeyDictionary()
+
+
+def flow_of(model: nn.Module) -> Flow:
+    """:func:`normgeom.models.flow.stream` of a language model, asked once: a change of its weights does not matter."""
+    if model not in _flows:
+        _flows[model] = stream(model)
+    if obstacle := _flows[model].obstacle:
+        raise ValueError(f"model: {obstacle}")
+    return _flows[model]
+
+
+def final_norm(model: nn.Module) -> nn.Module:
+    return model.get_submodule(flow_of(model).norms[-1].name)
+
+
+def head_of(model: nn.Module) -> nn.Module:
+    """What reads the final norm."""
+    return model.get_submodule(flow_of(model).norms[-1].readers[0])
+
+
+def blocks(model: nn.Module) -> nn.ModuleList:
+    """The list that holds the first norm of the stream."""
+    first = flow_of(model).norms[0].name
+    lists = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
+    return next(module for name, module in lists.items() if first.startswith(f"{name}."))
 
 
 def writers(model: nn.Module) -> dict[str, nn.Module]:
@@ -25,11 +54,10 @@ def writers(model: nn.Module) -> dict[str, nn.Module]:
     Returns: embeddings by the last part of their name (``"wte"``, ``"wpe"``, …), then ``"a1"``, ``"m1"``, ``"a2"``,
     …: the last linear maps of attention and MLP, blocks counted from 1 as in the equation.
     """
-    layout = layout_of(model)
-    first = len(layout.embeddings)
-    named = layout.writers_of(model)
-    embeddings = {name.rpartition(".")[2]: module for name, module in named[:first]}
-    return embeddings | {f"{'am'[i % 2]}{i // 2 + 1}": module for i, (_, module) in enumerate(named[first:])}
+    named = [(name, model.get_submodule(name)) for name in flow_of(model).writers]
+    embeddings = {name.rpartition(".")[2]: module for name, module in named if isinstance(module, nn.Embedding)}
+    maps = [module for _, module in named if not isinstance(module, nn.Embedding)]
+    return embeddings | {f"{'am'[i % 2]}{i // 2 + 1}": module for i, module in enumerate(maps)}
 
 
 def components(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
@@ -38,7 +66,7 @@ def components(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
     Returns: ``(batch, length, d)`` for each name of :func:`writers`, in that order, in the model's dtype and on its
     device. The sum of the first parts up to ``a_l`` or ``m_l`` is the stream there, also where blocks are parallel.
     """
-    named, final = writers(model), model.get_submodule(layout_of(model).final)
+    named, final = writers(model), final_norm(model)
     written = {}
 
     def enter(norm, args, kwargs):
@@ -78,15 +106,14 @@ def followed(model: nn.Module, ids: Tensor) -> Run:
 
     It runs in evaluation mode, without gradients; what is kept has its dtype and is on its device.
     """
-    layout = layout_of(model)
-    final = model.get_submodule(layout.final)
+    final = final_norm(model)
     streams, ends = [], []
 
     def enter(module, args, kwargs):
         streams.append(args[0] if args else kwargs["hidden_states"])
 
     handles = [final.register_forward_hook(lambda norm, args, output: ends.append(output))]
-    for module in (*model.get_submodule(layout.blocks), final):
+    for module in (*blocks(model), final):
         handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
     try:
         with evaluating(model):
@@ -118,11 +145,10 @@ class Readout:
 
     @classmethod
     def of(cls, model: nn.Module) -> Readout:
-        """The readout of a model that :func:`normgeom.models.layouts.layout_of` knows; kind and ε by behaviour."""
-        layout = layout_of(model)
-        norm, head = model.get_submodule(layout.final), model.get_submodule(layout.head)
+        """The readout of a model whose stream :func:`flow_of` knows."""
+        norm, head = final_norm(model), head_of(model)
         site = next(site for site in find_norms(model) if site.module is norm)
-        gain, unembedding = widen(norm.weight.detach()) + layout.offset, widen(head.weight.detach())
+        gain, unembedding = widen(norm.weight.detach()) + flow_of(model).norms[-1].offset, widen(head.weight.detach())
         biases = [
             unembedding.new_zeros(size) if bias is None else widen(bias.detach())
             for bias, size in zip((getattr(norm, "bias", None), head.bias), reversed(unembedding.shape), strict=True)
@@ -327,3 +353,20 @@ def shifted(model: nn.Module, c: float) -> nn.Module:
 
 def _sharing(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+
+
+@torch.no_grad()
+def rotate(model: GPT2LMHeadModel, rotation: Tensor) -> GPT2LMHeadModel:
+    """A copy of a GPT-2 whose stream is rotated by Q ``(d, d)``: writers become QW, Qb, readers RQᵀ (prop-rotations).
+
+    Gains and biases of norms stay, so the function is the same where Q commutes with them, as any does with none.
+    """
+    model = copy.deepcopy(model)
+    writing = stream_writers(model)
+    if model.lm_head.weight is not model.transformer.wte.weight:
+        writing.append(model.lm_head.weight)
+    for p in writing:  # the stream is the last axis
+        p.copy_(p @ rotation.T.to(p))
+    for matrix in stream_readers(model):
+        matrix.copy_(rotation.to(matrix) @ matrix)
+    return model

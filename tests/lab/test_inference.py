@@ -1,0 +1,345 @@
+"""Pairs of twins, their surveys, changes of gauge, and pictures of angles by layer."""
+
+import math
+
+import normgeom as ng
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from norm_checks import close, rounding
+from normgeom.checks import Draws
+from normgeom.models.flow import stream_writers
+from normgeom.models.gpt2 import gpt2
+from normgeom.text.tokens import random_windows
+from normgeom.training.loop import train
+from normgeom_lab import inference as lab
+from normgeom_lab.common.pictures import null_band
+from normgeom_lab.common.tiny import shaken
+from survey_truth import stored
+from tiny_models import token_ids
+from transformers import AutoModel, LlamaConfig
+
+CONFIG = gpt2(vocabulary=64, length=16, width=12, layers=2, heads=2)
+IDS = token_ids(2, 8)
+
+
+def same(a, b):
+    return all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+
+
+# pairs
+
+
+def test_pairs_are_twins_trained_on_windows_of_their_seed():
+    text, keys = torch.arange(400) % 7, [(f"{norm} twin", seed) for seed in (3, 5) for norm in ("LayerNorm", "RMSNorm")]
+    made = lab.pairs(CONFIG, (3, 5))
+    assert list(made) == keys
+    for (name, seed), network in made.items():
+        assert same(network, ng.twins(CONFIG, seed)[name == "RMSNorm twin"]), f"{name} {seed} begins with another seed"
+    losses = lab.train_pairs(made, text, steps=12)
+    assert list(losses.index) == keys and losses.index.names == ["model", "seed"]
+    for (name, seed), network in made.items():
+        twin = ng.twins(CONFIG, seed)[name == "RMSNorm twin"]
+        expected = train(twin, random_windows(text, 16, 16, seed=seed), 12, 3e-3, description=None)
+        assert same(network, twin), "other windows, or another learning rate"
+        assert losses.loc[(name, seed)].tolist() == pytest.approx([expected[0], sum(expected[2:]) / 10])
+
+
+def test_what_is_measured_on_is_not_trained_on(monkeypatch):
+    monkeypatch.setattr(lab, "HELD_OUT", 100)
+    text = "".join(chr(48 + i % 70) for i in range(500))
+    training, batches = lab.held_out_bytes(text, tokens=90, length=8)
+    expected = list(text.encode())
+    assert training.tolist() == expected[:-100]
+    assert torch.cat(batches).flatten().tolist() == expected[-100:][:88], (
+        "whole windows of the first that are asked for"
+    )
+    with pytest.raises(AssertionError, match=r"^tokens: 101 asked, the corpus gives 100; name a larger one$"):
+        lab.held_out_bytes(text, tokens=101, length=8)
+
+
+def test_tiny_pairs_are_of_several_sizes_and_away_from_their_start():
+    found = lab.tiny_pairs(Draws(1), 5)
+    assert [(layer.config.n_embd, layer.config.n_layer) for layer, _ in found] == [(16, 2), (10, 3), (24, 4)]
+    assert len({site.eps for layer, _ in found for site in ng.find_norms(layer)}) == 3, "one ε for all"
+    for twins in found:
+        assert [{site.kind for site in ng.find_norms(twin)} for twin in twins] == [{"layer"}, {"rms"}]
+        layer, rms = (dict(twin.named_parameters()) for twin in twins)
+        assert all(p.dtype == torch.float64 and p.std() > 0.1 for p in (*layer.values(), *rms.values())), "gains of 1?"
+        assert torch.equal(layer["transformer.wte.weight"], rms["transformer.wte.weight"])
+
+
+# costs
+
+
+LLAMA = LlamaConfig(vocab_size=50, hidden_size=8, intermediate_size=20, num_hidden_layers=3, num_attention_heads=2)
+
+
+@pytest.mark.parametrize(("config", "norms"), [(CONFIG, 5), (LLAMA, 7)], ids=["gpt2", "llama"])
+def test_costs_against_a_model_that_is_made(config, norms):
+    named = dict(AutoModel.from_config(config).named_parameters())
+    weights = sum(p.numel() for p in named.values())
+    working = sum(p.numel() for name, p in named.items() if not name.startswith(("wte", "wpe", "embed")))
+    found, d = lab.survey_cost(config), config.hidden_size
+    assert (found["d"], found["norms"]) == (d, norms), "two norms a block and a last one"
+    assert found["weights / GB"] == pytest.approx(2 * weights / 1e9), "two bytes a weight"
+    assert found["work / 10¹⁵ operations"] == pytest.approx(2 * working * 1e6 / 1e15), "embeddings do no work"
+    assert found["time / minutes"] == pytest.approx(2 * working * 1e6 / 50e12 / 60)
+    assert found["stored / TB"] == pytest.approx(norms * 2 * d * 2 * 1e6 / 1e12), "input and output, two bytes each"
+
+
+def test_the_seven_have_the_sizes_that_their_names_promise():
+    """Parameters as published, less the head's where it is a matrix of its own; GPT-J has one norm a block."""
+    found = pd.DataFrame({name: lab.survey_cost(config()) for name, config in lab.SEVEN.items()})
+    assert found.loc["d"].tolist() == [1600, 2048, 2048, 4096, 4096, 4096, 4096]
+    assert found.loc["norms"].tolist() == [97, 49, 49, 29, 65, 65, 65]
+    billions = found.loc["weights / GB"] / 2
+    assert billions.tolist() == pytest.approx([1.56, 1.32, 1.31, 5.84, 6.65, 6.61, 7.50], rel=0.005)
+
+
+# surveys
+
+BATCHES = [token_ids(3, 8), token_ids(2, 8) * 3 % 64]
+CHOSEN = ["uniform", "random_a", "matched_0"]
+
+
+@pytest.fixture(scope="module")
+def networks():
+    return {(name, run): twin for run in (4, 5) for name, twin in zip("ab", ng.twins(CONFIG, run), strict=True)}
+
+
+@pytest.fixture(scope="module")
+def angles(networks):
+    return lab.survey_runs(networks, BATCHES, CHOSEN, seed=7)
+
+
+def test_the_rows_are_those_of_each_survey(networks, angles):
+    for (name, run), network in networks.items():
+        expected = ng.Survey(network, CHOSEN, 7, pilot=BATCHES[0]).run(BATCHES, progress=False).table()
+        got = angles[(angles.model == name) & (angles.run == run)].drop(columns=["model", "run"])
+        pd.testing.assert_frame_equal(got.reset_index(drop=True), expected)
+    assert list(dict.fromkeys(zip(angles.model, angles.run, strict=True))) == list(networks), "another order"
+    assert angles.index.is_unique
+
+
+def test_a_saved_survey_goes_on_where_it_was(networks, angles, tmp_path):
+    state = tmp_path / "org--a-4.safetensors"
+    interrupted = ng.Survey(networks["a", 4], CHOSEN, 7, pilot=BATCHES[0])
+    interrupted.run(BATCHES[:1], progress=False, checkpoint=state)
+    got = lab.survey_runs({("org/a", 4): networks["a", 4]}, BATCHES, CHOSEN, 7, out=tmp_path)
+    expected = angles[(angles.model == "a") & (angles.run == 4)].reset_index(drop=True)
+    pd.testing.assert_frame_equal(got.drop(columns="model"), expected.drop(columns="model"))
+    assert ng.Survey.load(state).batches == 2
+
+
+@pytest.mark.parametrize(("side", "positions"), [("in", "rest"), ("out", "rest"), ("in", "first")])
+def test_the_uniform_vectors_rows_in_words(angles, side, positions):
+    run = angles[(angles.model == "a") & (angles.run == 5)]
+    got = lab.of_uniform(run, side, positions)
+    assert got.site.tolist() == [*(f"transformer.h.{i}.ln_{j}" for i in (0, 1) for j in (1, 2)), "transformer.ln_f"]
+    assert set(got.direction) == {"uniform"} and set(got.side) == {side} and set(got.positions) == {positions}
+    assert set(got.tokens) == {5 if positions == "first" else 35}
+    shown = lab.in_words(got, ["kind", "mean_deg", "top_share"])
+    assert list(shown) == ["kind", "mean angle / degrees", "share of the largest entry"]
+    assert shown.index.name == "norm" and list(shown.index) == got.site.tolist() and set(shown.kind) == {"LayerNorm"}
+    assert shown["mean angle / degrees"].tolist() == got.mean_deg.tolist()
+
+
+def test_the_last_norms_stream_from_its_vectors(networks, angles):
+    """Length and component from hidden vectors kept by hooks of our own, by numpy."""
+    found = lab.at_last_norm(angles)
+    assert list(found.index) == list(networks) and found.index.names == ["model", "seed"]
+    for key, network in networks.items():
+        inputs = [x[:, 1:].flatten(0, 1) for x, _ in stored(network, ["transformer.ln_f"], BATCHES)["transformer.ln_f"]]
+        rows = torch.cat(inputs).double().numpy()
+        lengths = np.linalg.norm(rows, axis=-1)
+        cosines = rows.sum(-1) / lengths / np.sqrt(12)
+        assert found.length[key] == pytest.approx(lengths.mean(), rel=1e-5), "another norm's, or first positions too?"
+        expected = lengths.mean() * np.sqrt((cosines**2).mean())
+        assert found["along 1"][key] == pytest.approx(expected, rel=1e-5), "a factor √d? The mean cosine?"
+
+
+# gauge
+
+
+def pair(which):
+    """A twin and another of the same sizes, in float64, both away from their start."""
+    return [shaken(ng.twins(CONFIG, seed)[which].double(), 0.2, seed) for seed in (3, 4)]
+
+
+def hidden(model):
+    with torch.no_grad():
+        return model.transformer(IDS).last_hidden_state
+
+
+def at_last(model):
+    """What enters the last norm, rows of it, first positions left out."""
+    return stored(model, ["transformer.ln_f"], [IDS])["transformer.ln_f"][0][0][:, 1:].flatten(0, 1)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["layer norm", "rms norm"])
+def test_the_means_are_the_others_and_the_rest_stays(which):
+    model, other = pair(which)
+    changed = lab.with_means_of(model, other)
+    centre = torch.eye(12, dtype=torch.float64) - 1 / 12
+    for new, mine, theirs in zip(*map(stream_writers, (changed, model, other)), strict=True):
+        bound = 4 * rounding(mine, torch.float64)
+        close(new.mean(-1), theirs.mean(-1), bound, "means", "The model's own? Of the other axis?")
+        close(new @ centre, mine @ centre, bound, "what is orthogonal to 1", "More than the mean was changed?")
+    writers = {id(p) for p in stream_writers(model)}
+    after = dict(changed.named_parameters())
+    assert all((id(p) in writers) != torch.equal(p, after[name]) for name, p in model.named_parameters())
+    off = float((hidden(changed) - hidden(model)).abs().max())
+    bound = 4 * 20 * rounding(hidden(model), torch.float64, 12)
+    assert (off <= bound) == (which == 0), f"what leaves the last norm moved by {off:.1e}"
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["layer norm", "rms norm"])
+def test_turning_by_hand(which):
+    """Against a copy whose embedding is moved in place and hooks of our own."""
+    model, _ = pair(which)
+    found = lab.turned(model, [0.0, 0.7], IDS)
+    assert same(model, pair(which)[0]), "the model itself was changed"
+    moved, _ = pair(which)
+    with torch.no_grad():
+        moved.transformer.wte.weight += 0.7
+    change = float((hidden(moved) - hidden(model)).norm() / hidden(model).norm())
+    rows = at_last(moved)
+    angles = torch.acos(rows.sum(-1) / rows.norm(dim=-1) / math.sqrt(12)).rad2deg()
+    assert found.columns.tolist() == ["c", "angle at the last norm / degrees", "change of output"]
+    c, angle, changed = found.iloc[1]
+    assert c == 0.7 and angle == pytest.approx(float(angles.mean()), abs=1e-5), "first positions?"
+    assert changed == pytest.approx(change, abs=1e-12)
+    assert (changed < 1e-12) == (which == 0), "LayerNorm must not see it, RMSNorm must"
+    assert found.iloc[0, 2] == 0 and found.iloc[0, 1] > angle + 5
+
+
+def test_a_rotated_stream_and_the_same_function():
+    """Of an RMSNorm network with gains and a tied head; every vector of the stream is rotated."""
+    model, _ = pair(1)
+    generator = torch.Generator().manual_seed(0)
+    Q, _ = torch.linalg.qr(torch.randn(12, 12, generator=generator, dtype=torch.float64))
+    other = lab.rotated(model, Q)
+    with torch.no_grad():
+        close(other(IDS).logits, model(IDS).logits, 1e-11, "logits", "A reader, a writer or the head left out?")
+    expected = at_last(model) @ Q.T
+    close(at_last(other), expected, 1e-11 * float(expected.abs().max()), "stream", "By the inverse?")
+    assert same(model, pair(1)[0]), "the model itself was changed"
+
+
+@pytest.mark.parametrize("d", [2, 3, 50])
+def test_a_direction_is_reflected_onto_one(d):
+    u = torch.arange(d, dtype=torch.float64) - 0.4
+    Q, one = lab.onto_uniform(7 * u), torch.ones(d, dtype=torch.float64) / d**0.5
+    assert float((Q @ u / u.norm() - one).abs().max()) < 1e-14
+    assert float((Q @ Q - torch.eye(d, dtype=torch.float64)).abs().max()) < 1e-14
+    already = lab.onto_uniform(torch.ones(d, dtype=torch.float64)) @ one
+    assert float((already - one).abs().max()) < 1e-14, "what lies there stays there"
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["layer norm", "rms norm"])
+def test_least_and_most_along_one(which):
+    """Against shares written out; RMSNorm's ends against singular values."""
+    model, _ = pair(which)
+    table = lab.scenarios(model, IDS)
+    assert list(table.index) == ["as trained", "least along 1", "most along 1"]
+    assert table["change of log p"].max() < 1e-9 and table["change of log p"]["as trained"] == 0
+    rows = at_last(model)
+    rows = rows / rows.norm(dim=-1, keepdim=True)
+    assert table.share["as trained"] == pytest.approx(float((rows.sum(-1) ** 2 / 12).mean()), rel=1e-12)
+    values = torch.linalg.svdvals(rows).square() / len(rows)
+    least, most = (0, 1) if which == 0 else (float(values[-1]), float(values[0]))
+    assert table.share["least along 1"] == pytest.approx(least, abs=1e-12)
+    assert table.share["most along 1"] == pytest.approx(most, abs=0.02 if which == 0 else 1e-12)
+
+
+# pictures
+
+SITES = ["h.0.ln_1", "h.0.ln_2", "ln_f"]
+
+
+def table(run=0):
+    rng = np.random.default_rng(run)
+    directions = ["uniform", "random_a", "random_b", *(f"random_{i:03d}" for i in range(18))]
+    rows = [
+        dict(site=site, side=side, direction=direction, positions=positions, kind="layer", run=run)
+        for site in SITES
+        for side in ("in", "out")
+        for direction in directions
+        for positions in ("first", "rest", "all")
+    ]
+    numbers = dict(mean_deg=90 + rng.normal(size=len(rows)), std_deg=2.0 + rng.random(len(rows)))
+    return pd.DataFrame(rows).assign(**numbers, occupancy=rng.random(len(rows)) + 0.01)
+
+
+def test_the_null_band_is_the_quantiles_of_the_random_directions():
+    frame = table()
+    band = null_band(frame, side="out", positions="all")
+    assert list(band.index) == SITES, "sites in order of use"
+    rows = frame.query("side == 'out' and positions == 'all' and direction != 'uniform'")
+    expected = [np.quantile(rows.occupancy[rows.site == site], [0.05, 0.5, 0.95]) for site in SITES]
+    assert np.allclose(band[["low", "median", "high"]], expected)
+
+
+def test_angles_show_each_direction_at_each_norm():
+    frame = table()
+    figure, alt = lab.angles_by_layer({"a model": frame})
+    assert [axis.get_title() for axis in figure.axes] == ["a model, inputs", "a model, outputs"]
+    for axis, side in zip(figure.axes, ("in", "out"), strict=True):
+        assert len(axis.containers) == 3, "uniform and two random directions"
+        uniform = lab.of_uniform(frame, side)
+        assert np.allclose(np.asarray(axis.containers[0].lines[0].get_ydata(), float), uniform.mean_deg)
+        low, high = uniform.mean_deg.min(), uniform.mean_deg.max()
+        said = f"{side}puts of a model: mean angle to the uniform vector between {low:.1f} and {high:.1f} degrees"
+        assert said in alt
+
+
+def test_occupancy_draws_a_line_a_run_and_counts_what_leaves_the_band():
+    frames = pd.concat([table(0), table(1)])
+    frames.loc[frames.direction == "uniform", "occupancy"] = 1e-4
+    figure, alt = lab.occupancy_by_layer({"a model": frames})
+    assert len([line for line in figure.axes[0].lines if line.get_marker() == "o"]) == 2
+    assert "below the random directions' band at 6 and above it at 0 of 6 points" in alt
+
+
+def test_nulls_draw_a_band_each_and_count_what_leaves_it():
+    frame = table()
+    signs = frame[frame.direction == "random_a"].assign(direction="signs_a", occupancy=1e3)
+    uniform = lab.of_uniform(frame).set_index("site").occupancy
+    bands = {null: null_band(pd.concat([frame, signs]), null=null) for null in ("random_", "signs_")}
+    assert (bands["signs_"] == 1e3).all(axis=None), "the band of another null"
+    figure, alt = lab.nulls_by_layer({"left": (uniform, bands), "right": (uniform * 1e6, bands)})
+    assert [len(axis.collections) for axis in figure.axes] == [2, 2], "a band for each null"
+    assert np.allclose(figure.axes[0].lines[0].get_ydata(), uniform)
+    left, right = alt.split("right:")
+    assert f"below the band of random signs at {len(SITES)}, above at 0" in left
+    assert f"below the band of random signs at 0, above at {len(SITES)}" in right
+
+
+def test_errors_leave_out_norms_that_subtract_nothing():
+    frame = table().assign(drop_error=0.2, mean_abs_cos=0.1)
+    frame["kind"] = np.where(frame.site == SITES[0], "rms", "layer")
+    frame.loc[frame.side == "out", "drop_error"] = 9.0
+    figure, alt = lab.errors_by_layer({"a model": frame})
+    change, cosine = figure.axes[0].lines
+    assert change.get_ydata().tolist() == [0.2] * (len(SITES) - 1) and np.allclose(cosine.get_ydata(), 0.1)
+    assert "2 to 2 times the mean |cos|" in alt
+
+
+def test_arrows_stand_at_the_angles_of_one_constant():
+    columns = ["c", "angle at the last norm / degrees", "change of output"]
+    found = {
+        "LayerNorm twin": pd.DataFrame([[0.0, 90.0, 0.0], [1.0, 60.0, 2e-7]], columns=columns),
+        "RMSNorm twin": pd.DataFrame([[0.0, 88.0, 0.0], [1.0, 30.0, 1.25]], columns=columns),
+    }
+    figure, alt = lab.turned_by(found, 1.0)
+    left, right = figure.axes
+    tips = [note.xy for note in left.texts if note.get_text() == ""]
+    assert np.allclose(tips, [(0, 1), (np.sqrt(0.75), 0.5), (0.5, np.sqrt(0.75))]), "1 upright, angles measured from it"
+    assert {"LayerNorm 60°", "RMSNorm 30°"} <= {text.get_text() for text in left.texts}
+    lines = [line.get_ydata().tolist() for line in right.lines if len(line.get_xdata()) == 2]
+    assert lines == [[0.0, 2e-7], [0.0, 1.25]]
+    marks = {line.get_label(): np.hstack(line.get_data()).tolist() for line in right.lines if line.get_markersize() > 5}
+    assert marks == {"LayerNorm twin": [1.0, 2e-7], "RMSNorm twin": [1.0, 1.25]}, "the mark of another constant"
+    assert "With c = 1 " in alt and "LayerNorm twin: angle 60 degrees, change of the output 2e-07 of its length" in alt

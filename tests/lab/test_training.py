@@ -1,0 +1,263 @@
+"""Training without what lies along 1, under flips and rotations, and what it costs."""
+
+import copy
+import itertools
+import math
+
+import normgeom as ng
+import pytest
+import torch
+from norm_checks import close, rounding
+from normgeom.models.flow import stream_writers
+from normgeom.models.gpt2 import gpt2
+from normgeom.training.loop import train
+from normgeom.training.twins import SIZES, Size, variants
+from normgeom_lab import training as lab
+from normgeom_lab.common.parts import rotate
+from normgeom_lab.common.tiny import shaken
+from tiny_models import token_ids
+from torch import nn
+from torch.nn.functional import log_softmax
+
+CONFIG = gpt2(vocabulary=64, length=16, width=6, layers=2, heads=2)
+IDS = token_ids(3, 8)
+SIGNS = torch.tensor([1.0, -1.0, -1.0, 1.0, -1.0, 1.0])
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def gradients(model):
+    """Of the mean cross-entropy, written out, by the names of the parameters."""
+    logits = model(IDS).logits
+    loss = torch.stack([-log_softmax(logits[i, t], -1)[IDS[i, t + 1]] for i in range(3) for t in range(7)]).mean()
+    return float(loss.detach()), dict(
+        zip(dict(model.named_parameters()), torch.autograd.grad(loss, list(model.parameters())), strict=True)
+    )
+
+
+def writer_names(model):
+    ids = {id(p) for p in stream_writers(model)}
+    return {name for name, p in model.named_parameters() if id(p) in ids}
+
+
+def test_twins_that_satisfy_the_theorem():
+    for model, kind in zip(lab.unbiased_twins(CONFIG, 3), ("layer", "rms"), strict=True):
+        norms = [m for name, m in model.named_modules() if name.rpartition(".")[2].startswith("ln_")]
+        assert all(norm.weight is not None and getattr(norm, "bias", None) is None for norm in norms), "a β is left"
+        assert min(float((norm.weight.detach() - 1).abs().max()) for norm in norms) > 0.05, "gains at their start"
+        assert model.lm_head.weight is not model.transformer.wte.weight, "the head is tied"
+        assert {p.dtype for p in model.parameters()} == {torch.float64}
+        assert {site.kind for site in ng.find_norms(model, IDS)} == {kind}
+    layer, rms = (model.state_dict() for model in lab.unbiased_twins(CONFIG, 3))
+    assert layer.keys() == rms.keys() and all(torch.equal(value, rms[name]) for name, value in layer.items())
+
+
+@pytest.mark.parametrize("clip", [math.inf, 0.01])
+@pytest.mark.parametrize("leave_out", [(), ("gradients",), ("steps",)])
+def test_one_step_by_hand(leave_out, clip):
+    """θ − η∇L, with the parts left out that are named, gradients before they are clipped."""
+    start = lab.unbiased_twins(CONFIG, 3)[1]
+    found = lab.descend(start, IDS, sgd, leave_out, clip, steps=1)
+    loss, of_loss = gradients(start)
+    assert float(found.losses[0]) == pytest.approx(loss, rel=1e-12), "in float32? not shifted?"
+    writers = writer_names(start)
+    if "gradients" in leave_out:
+        of_loss |= {name: of_loss[name] - of_loss[name].mean(-1, keepdim=True) for name in writers}
+    length = float(torch.stack([g.norm() for g in of_loss.values()]).norm())
+    factor = min(1, clip / (length + 1e-6))  # torch divides by the length plus 1e-6
+    got = dict(found.model.named_parameters())
+    for name, p in start.named_parameters():
+        expected = p.detach() - 0.1 * factor * of_loss[name]
+        if "steps" in leave_out and name in writers:
+            expected = expected - expected.mean(-1, keepdim=True)
+        close(got[name], expected, 4 * rounding(expected, torch.float64), f"{name}, {leave_out}", "Left out late?")
+
+
+def test_losses_are_those_before_each_step_of_a_copy():
+    start = lab.unbiased_twins(CONFIG, 3)[0]
+    found = lab.descend(start, IDS, sgd, steps=3)
+    for i in range(3):
+        before = lab.descend(start, IDS, sgd, steps=i).model if i else start
+        assert float(found.losses[i]) == pytest.approx(gradients(before)[0], rel=1e-12)
+    again = lab.unbiased_twins(CONFIG, 3)[0]
+    assert all(
+        torch.equal(p, q) and p.grad is None for p, q in zip(start.parameters(), again.parameters(), strict=True)
+    )
+
+
+def test_layer_norms_writers_keep_their_part_along_one_and_rms_norms_do_not():
+    for model, keeps in zip(lab.unbiased_twins(CONFIG, 3), (True, False), strict=True):
+        after = stream_writers(lab.descend(model, IDS, sgd).model)
+        off = max(
+            float((p - q).sum(-1).abs().max().detach()) for p, q in zip(stream_writers(model), after, strict=True)
+        )
+        assert (off < 1e-12) == keeps, f"moved by {off:.1e}"
+
+
+# flips and rotations
+
+
+def network(which, seed=3):
+    return shaken(ng.twins(CONFIG, seed)[which], 0.3, seed)
+
+
+def logits_and_stream(model):
+    seen = []
+    sites = ng.find_norms(model, IDS)
+    with torch.no_grad(), ng.watch(model, sites, lambda site, x_in, x_out: seen.append(x_in.clone())):
+        return model(IDS).logits, torch.stack(seen)
+
+
+@pytest.mark.parametrize(
+    ("model", "exact"),
+    [(network(1), True), (network(0), False), (lab.unbiased_twins(CONFIG, 3)[1], True)],
+    ids=["rms norm", "layer norm", "a head of its own"],
+)
+def test_no_output_changes_and_the_stream_is_flipped(model, exact):
+    """Matrix products add the same numbers, some with both factors' signs changed: no bit differs."""
+    (logits, stream), (others, flips) = logits_and_stream(model), logits_and_stream(lab.flipped(model, SIGNS))
+    assert torch.equal(others, logits) == exact, "a writer, a reader or the head was not flipped"
+    assert torch.equal(flips, stream * SIGNS) == exact
+
+
+def test_the_bias_of_a_norm_is_flipped_and_its_gain_is_not():
+    model = network(0)
+    before, after = model.transformer.ln_f, lab.flipped(model, SIGNS).transformer.ln_f
+    assert torch.equal(after.bias, before.bias * SIGNS) and torch.equal(after.weight, before.weight)
+
+
+@pytest.mark.parametrize(("norm", "same"), [("rms-plain", True), ("layer-plain", False)])
+def test_a_rotated_stream(norm, same):
+    """Every vector of the stream is rotated, not back, and no output changes; the head's own matrix too."""
+    model = shaken(variants(CONFIG, 3, (norm,))[norm].double(), 0.3, 3)
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach() + 0.1)
+    q, _ = torch.linalg.qr(draw(6, 6))
+    (logits, stream), (others, turns) = logits_and_stream(model), logits_and_stream(rotate(model, q))
+    assert torch.allclose(others, logits, atol=1e-12) == same, "a writer, a reader or the head was not rotated"
+    assert torch.allclose(turns, stream @ q.T, atol=1e-12) == same
+
+
+def test_either_order_is_both_by_hand():
+    plain, start = variants(CONFIG, 3, ("rms",))["rms"].state_dict(), lab.moved(CONFIG, "rms", 3)
+    assert all(p.dtype == torch.float64 and (p - plain[name]).std() > 0.1 for name, p in start.state_dict().items())
+
+    def scaled(model, way):
+        model = copy.deepcopy(model)
+        with torch.no_grad():
+            model.transformer.wpe.weight.mul_(way)
+        return model
+
+    first = lab.descend(scaled(start, 3.0), IDS, sgd, clip=1.0).model
+    last = scaled(lab.descend(start, IDS, sgd, clip=1.0).model, 3.0)
+    both = lab.either_order(start, IDS, sgd, scaled, 3.0)
+    for got, model in zip(both, (first, last), strict=True):
+        assert torch.equal(got, torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert not torch.equal(*both), "one of both twice"
+
+
+@pytest.mark.parametrize("d", [2, 3, 6])
+def test_each_vector_of_signs_once_up_to_its_negative(d):
+    rows = [tuple(row) for row in lab.sign_vectors(d).tolist()]
+    assert rows[0] == (1.0,) * d, "1 comes first"
+    both = [*rows, *(tuple(-x for x in row) for row in rows)]
+    assert sorted(both) == sorted(itertools.product((-1.0, 1.0), repeat=d))
+
+
+def test_an_orbit_is_each_flip_trained():
+    start = ng.twins(gpt2(vocabulary=64, length=16, width=4, layers=1, heads=2), 3)[1]
+    texts = [(IDS + 5 * i) % 64 for i in range(2)]
+    networks = lab.orbit(start, texts, 2)
+    train(start, texts, 2, 3e-3, description=None)
+    for signs, model in zip(lab.sign_vectors(4), networks, strict=True):
+        expected = lab.flipped(start, signs)  # RMSNorm: in either order
+        assert all(torch.equal(p, q) for p, q in zip(model.parameters(), expected.parameters(), strict=True))
+
+
+def test_occupancies_and_shares_are_those_of_projections():
+    model, vectors, seen = network(1), torch.stack([torch.ones(6), 3 * SIGNS]), []
+    with ng.watch(model, ng.find_norms(model)[-1:], lambda site, x, y: seen.append(x.flatten(0, 1))):
+        model(IDS)
+    cosines = torch.nn.functional.cosine_similarity(seen[0][:, None], vectors, dim=-1)
+    expected = 6 * cosines.square().mean(0).double()
+    close(lab.occupancies(model, IDS, vectors), expected, 1e-6, "occupancies", "Another norm? The vectors' lengths?")
+
+    name = "transformer.h.1.mlp.c_proj.weight"
+    gradient = gradients(model)[1][name]
+    expected = (gradient @ torch.full((6, 1), 6**-0.5)).norm() ** 2 / gradient.norm() ** 2
+    assert lab.share_along_one(model, IDS) == pytest.approx(float(expected), rel=1e-4), "another writer or axis?"
+    shares = [lab.share_along_one(lab.flipped(model, signs), IDS) for signs in lab.sign_vectors(6)]
+    assert sum(shares) / len(shares) == pytest.approx(1 / 6, rel=1e-5), "cor-gradient-share without a training"
+    assert max(shares) > 2 * min(shares), "they are all alike: nothing was averaged"
+
+
+# Muon
+
+
+def draw(*shape, seed=3):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (3, 7), (7, 3), (1, 5)])
+def test_each_singular_value_goes_through_the_polynomial(shape):
+    matrix = draw(*shape)
+    u, s, v = torch.linalg.svd(matrix, full_matrices=False)
+    s = s / s.square().sum().sqrt()
+    for _ in range(5):
+        s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+    close(lab.newton_schulz(matrix), u @ torch.diag(s) @ v, 1e-11, "orthogonalised", "Not transposed back?")
+    assert (
+        lab.newton_schulz(torch.zeros(shape)).eq(0).all() and lab.newton_schulz(matrix.float()).dtype == torch.float32
+    )
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
+@pytest.mark.parametrize("shape", [(4, 6), (9, 2)])
+def test_its_steps_are_those_of_torchs(shape):
+    """Torch orthogonalises in bfloat16: to some hundredths of a step."""
+    mine, theirs = (nn.Parameter(draw(*shape).float()) for _ in range(2))
+    rules = lab.Muon([mine], 0.1, decay=0.5), torch.optim.Muon([theirs], lr=0.1, momentum=0.95, weight_decay=0.5)
+    for i in range(4):
+        mine.grad = draw(*shape, seed=10 + i).float()
+        theirs.grad = mine.grad.clone()
+        for rule in rules:
+            rule.step()
+    off = float((mine - theirs).detach().abs().max())
+    assert off < 4 * 0.1 * 0.05 * math.sqrt(max(1, shape[0] / shape[1])), f"off by {off:.3f}: momentum? decay? scale?"
+
+
+def test_vectors_step_along_their_momentum():
+    p = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    rule, average, expected = lab.Muon([p], 0.1), 0, torch.zeros(3, dtype=torch.float64)
+    for i in range(3):
+        p.grad = draw(3, seed=i)
+        rule.step()
+        average = 0.95 * average + 0.05 * p.grad
+        expected = expected - 0.1 * (0.05 * p.grad + 0.95 * average)
+    close(p.detach(), expected, 1e-15, "vector", "Orthogonalised? Without momentum?")
+
+
+# costs
+
+
+@pytest.mark.parametrize("length", [16, 1024])
+def test_costs_are_those_of_the_model_counted_one_by_one(length):
+    size = Size(layers=3, width=24, heads=2, rate=1e-3, steps=7, batch=5, length=length)
+    vocabulary = 50257 if length == 1024 else 256
+    model = variants(size.config(vocabulary), 0, ("layer",))["layer"]
+    every, found = sum(p.numel() for p in model.parameters()), lab.training_cost(size)
+    assert found["parameters / 10⁶"] == pytest.approx(every / 1e6), "embeddings count, the tied head once"
+    assert found["state / GB"] == pytest.approx(16 * every / 1e9), "four numbers of four bytes"
+    assert found["tokens / 10⁹"] == pytest.approx(7 * 5 * length / 1e9)
+    linear = [part for block in model.transformer.h for part in block.modules() if getattr(part, "nf", None)]
+    # Queries times keys and attention times values: of half of the positions each, on average.
+    forward = 2 * (vocabulary * 24 + sum(part.weight.numel() for part in linear) + 3 * 24 * length)
+    hours = 3 * 7 * 5 * length * forward / 200e12 / 3600  # forward, and twice that backward
+    assert found["time / hours"] == pytest.approx(hours)
+
+
+def test_the_largest_takes_days_and_the_smallest_nothing():
+    costs = {name: lab.training_cost(size) for name, size in SIZES.items()}
+    assert 20 < costs["1B"]["time / hours"] < 30 and costs["0.2M"]["time / hours"] < 1e-4
+    assert costs["1B"]["parameters / 10⁶"] == pytest.approx(910, abs=1)

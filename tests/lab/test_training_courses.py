@@ -1,0 +1,197 @@
+"""The course of a training: ranks beside signs, shapes of norms, and their pictures, against values set by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from normgeom.training.loop import warmup_cosine
+from normgeom_lab import training as lab
+
+
+def survey(steps=(0, 5), sites=("a", "b"), occupancies=(2.5, 0.7, 0.9, 1, 2, 3, 4)):
+    """Occupancies of 1, two random directions and four sign vectors; ten times that at first positions."""
+    directions = ["uniform", "random_a", "random_b", *(f"signs_{i}" for i in range(4))]
+    rows = [
+        dict(
+            step=step,
+            site=site,
+            side=side,
+            direction=direction,
+            positions=positions,
+            mean_deg=90 + step,
+            occupancy=occupancy * (1 if positions == "rest" else 10) + (100 if side == "out" else 0),
+        )
+        for step in steps
+        for site in sites
+        for side in ("in", "out")
+        for positions in ("first", "rest", "all")
+        for direction, occupancy in zip(directions, occupancies, strict=True)
+    ]
+    return pd.DataFrame(rows).assign(std_deg=3.0, mean_norm=7.0)
+
+
+def test_rank_and_band_are_of_the_signs_at_the_same_place():
+    found = lab.beside_signs(survey())
+    assert len(found) == 2 * 2 * 2 * 3, "one row a step, site, side and direction that is no vector of signs"
+    uniform = found[(found.direction == "uniform") & (found.side == "in")]
+    assert set(uniform["rank"]) == {3}, "two of four sign vectors lie below 2.5"
+    assert set(found[(found.direction == "random_a")]["rank"]) == {1}
+    assert set(uniform["median"]) == {2.5} and set(uniform.low) == {np.quantile([1, 2, 3, 4], 0.05)}
+    assert set(uniform.high) == {np.quantile([1, 2, 3, 4], 0.95)}
+    assert set(found[found.side == "out"]["median"]) == {102.5}, "signs of the other side of the norm"
+    assert set(uniform.occupancy) == {2.5}, "first positions are among it"
+    tied = lab.beside_signs(survey(occupancies=(1, 5, 5, 1, 2, 3, 4)))
+    assert set(tied[tied.direction == "uniform"]["rank"]) == {1}, "equal to the smallest"
+    assert set(tied[tied.direction == "random_a"]["rank"]) == {5}, "above all four it is fifth of five"
+
+
+def gains_table(**by_step):
+    found = [
+        pd.DataFrame(dict(step=int(step[1:]), site=site, coordinate=range(len(weight)), weight=weight))
+        for step, weight in by_step.items()
+        for site in ("a", "b")
+    ]
+    return pd.concat(found, ignore_index=True)
+
+
+@pytest.mark.parametrize("centered", [True, False], ids=["layer norm", "rms norm"])
+def test_shapes_are_those_of_the_dense_matrix(centered):
+    d, draws = 24, torch.Generator().manual_seed(0)
+    early, end = (1 + 0.4 * torch.randn(d, generator=draws, dtype=torch.float64) for _ in range(2))
+    found = lab.shapes(gains_table(s0=np.ones(d), s3=early.numpy(), s9=end.numpy()), centered)
+    assert found[["step", "site"]].values.tolist() == [[3, "a"], [3, "b"], [9, "a"], [9, "b"]], "step 0 has no axes"
+
+    remove = (torch.eye(d, dtype=torch.float64) - 1 / d) if centered else torch.eye(d, dtype=torch.float64)
+    (u, sizes, _), (v, *_) = (torch.linalg.svd(weight[:, None] * remove) for weight in (early, end))
+    row, last = found.iloc[0], found.iloc[-1]
+    expected = dict(
+        smallest=early.min(),
+        mean=early.mean(),
+        largest=early.max(),
+        spread=early.std(correction=0),
+        axis_ratio=sizes[0] / sizes[d - centered - 1],
+        correlation=np.corrcoef(early, end)[0, 1],
+        overlap=(u[:, :8].T @ v[:, :8]).square().sum() / 8,
+        pointing=u[:, :8].square().amax(0).mean(),
+    )
+    assert row.drop(["step", "site"]).to_dict() == pytest.approx({k: float(v) for k, v in expected.items()}, rel=1e-9)
+    assert last.overlap == pytest.approx(1) and last.correlation == pytest.approx(1)
+    assert (row.pointing == 1) == (not centered), "RMSNorm's axes are coordinates, LayerNorm's are not"
+
+
+def test_tables_of_twins_by_the_names_of_their_norms(tmp_path):
+    for norm, loss in (("layer", 2.0), ("rms", 3.0)):
+        (tmp_path / norm).mkdir()
+        pd.DataFrame(dict(step=[1], loss=[loss])).to_parquet(tmp_path / norm / "loss.parquet")
+    found = lab.read_twins(tmp_path, "loss")
+    assert {title: table.loss[0] for title, table in found.items()} == {"LayerNorm": 2.0, "RMSNorm": 3.0}
+
+
+def test_pairs_are_of_one_seed_and_rate():
+    rows = [("RMSNorm", 0.1, 0, 5.0), ("LayerNorm", 0.1, 0, 3.0), ("RMSNorm", 0.1, 1, 9.0), ("LayerNorm", 0.2, 1, 1.0)]
+    losses = pd.DataFrame(rows, columns=["norm", "rate", "seed", "loss"])
+    assert lab.paired(losses).to_dict() == {(0.1, 0): 2.0}, "of another seed or rate? the other way round?"
+    assert lab.paired(losses, "LayerNorm", "RMSNorm").to_dict() == {(0.1, 0): -2.0}
+
+
+def test_noise_walks_are_adam_on_normal_numbers():
+    """The recursion of Adam, by hand in float64, on the same draws."""
+    steps, stages = 20, (1, 2, 13, 20)
+    walks = lab.noise_walks(3, 9, steps, stages, seed=4)
+    gains = walks.pivot(index="step", columns=["site", "coordinate"], values="weight").astype(float)
+    assert list(gains.index) == list(stages) and list(gains) == [(str(i), j) for i in range(3) for j in range(9)]
+    generator = torch.Generator().manual_seed(4)
+    (factor,) = warmup_cosine(torch.optim.SGD([torch.zeros(1)]), steps).lr_lambdas
+    gain, first, second = np.ones(27), np.zeros(27), np.zeros(27)
+    for t in range(1, steps + 1):
+        noise = torch.randn(27, generator=generator).double().numpy()
+        first, second = 0.9 * first + 0.1 * noise, 0.95 * second + 0.05 * noise**2
+        step = (first / (1 - 0.9**t)) / (np.sqrt(second / (1 - 0.95**t)) + 1e-8)
+        gain = gain - 0.001 * factor(t - 1) * step
+        if t in stages:
+            assert np.abs(gains.loc[t].to_numpy() - gain).max() < 1e-6, f"step {t}: decay? another rate or moment?"
+    assert set(lab.shapes(walks, centered=False).step) == set(stages), "shapes cannot read it"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "most", "distance"),
+    [((1, 2, 3, 4), 4, 0.0), ((4, 4), 4, 0.75), ((1, 1), 4, 0.75), ((1, 4), 4, 0.25), ((2,), 2, 0.5)],
+)
+def test_ranks_are_compared_with_uniform_ones(ranks, most, distance):
+    assert lab.off_uniform(ranks, most) == distance
+
+
+def test_chance_counts_what_is_as_far_off_or_further():
+    # Two ranks of 1 or 2 agree in half of the cases, and then are off by a half.
+    assert lab.chance_of(0.5, 2, 2) == pytest.approx(0.5, abs=0.03), "0.5 itself has to count"
+    # By dynamic programming over the counts: exactly 0.1527, with rounded distances 0.11.
+    assert lab.chance_of(lab.off_uniform([*range(1, 34), *[33] * 7], 40), 40, 40) == pytest.approx(0.153, abs=0.011)
+
+
+# pictures
+
+
+def test_pictures_of_a_course_show_its_numbers():
+    table = pd.concat([lab.beside_signs(survey(steps=(0, 4, 40))).assign(seed=seed) for seed in (0, 1)])
+    table["site"] = table.site.replace({"a": "transformer.h.2.ln_1", "b": "transformer.ln_f"})
+    figure, words = lab.occupancy_over_steps({"LN": table, "RMS": table}, table.site.unique())
+    titles = [f"{norm}: {site}" for site in ("block 2, norm 1", "last norm") for norm in ("LN", "RMS")]
+    assert [axis.get_title() for axis in figure.axes] == titles
+    line = figure.axes[0].lines[-1]
+    assert line.get_xdata().tolist() == [0, 4, 40] and line.get_ydata().tolist() == [2.5] * 3
+    assert "LN, block 2, norm 1: from 2.5 to 2.5" in words and "band 1.1 to 3.8" in words
+    assert figure.axes[2].get_xticks().tolist() == [0, 4, 40], "ticks where there is no point"
+
+    figure, words = lab.angles_over_steps({"LN": table[table.seed == 0]}, ["transformer.ln_f"])
+    assert "LN, last norm: 130.0 ± 3.0 at the end" in words
+    heights = [container.lines[0].get_ydata().tolist() for container in figure.axes[0].containers]
+    assert heights == [[90, 94, 130]] * 3, "three directions, the means of the table"
+
+    curves = pd.DataFrame(dict(step=[1, 2, 1, 2], seed=[0, 0, 1, 1], loss=[5.0, 4.0, 7.0, 2.0]))
+    figure, words = lab.losses_over_steps({"LN": curves})
+    assert figure.axes[0].lines[0].get_ydata().tolist() == [6.0, 3.0], "the mean over seeds"
+    assert "LN from 6.00 to 3.00 nats a token" in words
+
+
+def test_ranks_are_drawn_as_their_distribution_function():
+    ranks = {"LN": pd.Series([3, 1, 2, 2]), "RMS": pd.Series([10, 40, 25])}
+    figure, words = lab.ranks_over_seeds(ranks)
+    first, second, uniform = figure.axes[0].lines
+    assert [*zip(*first.get_data(), strict=True)] == [(0, 0), (1, 0.25), (2, 0.5), (2, 0.75), (3, 1), (40, 1)]
+    assert second.get_xdata().tolist() == [0, 10, 25, 40, 40]
+    assert uniform.get_xdata().tolist() == [0, 40] and uniform.get_ydata().tolist() == [0, 1]
+    assert first.get_linestyle() != second.get_linestyle(), "not readable without colour"
+    assert first.get_label() == "LN, 4 seeds" and "LN: from 1 to 3, quartiles 2, 2 and 2" in words
+
+
+def test_a_dot_a_seed_in_columns_of_five():
+    rows = [
+        dict(norm=norm, seed=seed, step=step, site=site, rank=rank if (step, site) == (120, "b") else 20)
+        for norm, ranks in {"LayerNorm": [1, 5, 6], "RMSNorm": [3, 36, 40, 18]}.items()
+        for seed, rank in enumerate(ranks)
+        for step in (0, 120)
+        for site in ("b", "a")  # the order of the rows is that of use
+    ]
+    figure, alt = lab.rank_dots(pd.DataFrame(rows), norm=1, updates=120)
+    dots = [sorted(zip(*axis.lines[0].get_data(), strict=True)) for axis in figure.axes]
+    assert dots == [[(3, 1), (3, 2), (8, 1)], [(3, 1), (18, 1), (38, 1), (38, 2)]], "a rank in its neighbour's column?"
+    even = [axis.lines[1].get_ydata()[0] for axis in figure.axes]
+    assert even == pytest.approx([3 / 8 + 0.5, 4 / 8 + 0.5]), "seeds over columns, between dots"
+    assert "After 120 updates, at norm 1. LayerNorm, 3 seeds: median rank 5, 67 % of them among the lowest five" in alt
+    assert "RMSNorm, 4 seeds: median rank 27, 25 % of them among the lowest five, 50 % among the highest" in alt
+    others = (dict(norm=2, updates=120), dict(norm=1, updates=0))
+    assert all("median rank 20" in lab.rank_dots(pd.DataFrame(rows), **other)[1] for other in others)
+
+
+def test_shapes_are_drawn_as_means_over_norms():
+    columns = dict(step=[10, 10, 50, 50, 100, 100], spread=[1.0, 3, 2, 4, 5, 7], correlation=[0.1, 0.3, 0.5, 0.7, 1, 1])
+    rows = pd.DataFrame(dict(columns, overlap=[0.2, 0.4, 0.6, 0.6, 1, 1]))
+    figure, words = lab.shapes_over_steps({"LN": rows, "RMS": rows.assign(spread=9.0)}, by_chance=0.25)
+    upper, lower = figure.axes
+    assert [line.get_ydata().tolist() for line in upper.lines] == [[2, 3, 6], [9, 9, 9]]
+    assert lower.lines[0].get_ydata().tolist() == pytest.approx([0.2, 0.6, 1])
+    assert lower.lines[1].get_ydata().tolist() == pytest.approx([0.3, 0.6, 1])
+    assert set(lower.lines[-1].get_ydata()) == {0.25}
+    assert len(upper.collections) == 1 and len(lower.collections) == 2, "bands of the first model alone"
+    assert "LN: spread 6.000 at the end; a tenth of the way the gains correlate with those of the end by 0.20" in words
+    assert "the axes overlap by 0.30" in words and "RMS: spread 9.000" in words
