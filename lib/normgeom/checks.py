@@ -53,8 +53,8 @@ def verify(
 
     Example:
         >>> import normgeom as ng
-        >>> ng.verify("eq-square", abs((1 + 2) ** 2 - 9), {"no cross term": abs(1 + 4 - 9)})
-        eq-square: error ≤ 1e-12; with no cross term 4
+        >>> ng.verify("eq-mean-vector", abs((1 + 2) / 2 - 1.5), {"the sum": abs(1 + 2 - 1.5)})
+        eq-mean-vector: error ≤ 1e-12; with the sum 2
     """
     if wrong is None:
         *most, last = breaks if isinstance(breaks, Mapping) and breaks else ["a near miss"]

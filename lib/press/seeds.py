@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import csv
 import hashlib
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 from press.book import MADE, Book, chapter_number
 from press.cells import Cell, behind, cells
-from press.labels import ALIAS
+from press.labels import ALIAS, LAB
 
 LEAST = 20  # seeds that a claim is tried at
 ROOM = 0.8  # of its bound that a claim may use, and of what its wrong version reaches
@@ -62,14 +63,18 @@ def live(book: Book) -> list[Live]:
 
 
 def version(written: list[Cell], label: str) -> str:
-    """A name for the code of a claim: its checks, the cells that made what they use, and the parameters they read."""
+    """A name for the code of a claim: its checks, the cells that made what they use, and the parameters they read.
+
+    From which module a cell takes a function does not count: the prefix ``lab.`` is left out.
+    """
     parts: list[str] = []
     for at, cell in enumerate(written):
         if label in cell.verifies:
             used = [cell, *(other for other, _ in behind(written, at))]
             names = set().union(*(c.names for c in used))
             parts += [*(c.code.strip() for c in used), *_values(written, names)]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+    code = re.sub(rf"\b{LAB}\.", "", "\n".join(parts))
+    return hashlib.sha256(code.encode()).hexdigest()[:12]
 
 
 def _values(written: list[Cell], names: set[str]) -> Iterator[str]:

@@ -434,7 +434,7 @@ def test_a_tokenizer_of_another_model(folder, run, tmp_path):
     words = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
     words.pre_tokenizer = Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]").save_pretrained(tmp_path / "words")
-    said = r"expected token ids from 0 to 255, got 0 to 900: .*; is the tokenizer another model's"
+    said = r"expected token ids from 0 to 255, got 0 to 900; is the tokenizer another model's"
     with pytest.raises(ValueError, match=said):
         run(tmp_path / "out", tokenizer=str(tmp_path / "words"))
     asked = run(tmp_path / "own")["asked"]
