@@ -27,8 +27,7 @@ until Escape. Printing gives one slide a page.
 
 What students get wrong is here what the self-checks know: each tells a wrong function by what it returns, names its
 mistake and says what to do. The tables have all of their sentences. They were thought of, and not counted in a class.
-Every self-check also says when a function raises an error, returns another shape, kind or device, changes what it is
-given, or computes in float32.
+Every self-check also says when a function raises an error, returns another shape or kind, or changes what it is given.
 """
 
 

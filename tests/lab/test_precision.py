@@ -1,56 +1,43 @@
-"""Errors in units of roundoff: hand-made deviations, and norms that are wrong by a known amount."""
+"""Chapter 11: errors that are put in, bytes known by hand, races on a clock of their own, and figures of them."""
 
+import itertools
 import math
+import weakref
 
+import normgeom as ng
+import numpy as np
+import pandas as pd
 import pytest
 import torch
+import torch.nn.functional as F
+from norm_checks import close, draw, rounding
 from normgeom.checks import Draws
-from normgeom_lab.precision import entry_error, errors_at_means, formats, ladder, rms_error, unit_roundoff
+from normgeom_lab import precision as lab
+from normgeom_lab.common.recording import record
 
-FORMATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+FORMATS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24, torch.float64: 53}
 U32 = 2.0**-24
 
 
-@pytest.mark.parametrize(("dtype", "digits"), list(zip(FORMATS, (8, 11, 24, 53), strict=True)))
-def test_unit_roundoff(dtype, digits):
-    u = unit_roundoff(dtype)
-    assert u == 2.0**-digits, "eps is twice that; the first digit counts although it is not stored"
-    one, more = (torch.tensor(1 + k * u, dtype=torch.float64).to(dtype) for k in (0.99, 1.01))
-    assert (float(one) == 1 and float(more) == 1 + 2 * u) or dtype == torch.float64
-
-
 def test_formats_say_digits_and_range():
-    table = formats(FORMATS)
+    table = lab.formats(FORMATS)
     assert list(table.index) == ["bfloat16", "float16", "float32", "float64"]
-    assert list(table["digits p"]) == [8, 11, 24, 53]
-    for dtype in FORMATS:
-        row = table.loc[str(dtype).removeprefix("torch.")]
-        assert row["unit roundoff u"] == unit_roundoff(dtype)
-        largest, square = row["largest"], row["largest x with a finite x²"]
-        assert torch.tensor(largest, dtype=torch.float64).to(dtype) == torch.finfo(dtype).max
-        below = torch.tensor(square, dtype=dtype)
+    for (dtype, digits), (_, row) in zip(FORMATS.items(), table.iterrows(), strict=True):
+        assert row["digits p"] == digits and row["unit roundoff u"] == lab.unit_roundoff(dtype) == 2.0**-digits
+        assert row["largest"] == torch.finfo(dtype).max
+        below = torch.tensor(row["largest x with a finite x²"], dtype=dtype)
         above = torch.nextafter(below, torch.tensor(math.inf, dtype=dtype))
-        assert float(below) == square, f"{dtype}: not one of its numbers"
         assert below.square().isfinite() and above.square().isinf(), f"{dtype}: not the largest with a finite square"
 
 
-def test_entry_error_is_the_worst_entry_in_units():
+def test_errors_of_entries_and_of_all_together():
     exact = torch.tensor([1.0, -2.0, 4.0, 1e-6], dtype=torch.float64)
     got = torch.tensor([1 + 2 * U32, -2 - 8 * U32, 4, 2e-6], dtype=torch.float64).float()
-    assert entry_error(got, exact, above=1e-3) == pytest.approx(4), "relative to its entry, in units of u = eps / 2"
-    assert entry_error(got, exact) == pytest.approx(1 / U32, rel=1e-6), "nothing is left out unless asked for"
-    assert entry_error(got.bfloat16(), exact, above=1e-3) == 0, "those are all numbers of bfloat16 but for roundoff"
-
-
-def test_entry_error_sees_nan_and_refuses():
-    exact = torch.ones(3, dtype=torch.float64)
-    assert math.isnan(entry_error(torch.tensor([1.0, math.nan, 1.0]), exact)), "NaN is not right"
-
-
-def test_rms_error_by_hand():
+    assert lab.entry_error(got, exact, above=1e-3) == pytest.approx(4), "relative to its entry, in units of u = eps / 2"
+    assert lab.entry_error(got, exact, above=0.0) == pytest.approx(1 / U32, rel=1e-6)
     exact = torch.tensor([3.0, 4.0], dtype=torch.float64)
-    assert rms_error(torch.tensor([3.3, 4.4], dtype=torch.float64), exact) == pytest.approx(0.1)
-    assert rms_error(torch.tensor([3.0, 4.5]), exact) == pytest.approx(0.1), "of all entries together, not the largest"
+    for values in ([3.3, 4.4], [3.0, 4.5]):
+        assert lab.rms_error(torch.tensor(values), exact) == pytest.approx(0.1), "of all entries, not the largest"
 
 
 def test_errors_at_means_by_ways_with_known_errors():
@@ -61,30 +48,22 @@ def test_errors_at_means_by_ways_with_known_errors():
         y[: round(share * len(x)), 3] = math.nan
         return y
 
-    def watched(x):
-        seen.append(x)
-        return x
-
     ways = {
-        "right": watched,
+        "right": lambda x: seen.append(x) or x,
         "off": lambda x: x + torch.tensor([0.0, -0.5]).repeat(8),
         "a quarter lost": lambda x: holes(x, 0.25),
         "all lost": lambda x: holes(x, 1.0),
     }
     means = (0.0, 16.0, 1024.0)
-    off, lost = errors_at_means(ways, lambda x: x, means, 40, 16, Draws(0))
+    off, lost = lab.errors_at_means(ways, lambda x: x, means, 40, 16, Draws(0))
     assert list(off.index) == list(lost.index) == list(means)
-    assert (off["right"] == 0).all(), "the truth was given other numbers than the ways"
+    assert (off[["right", "a quarter lost"]] == 0).all(axis=None), "rows with NaN must not count, nor hide the others"
     assert off["off"].to_list() == pytest.approx([0.5] * 3, abs=4 * 1024 * U32 * 2), "the largest |error|, with no sign"
-    assert lost["right"].max() == lost["off"].max() == 0
-    assert lost["a quarter lost"].to_list() == pytest.approx([0.25] * 3), "rows with a NaN, not entries"
-    assert (off["a quarter lost"] == 0).all(), "rows with NaN must not count, nor hide the others"
-    assert off["all lost"].isna().all() and (lost["all lost"] == 1).all()
+    assert off["all lost"].isna().all()
+    assert (lost == [0, 0, 0.25, 1]).all(axis=None), "rows with a NaN, not entries"
     for mean, x in zip(means, seen, strict=True):
         assert x.dtype == torch.float32 and x.shape == (40, 16)
-        assert float(x.mean()) == pytest.approx(mean, abs=0.2), "the rows' mean"
-        assert float(x.std()) == pytest.approx(1, abs=0.1), "the spread stays 1"
-    assert not torch.allclose(seen[1] - 16, seen[0], atol=1e-3), "new rows at each mean"
+        assert (float(x.mean()), float(x.std())) == pytest.approx((mean, 1), abs=0.2)
 
 
 def product(x, weight):
@@ -98,16 +77,13 @@ def test_ladder_measures_known_errors():
         y = x * weight
         return y + 2.0**-20 * y.detach().abs().amax(-1, keepdim=True)
 
-    norms = {
-        "right": (product, product),
-        "scaled": (lambda x, w: x * w * (1 + 2.0**-20), product),
-        "shifted": (shifted, product),
-    }
-    rungs = ladder(norms, (torch.float32,), (0, 30), 50, 64, Draws(0))
+    scaled = lambda x, w: x * w * (1 + 2.0**-20)  # noqa: E731
+    norms = {"right": (product, product), "scaled": (scaled, product), "shifted": (shifted, product)}
+    rungs = lab.ladder(norms, (torch.float32,), (0, 30), 50, 64, Draws(0))
     assert list(rungs.columns) == [("float32", "0σ"), ("float32", "30σ")]
     assert list(rungs.index[:2]) == [("right", "values"), ("right", "gradient")]
     assert (rungs.loc["right"] <= 1).all(axis=None), "one rounding is one unit at most"
-    assert ((rungs.loc["scaled"] > 14) & (rungs.loc["scaled"] < 18)).all(axis=None), "u is half of eps"
+    assert ((rungs.loc["scaled"] - 16).abs() < 2).all(axis=None), "u is half of eps"
     assert ((rungs.loc[("shifted", "values")] - 16).abs() <= 2).all(), "over the largest entry of the row"
     assert (rungs.loc[("shifted", "gradient")] <= 1).all(), "the gradient is by the input alone"
 
@@ -120,12 +96,303 @@ def test_ladder_gives_all_the_same_numbers_in_the_format():
         return x * weight
 
     norms = {"one": (watched, product), "other": (watched, product)}
-    rungs = ladder(norms, (torch.bfloat16, torch.float16), (0, 30), 200, 64, Draws(0))
+    rungs = lab.ladder(norms, (torch.bfloat16, torch.float16), (0, 30), 200, 64, Draws(0))
     assert rungs.loc["one"].equals(rungs.loc["other"])
     assert [x.dtype for x, _ in seen] == [torch.bfloat16] * 4 + [torch.float16] * 4
     for (x, weight), mean in zip(seen[::2], (0, 30, 0, 30), strict=True):
-        assert x.shape == (200, 64) and weight.shape == (64,) and weight.dtype == x.dtype
-        assert float(x.float().mean()) == pytest.approx(mean, abs=0.1)
-        assert float(x.float().std()) == pytest.approx(1, abs=0.1)
-        assert float(weight.float().mean()) == pytest.approx(1, abs=0.1)
-        assert 0.1 < float(weight.float().std()) < 0.3
+        assert weight.dtype == x.dtype
+        assert (float(x.float().mean()), float(x.float().std())) == pytest.approx((mean, 1), abs=0.1)
+        assert (float(weight.float().mean()), float(weight.float().std())) == pytest.approx((1, 0.2), abs=0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_a_walk_is_a_sum_in_the_format(dtype):
+    steps = draw(3, 300).to(dtype)
+    total, expected = torch.zeros(3, dtype=dtype), [torch.zeros(3)]
+    for step in steps.T:
+        total = total + step
+        expected.append(total.float())
+    got = lab.rounded_walks(steps.double().numpy(), FORMATS[dtype])
+    assert np.array_equal(got, torch.stack(expected, 1)), "Only the last total rounded? The step rounded?"
+
+
+@pytest.mark.parametrize("digits", [3, 4, 6])
+def test_a_sum_of_ones_stops_where_it_must(digits):
+    (totals,) = lab.rounded_walks(np.ones((1, 200)), digits)
+    assert totals.tolist() == [min(n, 2**digits) for n in range(201)], "the tie goes to the even one: the sum stops"
+
+
+@pytest.mark.parametrize("spread", [1.0, 1.3, 1.9, 1e-5, 3e7])
+def test_octave_share_is_an_integral(spread):
+    z = np.linspace(1e-7, 12, 400_001)  # |S| = spread z; the density is even
+    share = 4.0 ** np.floor(np.log2(spread * z)) * np.exp(-(z**2) / 2) * math.sqrt(2 / math.pi)
+    integral = share.sum() * (z[1] - z[0]) / spread**2
+    # a sum misses each of the jumps by up to a step
+    assert lab.octave_share(spread) == pytest.approx(integral, rel=3e-4), "One tail only? ln for log₂? 2^f for 4^f?"
+
+
+def test_gain_gradient_is_the_sum_over_rows():
+    seen, before = [], torch.get_num_threads()
+
+    def norm(x, weight):
+        seen.append(torch.get_num_threads())
+        return x.tanh() * weight
+
+    for dtype, threads in ((torch.float64, 1), (torch.float32, 2)):
+        x, g = draw(50, 8, dtype=dtype), draw(50, 8, seed=1, dtype=dtype)
+        expected = (g.double() * x.double().tanh()).sum(0)
+        got = lab.gain_gradient(norm, x, g, threads)
+        bound = 4 * rounding(expected, dtype, terms=50)
+        close(got, expected, bound, "gain gradient", "A mean instead of a sum? The gradient by x? g forgotten?")
+    assert seen == [1, 2] and torch.get_num_threads() == before
+
+
+class FirstOnly(torch.autograd.Function):
+    """The square, with a gradient that forgets that it depends on x."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.square()
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * ctx.saved_tensors[0].detach() * g
+
+
+def test_each_order_of_derivative_is_looked_at_alone():
+    x, direction = draw(2, 5), draw(2, 5, seed=1)
+    # of a quotient with two values of relative accuracy 1e-16 and steps of 1e-5, and of its square: some 1e-9
+    assert max(lab.derivative_error(torch.tanh, order, x, direction) for order in (1, 2, 3)) < 1e-7
+    assert lab.derivative_error(FirstOnly.apply, 1, x, direction) < 1e-7, "the first is right"
+    assert lab.derivative_error(FirstOnly.apply, 2, x, direction) > 0.01, "the second is not: was the graph kept?"
+
+
+def test_each_operation_reads_and_writes_what_it_must():
+    def rows(work):
+        return list(lab.traffic(work).itertuples(index=False, name=None))
+
+    x, y = torch.ones(100, 10), torch.ones(100, 10)
+    assert rows(lambda: x + y) == [("add", 8000, 4000)]
+    assert rows(lambda: x.sum()) == [("sum", 4000, 4)]
+    assert rows(lambda: x.to(torch.bfloat16)) == [("_to_copy", 4000, 2000)]
+    assert rows(lambda: x.mul_(y)) == [("mul_", 8000, 4000)]
+    assert rows(lambda: torch.mul(x, y, out=torch.empty(100, 10))) == [("mul", 8000, 4000)], "out is not read"
+    assert rows(lambda: (x.view(10, 100), x.T, x[1:3], torch.empty_like(x))) == [], "views move nothing"
+    assert rows(lambda: F.layer_norm(x, (10,))) == [("native_layer_norm", 4000, 4000 + 2 * 400)]
+
+
+def test_the_peak_counts_what_is_held_together():
+    size = 4 * 10**6
+    assert lab.peak_bytes(lambda: torch.ones(10**6)) == pytest.approx(size, rel=1e-3)
+    assert lab.peak_bytes(lambda: torch.ones(10**6).mul(2).sum()) == pytest.approx(2 * size, rel=1e-3)
+    freed = lab.peak_bytes(lambda: [torch.ones(10**6).sum() for _ in range(3)])
+    assert freed == pytest.approx(size, rel=1e-3), "freed memory counted again"
+
+
+def test_what_waits_for_the_backward_pass():
+    x, y = torch.ones(100, 10, requires_grad=True), torch.ones(100, 10, requires_grad=True)
+    assert lab.saved_bytes(lambda: x + y) == 0, "a sum needs neither"
+    assert lab.saved_bytes(lambda: x * y) == 8000
+    assert lab.saved_bytes(lambda: x * x) == 4000, "one memory counted twice"
+    assert lab.saved_bytes(lambda: x.exp().exp()) == 8000, "two results that live at different times"
+    assert lab.saved_bytes(lambda: x[:2] * x[2:4]) == 4000, "two views of one memory"
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A log of the names of calls in the order in which they ran, and calls that set the clock forward."""
+    now, log, costs = [0.0], [], {"slow": 0.4, "fast": 0.1}
+
+    def call(name):
+        log.append(name)
+        now[0] += costs[name]
+
+    monkeypatch.setattr(lab.time, "perf_counter", lambda: now[0])
+    return log, {name: lambda name=name: call(name) for name in costs}
+
+
+@pytest.mark.parametrize(("fill", "number"), [(0.0, 1), (0.1, 1), (0.5, 2), (1.0, 4)])
+def test_all_run_equally_often_in_every_round_in_an_order_drawn_anew(clock, fill, number):
+    log, calls = clock
+    seconds = lab.in_turns(calls, 20, fill)
+    assert seconds.slow.to_list() == pytest.approx([0.4] * 20) and seconds.fast.to_list() == pytest.approx([0.1] * 20)
+    rounds = np.array(log[4:]).reshape(20, 2, number)  # after two calls of each
+    assert (rounds == rounds[:, :, :1]).all() and (rounds[:, 0] != rounds[:, 1]).all(), "who runs more often is faster"
+    assert 4 <= (rounds[:, 0, 0] == "slow").sum() <= 16, "always after the same other"
+
+
+class Result:
+    """What a call makes; a weak reference to it can be held."""
+
+
+@pytest.mark.parametrize("kept", [0, 3])
+def test_results_are_kept(kept):
+    seen, alive = [], []
+
+    def call():
+        alive.append(sum(ref() is not None for ref in seen))
+        result = Result()
+        seen.append(weakref.ref(result))
+        return result
+
+    lab.in_turns({"one": call}, 6, kept=kept)
+    assert alive[-1] == kept
+
+
+def test_time_over_copy_is_the_median_of_ratios(monkeypatch):
+    """Of ratios within a round: a slow round is slow for all."""
+    x, results = torch.ones(3, 4), {}
+
+    def in_a_made_up_race(calls, rounds, fill):
+        results.update({name: call() for name, call in calls.items()})
+        return pd.DataFrame({"copy": [1.0, 2.0, 4.0], "norm": [2.0, 2.0, 12.0], "other": [1.0, 2.0, 4.0]})
+
+    monkeypatch.setattr(lab, "in_turns", in_a_made_up_race)
+    got = lab.time_over_copy({"norm": lambda x: 2 * x, "other": lambda x: 3 * x}, x, rounds=3)
+    assert got.to_dict() == {"norm": 2.0, "other": 1.0}, "The ratio of medians? Its inverse? The copy itself?"
+    assert torch.equal(results["norm"], 2 * x) and torch.equal(results["other"], 3 * x), "a norm without its input"
+    assert torch.equal(results["copy"], x) and results["copy"].data_ptr() != x.data_ptr(), "no copy was made"
+
+
+SIZES = ((64, 8), (16, 32))
+TIMES = {("copy", "torch"): 1, ("layer", "ours"): 6, ("layer", "torch"): 3, ("rms", "ours"): 2, ("rms", "torch"): 8}
+
+
+@pytest.fixture
+def made_up():
+    """Seconds are TIMES, ten times as many with the backward pass, a hundred times in bfloat16, and so on."""
+    rows = []
+    for threads, (n, d), dtype, backward, (norm, way) in itertools.product(
+        (1, 2), SIZES, ("float32", "bfloat16"), (False, True), TIMES
+    ):
+        scale = 10.0**backward * 100.0 ** (dtype == "bfloat16")
+        slower = 1 + ((threads, n, norm, way) == (2, 16, "rms", "ours"))
+        seconds, torchs = TIMES[norm, way] * scale * slower, TIMES[norm, "torch"] * scale
+        rows.append((threads, n, d, dtype, backward, norm, way, seconds, seconds * 7, torchs / seconds))
+    names = "threads rows d dtype backward norm way seconds over_copy torch_over_this"
+    race = pd.DataFrame(rows, columns=names.split())
+    return race.assign(worst=race.torch_over_this / 2)
+
+
+def test_costs_are_times_over_the_copys_with_one_thread(made_up):
+    table = lab.costs(made_up, SIZES)
+    assert table.loc[("16 × 32", "RMSNorm", "ours")]["forward", "float32"] == 7 * 2, "the slower one has two threads"
+    assert table.loc[("64 × 8", "LayerNorm", "torch")]["forward and back", "bfloat16"] == 7 * 3000
+    assert table.shape == (2 * 4, 4) and not table.isna().any(axis=None)
+
+
+def test_speedups_at_one_size_and_the_least_over_sizes(made_up):
+    table = lab.speedups(made_up, 64, 8, "ours")
+    assert table.loc["LayerNorm"].to_list() == [0.5] * 4, "torch's time over ours, not ours over torch's"
+    assert table.loc["RMSNorm"].to_list() == [4] * 4
+    least = lab.least_speedups(made_up, SIZES, "ours")
+    assert list(least.columns) == ["1 thread", "2 threads"] and len(least) == 2 * 2 * 2
+    assert least.loc[("rms", "float32", True)].to_list() == [2, 1], "each number of threads alone"
+    assert (least.loc["layer"] == 0.25).all(axis=None)
+
+
+def test_layer_over_rms_by_whose(made_up):
+    same = lab.layer_over_rms(made_up, SIZES, "ours", "ours")
+    assert list(same.columns) == ["64 × 8", "16 × 32"]
+    assert set(same.index) == set(itertools.product(("forward", "forward and back"), ("float32", "bfloat16")))
+    assert (same == 3).all(axis=None), "LayerNorm over RMSNorm, each pass and format with its own"
+    assert (lab.layer_over_rms(made_up, SIZES, "torch", "ours") == 1.5).all(axis=None), "whose LayerNorm comes first"
+
+
+def test_walks_and_their_errors_in_the_band_of_the_law():
+    """Rounded to two digits the sums are 8, 0.5 and 8 for 8.5, 0.5 and 13; the law is 2u √k here, so the band 2u k."""
+    walks = np.array([[0.3, -1.1, 2.7, 0.9, 5.7], [0.1, 0.1, 0.1, 0.1, 0.1], [9.0, 1.0, 1.0, 1.0, 1.0]])
+    figure, alt = lab.walk(walks, 2, lambda k, u: 2 * u * k**0.5)
+    exact, path = (line.get_ydata() for line in figure.axes[0].lines)
+    assert list(exact) == pytest.approx([0, 0.3, -0.8, 1.9, 2.8, 8.5]) and list(path) == [0, 0.25, -0.75, 2, 3, 8]
+    below = figure.axes[1]
+    *others, first = (line.get_ydata() for line in below.lines)
+    assert list(first) == pytest.approx([0, -0.05, 0.05, 0.1, 0.2, -0.5])
+    assert [line[-1] for line in others] == pytest.approx([-0.5, 0, -5.0])
+    corners = below.collections[0].get_paths()[0].vertices
+    for k in (3, 5):
+        edges = sorted(set(corners[np.isclose(corners[:, 0], k), 1]))
+        assert edges == pytest.approx([-k / 2, k / 2]), "u = 2⁻ᵖ, a band that grows with the terms"
+    assert below.get_title() == "2 of 3 errors end within ±2.5" and "2 end within the band of the law, 2.5" in alt
+    assert "of 5 steps" in alt and "2 digits" in alt and "at the end they are 0.5 apart" in alt
+
+
+def test_errors_and_what_rounding_promises():
+    means = [1.0, 100.0, 1e4, 1e6]
+    off = pd.DataFrame({"one pass": [1e-6, 1e-2, 3.0, math.nan], "two": [1e-6, 2e-6, 2e-4, 5e-2]}, index=means)
+    figure, alt = lab.errors_over_means(off, 1e-7)
+    _, two, linear, squared = figure.axes[0].lines
+    assert list(two.get_ydata()) == off["two"].to_list() and list(two.get_xdata()) == means
+    assert list(linear.get_ydata()) == pytest.approx([1e-7 * m for m in means])
+    assert list(squared.get_ydata()) == pytest.approx([1e-7 * m**2 for m in means[:3]])
+    assert "one pass from 1e-06 at mean 1 to 3e+00 at 10000" in alt, "NaN has no place in words"
+    assert "two from 1e-06 at mean 1 to 5e-02 at 1e+06" in alt
+
+
+@pytest.fixture(scope="module")
+def race():
+    return ng.recorded("speed-norms").table
+
+
+def one(race, rows, d, **where):
+    where |= dict(rows=rows, d=d, threads=1)
+    (row,) = race[(race[list(where)] == pd.Series(where)).all(axis=1)].itertuples()
+    return row
+
+
+def test_bars_are_times_over_a_copy(race):
+    figure, alt = lab.ways_over_copy(race, 512, 16384)
+    cells = [(norm, dtype) for norm in ("layer", "rms") for dtype in ("float32", "bfloat16")]
+    for axes, backward in zip(figure.axes, (False, True), strict=True):
+        heights = {bars.get_label(): [bar.get_height() for bar in bars] for bars in axes.containers}
+        for way, of_way in (("normgeom", cells), ("torch", cells), ("transformers", cells[2:])):
+            expected = [
+                one(race, 512, 16384, norm=norm, dtype=dtype, backward=backward, way=way).over_copy
+                for norm, dtype in of_way
+            ]
+            assert heights[way] == expected, "another size, pass or format"
+        assert axes.patches[-1].get_x() > 2.5, "the last way's bars stand in the groups of RMSNorm"
+        assert list(axes.lines[0].get_ydata()) == [2.5 if backward else 1] * 2
+    assert f"RMSNorm in bfloat16, forward and back, {heights['normgeom'][3]:.1f} against" in alt
+
+
+def test_points_stand_under_the_roof(race):
+    rows, d, peak = 4096, 4096, 50.0
+    figure, alt = lab.roofline(race, peak, rows, d)
+    roof, ours, *_ = figure.axes[0].lines
+    copy = one(race, rows, d, norm="copy", dtype="float32", backward=False)
+    bandwidth = 8 * rows * d / copy.seconds / 1e9
+    q = roof.get_xdata()
+    assert np.allclose(roof.get_ydata(), np.minimum(peak, q * bandwidth)), "a copy reads and writes: 8 bytes an entry"
+    points = dict(zip(*ours.get_data(), strict=True))
+    for (norm, operations), (dtype, size) in itertools.product({"rms": 4, "layer": 7}.items(), lab.BYTES.items()):
+        row = one(race, rows, d, norm=norm, dtype=dtype, backward=False, way="normgeom")
+        rate = operations * rows * d / row.seconds / 1e9
+        assert points[operations / (2 * size)] == pytest.approx(rate), f"{norm}, {dtype}"
+    assert f"RMSNorm in float32 reaches of the roof {points[0.5] / (0.5 * bandwidth):.0%} with normgeom" in alt
+    assert f"rises to {peak / bandwidth:.1f} operations per byte" in alt and "between 0.5 and 1.75" in alt
+
+
+def test_what_is_recorded_of_a_gpu(tmp_path, monkeypatch):
+    """Made up: each time is a number of its own; what no record has is a row of dashes."""
+    monkeypatch.setattr("normgeom.records.FOLDER", tmp_path)
+    times, records = lab.on_gpu()
+    assert list(times.index) == ["norms", "surveys", "conversion"] and times.isna().all(axis=None) and not records
+    norms = [(8192, "copy", "torch", 1.0), (8192, "rms", "normgeom", 1.25), (8192, "rms", "torch", 1.5)]
+    race = pd.DataFrame([*norms, (4096, "rms", "torch", 9.0)], columns=["rows", "norm", "way", "over_copy"])
+    race = race.assign(threads=1, d=4096, dtype="bfloat16", backward=False)
+    record("speed-norms-cuda", race, "made up", tmp_path)
+    for name, cell, ratios in (
+        ("survey", dict(texts=4, length=256), {"Survey": 1.03, "watch": 1.1, "output_hidden_states": 1.2}),
+        ("converted", dict(batch=1, length=128), {"original": 1.0, "converted": 0.9, "no norms": 0.8}),
+    ):
+        rows = [dict(model="GPT-2 small", **cell, way=way, ratio=ratio) for way, ratio in ratios.items()]
+        record(f"speed-{name}-cuda", pd.DataFrame(rows), name, tmp_path)
+    times, records = lab.on_gpu()
+    assert times.T.to_dict("list") == {
+        "RMSNorm, bfloat16, forward, 8192 × 4096": ["a copy", 1.25, "torch's own", 1.5],
+        "Survey of GPT-2 small, 4 × 256": ["the bare pass", 1.03, "output_hidden_states", 1.2],
+        "GPT-2 small converted to RMSNorm, 1 × 128": ["unconverted", 0.9, "no norms", 0.8],
+    }
+    assert [of.provenance["what"] for of in records] == ["made up", "survey", "converted"]

@@ -1,11 +1,15 @@
 """One look: ticks in letters of full size, no ground, colours that every colour vision tells apart."""
 
+import importlib
+import re
 from itertools import combinations
+from urllib.parse import unquote
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from daltonlens.simulate import Deficiency, Simulator_Machado2009
+from normgeom import view
 from normgeom.view.style import COLORS, WIDTH, style, svg, ticks_of_powers
 
 TICKS = {
@@ -58,3 +62,41 @@ def test_lines_are_told_apart_in_every_colour_vision(deficiency):
         lines = plt.rcParams["axes.prop_cycle"].by_key()["color"]
     assert nearest(lines, deficiency) >= 10 > nearest(["#d62728", "#2ca02c"], Deficiency.DEUTAN)
     assert [COLORS["uniform"], COLORS["random_a"], COLORS["random_b"]] == lines[:3]
+
+
+def test_show_carries_the_words(monkeypatch):
+    shown = []
+    style = importlib.import_module("normgeom.view.style")
+    monkeypatch.setattr(style, "display", lambda data, raw, metadata: shown.append((data, metadata)))
+    with view.style():
+        figure, empty = plt.figure(), plt.figure()
+    view.show(figure, "a line that rises")
+    data, metadata = shown[0]
+    assert data["image/svg+xml"].startswith("<svg")
+    assert (data["text/plain"], metadata) == ("Figure: a line that rises", {"alt": "a line that rises"})
+    assert plt.get_fignums() == [empty.number], "the figure is closed"
+    with pytest.raises(ValueError, match="alt: expected words"):
+        view.show(empty, " ")
+
+
+def test_a_drawing_is_spared_what_nobody_sees():
+    """Every number stays within a hundredth of a point of what matplotlib writes, glyphs' own units included."""
+    style = importlib.import_module("normgeom.view.style")
+    numbers = re.compile(r"-?\d+\.?\d*(?:e-?\d+)?")
+
+    def written():
+        with view.style():
+            figure, axis = plt.subplots()
+            axis.plot(np.linspace(0, 1, 50), np.random.default_rng(0).random(50))
+            axis.set_title("x² − y")
+        return figure
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(style, "_spare", lambda text: text)
+        plain = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", style.svg(written()), flags=re.DOTALL)
+    spare = style.svg(written())
+    assert len(spare) < 0.9 * len(plain) and spare.count("<") == plain.count("<"), "an element is lost"
+    before, after = ([float(v) for v in numbers.findall(text)] for text in (plain, spare))
+    assert len(before) == len(after) and np.abs(np.subtract(before, after)).max() <= 0.005 + 1e-9
+    uri = style.data_uri(spare)
+    assert unquote(uri.removeprefix("data:image/svg+xml,")) == spare.replace('"', "'") and not set('"#<>') & set(uri)

@@ -1,0 +1,200 @@
+"""Ellipsoids against dense linear algebra, silenced gains against weights set by hand, and figures of both."""
+
+import copy
+import math
+
+import normgeom as ng
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from norm_checks import draw, rounding
+from normgeom_lab import hyperellipsoid as lab
+from surgery_models import IDS, Untouched, logits, uneven
+from tiny_models import tiny
+
+F64 = torch.float64
+GAINS = {
+    "near one": 1 + 0.1 * draw(40),
+    "both signs": torch.exp(0.5 * draw(40, seed=1)) * draw(40, seed=2).sign(),
+    "one zero": torch.cat([torch.zeros(1), 1 + 0.1 * draw(30)]),
+}
+
+
+def dense(gain):
+    """Semi-axes over √d, descending, and axes of GΠG, from torch.linalg."""
+    values, vectors = torch.linalg.eigh(torch.diag(gain**2) - torch.outer(gain, gain) / len(gain))
+    return values[1:].flip(0).sqrt(), vectors[:, 1:].flip(1)
+
+
+def test_shares_by_hand():
+    axes = torch.tensor([[0.6, 1.0, 3.0], [0.0, 1.0, 0.0], [-0.8, 1.0, -4.0]], dtype=F64)
+    for k, expected in {1: [0.64, 1 / 3, 0.64], 2: [1.0, 2 / 3, 1.0], 3: [1.0, 1.0, 1.0]}.items():
+        found = lab.coordinate_shares(axes, k).tolist()
+        assert found == pytest.approx(expected, rel=1e-14), f"k = {k}: not squared, not the largest, or not of columns"
+
+
+@pytest.mark.parametrize("gain", GAINS.values(), ids=GAINS)
+@pytest.mark.parametrize("shift", (0, 1, 2))
+def test_off_rank_against_a_loop(gain, shift):
+    size = sorted(gain.abs().tolist(), reverse=True)[shift:]
+    ratios = [abs(length / g - 1) for length, g in zip(dense(gain)[0].tolist(), size, strict=False) if g > 0]
+    assert lab.off_rank(ng.Ellipsoid(gain), shift) == pytest.approx(np.quantile(ratios, 0.95), rel=1e-9)
+
+
+@pytest.mark.parametrize("gain", GAINS.values(), ids=GAINS)
+def test_between_gains_against_a_loop(gain):
+    body, (_, axes) = ng.Ellipsoid(gain), dense(gain)
+    order = gain.abs().argsort(descending=True).tolist()
+    heavy = [set(axis.abs().argsort(descending=True)[:2].tolist()) for axis in axes.T]
+    hits = sum(pair == set(order[i : i + 2]) for i, pair in enumerate(heavy))
+    assert lab.between_gains(body, body.axes()) == pytest.approx(hits / body.dim), "another rank, or order of the axes"
+    assert lab.between_gains(body, body.axes().flip(1)) < 0.2, "the order of the axes does not count"
+
+
+def test_shapes_are_those_of_dense_algebra():
+    table = lab.shapes(GAINS)
+    assert list(table.index) == list(GAINS)
+    for name, gain in GAINS.items():
+        row, size, body = table.loc[name], gain.abs(), ng.Ellipsoid(gain)
+        lengths, axes = dense(gain)
+        squares = axes.square().sort(0, descending=True).values
+        normal = 1 / gain if (gain != 0).all() else torch.eye(len(gain), dtype=F64)[0]
+        expected = dict(
+            smallest=float(size.min()),
+            median=float(size.median()),
+            largest=float(size.max()),
+            elongation=float(lengths[0] / lengths.median()),
+            angle=math.degrees(math.acos(normal.sum() / normal.norm() / len(gain) ** 0.5)),
+            one=float(squares[0].median()),
+            two=float((squares[0] + squares[1]).median()),
+            off_rank=lab.off_rank(body, 0),
+            off_next=lab.off_rank(body, 1),
+            off_second=lab.off_rank(body, 2),
+            enclosed=lab.between_gains(body, body.axes()),
+        )
+        assert row.to_dict() == pytest.approx(expected, rel=1e-8), name
+
+
+@pytest.fixture
+def model():
+    return uneven("gpt2")
+
+
+def test_orders_by_size_and_by_chance(model):
+    sites = ng.find_norms(model)
+    smallest, largest = (lab.silencing_order(sites, order) for order in ("smallest", "largest"))
+    first, again, other = (lab.silencing_order(sites, "random", seed) for seed in (0, 0, 1))
+    for site in sites:
+        size, name = site.weight.abs(), site.name
+        assert (size[smallest[name]].diff() >= 0).all() and (size[largest[name]].diff() <= 0).all()
+        assert sorted(first[name].tolist()) == list(range(32)), "each coordinate once"
+        assert torch.equal(first[name], again[name]) and not torch.equal(first[name], other[name])
+    assert not torch.equal(first[sites[0].name], first[sites[1].name]), "one order for all norms"
+
+
+def test_a_silenced_coordinate_puts_out_its_bias_until_the_block_ends(model):
+    sites = ng.find_norms(model)
+    x = torch.randn(5, 32, dtype=F64)
+    before = [site.module(x).detach() for site in sites]
+    index = {site.name: torch.tensor([i, 7]) for i, site in enumerate(sites)}
+    with Untouched(model), lab.silenced(sites[1:], index):
+        for i, (site, y) in enumerate(zip(sites, before, strict=True)):
+            now, gone = site.module(x).detach(), [i, 7] if i else []
+            others = [j for j in range(32) if j not in gone]
+            assert torch.equal(now[:, gone], site.module.bias.detach()[gone].expand(5, -1)), f"{site.name}: not β"
+            assert torch.equal(now[:, others], y[:, others]), f"{site.name}: others changed"
+
+
+@pytest.mark.parametrize("order", lab.ORDERS)
+def test_losses_are_those_of_weights_set_by_hand(model, order):
+    counts = (0, 3, 32)
+    with Untouched(model):
+        found = lab.loss_without_gains(model, IDS, counts, seed=4)
+    assert list(found.columns) == list(lab.ORDERS) and list(found.index) == list(counts)
+    generator = torch.Generator().manual_seed(4)
+    changed = {count: copy.deepcopy(model) for count in counts}
+    for norm in ng.find_norms(model):
+        drawn, gain = torch.randperm(32, generator=generator), norm.module.weight.detach().abs()
+        for count, other in changed.items():
+            ranked = {"smallest": gain.argsort(), "random": drawn, "largest": gain.argsort(descending=True)}[order]
+            other.get_submodule(norm.name).weight.data[ranked[:count]] = 0
+    for count, other in changed.items():
+        scores = logits(other)[:, :-1]
+        expected = -float(scores.log_softmax(-1).gather(-1, IDS[:, 1:, None]).mean())
+        bound = rounding(scores, torch.float32)  # transformers takes losses in it
+        assert abs(found.loc[count, order] - expected) < bound, "other coordinates, or not of every norm"
+
+
+def test_dropout_is_off():
+    model = tiny("gpt2", resid_pdrop=0.5).train()
+    assert lab.loss_without_gains(model, IDS, (0,)).nunique(axis=1).item() == 1, "with dropout no two losses are alike"
+    assert model.training, "the mode is not restored"
+
+
+GAIN = torch.tensor([0.9, -0.4, 1.3, 0.7], dtype=F64)
+SQUARES = np.sort(GAIN.numpy() ** 2)
+
+
+def lines(axis, marker):
+    return [line for line in axis.lines if line.get_marker() == marker]
+
+
+def test_the_polynomial_turns_at_its_marks():
+    figure, alt = lab.critical_points(GAIN)
+    top, below = figure.axes
+    t, p = top.lines[0].get_data()
+    assert np.allclose(p, np.prod([t - s for s in SQUARES], axis=0), rtol=1e-9), "the curve is another polynomial"
+    (roots,), (turns,) = lines(top, "o"), lines(top, "s")
+    polynomial = np.poly1d(SQUARES, True)
+    expected = np.sort(np.polyder(polynomial).roots)
+    assert np.allclose(roots.get_xdata(), SQUARES)
+    assert np.allclose(turns.get_data(), (expected, polynomial(expected)), rtol=1e-9), "not where the derivative is 0"
+    assert np.allclose(lines(below, "s")[0].get_xdata(), expected)
+    assert all(f"{value:.2f}" in alt for value in (*SQUARES, *expected))
+
+
+def test_the_secular_equation_rises_through_its_roots():
+    deficit = 0.1
+    figure, alt = lab.secular_equation(GAIN, deficit)
+    (axis,) = figure.axes
+    G, ones = np.diag(GAIN.numpy()), np.full((4, 4), 0.25)
+    for marks, dash, delta, count in zip(lines(axis, "s"), ("-", "--"), (0.0, deficit), (3, 4), strict=True):
+        values = np.linalg.eigvalsh(G @ (np.eye(4) - (1 - delta) * ones) @ G)
+        assert np.allclose(marks.get_xdata(), values[values > 1e-12], rtol=1e-9), "not the eigenvalues"
+        branches = [line for line in axis.lines if line.get_linestyle() == dash and len(line.get_xdata()) == 300]
+        assert len(branches) == count, "a branch between each two poles, and one from zero with a deficit"
+        for t, f in (line.get_data() for line in branches):
+            assert (np.diff(f) > 0).all(), "each branch rises"
+            assert np.allclose(f, -delta / t + (1 - delta) * sum(0.25 / (s - t) for s in SQUARES)), "another left side"
+    assert "there are 3 with one root each" in alt and f"its root at {marks.get_xdata()[0]:.3f}" in alt
+
+
+def test_shares_are_drawn_as_given():
+    theory = pd.DataFrame({3: np.linspace(0, 1, 101), 16: np.linspace(0, 2, 101).clip(max=1)}, np.linspace(1, 11, 101))
+    found = theory.iloc[::20] + 0.02
+    figure, alt = lab.shares_near_surface(found, theory, 4.25)
+    marks = {line.get_label(): line.get_ydata() for line in figure.axes[0].lines if line.get_marker() != "None"}
+    assert np.allclose(marks["d = 3"], found[3]) and np.allclose(marks["d = 16"], found[16])
+    assert "for 3 features it climbs from 0.1 at 2.0 to 0.9 at 10.0" in alt
+    assert "for 16 features it climbs from 0.1 at 1.5 to 0.9 at 5.5" in alt
+    assert "marks 4.25" in alt and "within 0.02" in alt
+
+
+def test_silenced_gains_are_drawn_as_given():
+    keys = [(norms, order, k) for norms in ("last", "all") for order in lab.ORDERS for k in (0, 2, 8)]
+    columns = ["norms", "coordinates", "k", "mean_cosine"]
+    cosines = pd.DataFrame([(*key, 1 - 0.01 * i) for i, key in enumerate(keys)], columns=columns)
+    values = {"smallest": [2.0, 2.1, 2.5], "random": [2.0, 2.2, 2.5], "largest": [2.0, 2.3, 2.5]}
+    losses = pd.DataFrame(values, index=[0, 4, 16])
+    figure, alt = lab.silenced_gains(cosines, losses)
+    left, right = figure.axes
+    for order, marker in (("smallest", "o"), ("random", "^"), ("largest", "s")):
+        for line, norms in zip(lines(left, marker), ("last", "all"), strict=True):
+            part = cosines[(cosines.norms == norms) & (cosines.coordinates == order)]
+            assert np.allclose(line.get_data(), (part.k, part.mean_cosine)), f"{order} in {norms}"
+        (line,) = lines(right, marker)
+        assert line.get_label() == order and np.allclose(line.get_data(), (losses.index, losses[order]))
+    assert "with 8 coordinates silenced the cosine is 0.98 for the smallest, 0.95 for the random" in alt
+    assert "with 2 coordinates it is 0.90 for the smallest, 0.87 for the random, 0.84 for the largest" in alt
+    assert "rises from 2.00 nats; with 4 gains of each norm silenced it is 2.10 for the smallest, 2.20" in alt

@@ -1,0 +1,93 @@
+"""Figures in a plane: arrows and points stand where another computation puts them, and the words say their numbers."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from normgeom_lab.uniform import length_by_spread, towards_the_ring, turned_axes, two_norms
+
+X = torch.randn(40, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def same(got, expected):
+    return np.abs(np.asarray(got) - np.asarray(expected)).max() <= 1e-12
+
+
+def tips(axis):
+    """Where the arrow with each name ends."""
+    return {note.get_text(): np.array(note.xy) for note in axis.texts if note.get_text() not in ("", "θ")}
+
+
+def series(axis, **look):
+    """The points of the one line that has this label or line style."""
+    (line,) = (line for line in axis.lines if all(line.properties()[name] == value for name, value in look.items()))
+    return np.stack(line.get_data(), -1)
+
+
+@pytest.mark.parametrize("degrees", [20, 62.0])
+def test_centring_and_two_norms_in_the_plane_of_x_and_1(degrees):
+    figure, alt = two_norms(degrees)
+    left, right = map(tips, figure.axes)
+    assert same(left["m1"] + left["Πx"], left["x"]), "m1 + Πx is not x"
+    assert left["m1"][0] == left["Πx"][1] == 0, "m1 does not lie along 1, which is drawn upwards, or Πx not across it"
+    cosine = left["x"][1] / np.linalg.norm(left["x"])
+    assert abs(math.degrees(math.acos(cosine)) - degrees) < 1e-9, "not the angle to 1; that to the hyperplane? Radians?"
+    assert same(series(figure.axes[0], linestyle=":"), [left["x"], left["Πx"]])
+    rms, layer = right["RMSNorm(x)"], right["LN(x)"]
+    assert same(np.linalg.norm(rms), np.linalg.norm(layer)), "the norms' outputs differ in length"
+    assert same(rms / np.linalg.norm(rms), left["x"] / np.linalg.norm(left["x"])), (
+        "RMSNorm does not keep the direction of x"
+    )
+    assert layer[0] > 0 == layer[1], "LayerNorm does not take that of Πx"
+    chord = series(figure.axes[1], linestyle=":")
+    assert same(chord, [rms, layer])
+    share = np.linalg.norm(chord[0] - chord[1]) / np.linalg.norm(layer)
+    assert same(share, 2 * math.sin(math.radians(90 - degrees) / 2)), "not the chord of prop-distance"
+    assert f"leans {degrees:g} degrees" in alt and f"{90 - degrees:g} degrees apart" in alt
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-3, 1.0])
+def test_points_stand_at_the_lengths_of_torchs_norm(eps):
+    figure, alt = towards_the_ring(X, eps)
+    (axis,) = figure.axes
+    before, after = series(axis, label="Πx"), series(axis, label="n")
+    centred = X - X.mean(-1, keepdim=True)
+    n = F.layer_norm(X, (3,), eps=eps)
+    for drawn, vectors, what in ((before, centred, "Πx"), (after, n, "n")):
+        gram = drawn @ drawn.T  # a drawing of vectors in a plane keeps lengths and angles
+        assert same(gram, vectors @ vectors.T), f"{what}: lengths or angles differ; √3 or ε lost?"
+    assert same(before[:, 0], (X[:, 0] - X[:, 1]) / 2**0.5), "not along (1, −1, 0)"
+    led = np.array([np.stack(line.get_data(), -1) for line in axis.lines if len(line.get_xdata()) == 2])
+    assert same(led, np.stack([before, after], 1)), "lines join other points"
+    assert f"40 vectors with a median spread of {float(centred.norm(dim=-1).median()) / 3**0.5:.1g}" in alt
+    assert f"{float(n.norm(dim=-1).median()) / 3**0.5:.2f} of the ring's radius" in alt
+
+
+def test_the_arrow_stays_and_its_mean_vector_moves_with_the_axes():
+    figure, alt = turned_axes()
+    turned = np.array([[1, 1], [-1, 1]]) / math.sqrt(2)  # rows: the axes, as unit vectors
+    for panel, axes, words in zip(figure.axes, (np.eye(2), turned), ("2", "0.71"), strict=True):
+        arrows, entries = tips(panel), axes @ [3, 1]
+        assert np.allclose(arrows["x"], [3, 1]), "the arrow has moved"
+        assert np.allclose(arrows["m1"], entries.mean() * axes.sum(0), atol=1e-6), (
+            "not the mean times (1, 1) of its axes"
+        )
+        assert panel.get_title() == f"mean {words}" and f"mean is {words}" in alt
+        assert abs(float(words) - entries.mean()) < 5e-3
+        assert f"{np.linalg.norm(arrows['m1']):.3g} " in alt
+
+
+def test_the_length_follows_the_root_of_eps():
+    x = X * torch.logspace(-4, 1, len(X), dtype=torch.float64)[:, None]
+    figure, alt = length_by_spread(x, 1e-2, 1e-6)
+    (axis,) = figure.axes
+    spread = (x - x.mean(-1, keepdim=True)).square().mean(-1).sqrt()
+    for name, eps, marker in (("ε = 0.01", 1e-2, "^"), ("ε = 1e-06", 1e-6, "o")):
+        sigma, curve = series(axis, label=name).T
+        assert np.allclose(curve, sigma / np.hypot(sigma, eps**0.5), rtol=1e-6)
+        assert np.allclose(sigma[[0, -1]], [spread.min(), spread.max()], rtol=1e-5)
+        found = series(axis, marker=marker)[:, 1]
+        assert same(found, F.layer_norm(x, (3,), eps=eps).norm(dim=-1) / 3**0.5)
+    assert "0.1 for ε = 0.01, 0.001 for ε = 1e-06" in alt and "markers of 40 vectors" in alt
