@@ -30,7 +30,7 @@ def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
 
     Args:
         model: LayerNorm or RMSNorm, of any placement; changed in place.  A float64 copy with drawn weights is watched
-            (:func:`normgeom.models.flow.stream` says what that costs) and changed first: what it computes may not
+            (``normgeom.models.flow.stream`` says what that costs) and changed first: what it computes may not
             change by more than 1e-10 of its largest output.
         example_inputs: what that copy is run on; as in :func:`normgeom.find_norms`.
 

@@ -53,8 +53,10 @@ class Survey:
     and enter no average.
 
     Attributes:
-        tokens, batches: how many were measured.
-        digest, fingerprint: of the batches, in their order, and of the model.
+        tokens: how many were measured.
+        batches: likewise.
+        digest: of the batches, in their order.
+        fingerprint: of the model.
 
     >>> import torch
     >>> import normgeom as ng
