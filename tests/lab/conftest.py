@@ -14,7 +14,7 @@ NUMERICAL = {
     "test_inference",
     "test_lens",
     "test_placement",
-    "test_uniform",
+    "test_uniform_vector",
     "test_irreversibility",
     "test_precision",
     "test_removals",
