@@ -224,7 +224,8 @@ def test_functions_are_the_librarys_and_those_in_the_code_are_among_them(pages, 
     for entry in entries.values():
         for check in entry["checks"]:
             for name in check["functions"]:
-                module, _, last = f"{library.name}.{name}".rpartition(".")
+                full = name if name.startswith(f"{library.lab}.") else f"{library.name}.{name}"
+                module, _, last = full.rpartition(".")
                 known = any(name == o or name.startswith(f"{o}.") for o in public)
                 assert known or last in library.modules[module].definitions, name
             written = set(re.findall(r"\bng(?:\.[A-Za-z]\w*)+", codes[check["anchor"]].text)) - {"ng.verify"}
