@@ -2,10 +2,14 @@
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+
+# The tests of lab share the small models of lib.
+sys.path.append(str(Path(__file__).with_name("lib")))
 
 # The same examples every time, so that a clone is not red on the day when one is drawn that nobody has seen; a longer
 # search, `make search`, draws anew and prints how to repeat what it finds.
