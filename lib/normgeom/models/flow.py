@@ -22,46 +22,33 @@ _NO_SUM = "is no plain sum of what linear maps, embeddings and parameters write,
 
 @dataclass(frozen=True)
 class StreamNorm:
-    """A norm and the linear maps that read it.
-
-    Attributes:
-        name, kind, dim, eps: as in :class:`normgeom.NormSite`.
-        readers: the names of the linear maps that read its output.
-        gain: the name of its parameter; ``offset`` plus that acts.  None where there is none.
-        bias: likewise.
-        kept: why its readers cannot take gain and bias, in words; None where they can.
-    """
+    """A norm and the linear maps that read it; name, kind, dim and eps as in :class:`normgeom.NormSite`."""
 
     name: str
     kind: str
     dim: int
     eps: float
-    readers: tuple[str, ...]
-    gain: str | None
+    readers: tuple[str, ...]  # names
+    gain: str | None  # the name of the parameter that, plus ``offset``, acts as gain
     offset: float
     bias: str | None
-    kept: str | None
+    kept: str | None  # why its readers cannot take gain and bias, in words
 
 
 @dataclass(frozen=True)
 class Flow:
-    """A residual stream.
+    """A residual stream; norms and writers are in the order in which they run.
 
     Attributes:
-        norms: those that read it, in the order in which they run.
-        aside: the other norms, such as those of queries and keys.
-        writers: the names of the embeddings, convolutions and linear maps that write to it, in the order in which they
-            run.
-        added: the names of parameters and buffers that are added to it, their last axis along the stream.
-        obstacle: why centring all these leaves a mean on the stream, or changes what the model computes though every
-            norm subtracts the mean; None where it does neither.
-        unseen: a module with weights that did not run, in words; None where there is none.
+        obstacle: why centring all that writes leaves a mean on the stream, or changes what the model computes though
+            every norm subtracts the mean; None where it does neither.
+        unseen: a module with weights that did not run, in words.
     """
 
-    norms: tuple[StreamNorm, ...]
-    aside: tuple[StreamNorm, ...]
-    writers: tuple[str, ...]
-    added: tuple[str, ...]
+    norms: tuple[StreamNorm, ...]  # that read the stream
+    aside: tuple[StreamNorm, ...]  # others, such as those of queries and keys
+    writers: tuple[str, ...]  # the names of embeddings, convolutions and linear maps
+    added: tuple[str, ...]  # of parameters and buffers, their last axis along the stream
     obstacle: str | None
     unseen: str | None
 
@@ -93,7 +80,7 @@ def stream(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> 
     return seen(model, example_inputs).flow
 
 
-def stream_writers(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> list[nn.Parameter]:
+def stream_writers(model: nn.Module) -> list[nn.Parameter]:
     """Weights and biases of all that writes to the stream of a GPT-2 or its like, which is their last axis.
 
     The token embedding comes first, which may be the head's matrix too; then in the order in which they run.
@@ -101,16 +88,16 @@ def stream_writers(model: nn.Module, example_inputs: Tensor | Mapping | None = N
     Raises:
         ValueError: something writes to the stream that is no embedding and no ``Conv1D``; as :func:`stream`.
     """
-    flow = stream(model, example_inputs)
+    flow = stream(model)
     writers = [model.get_submodule(name) for name in flow.writers]
     if flow.obstacle or flow.added or not all(isinstance(writer, (Conv1D, nn.Embedding)) for writer in writers):
         raise ValueError(f"model: expected a GPT-2 or its like, of embeddings and Conv1D, got a {type(model).__name__}")
     return [p for writer in writers for p in writer.parameters()]
 
 
-def stream_readers(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> list[nn.Parameter]:
+def stream_readers(model: nn.Module) -> list[nn.Parameter]:
     """The matrices that read the norms of a GPT-2 or its like but the last, whose first axis is the stream."""
-    norms = stream(model, example_inputs).norms[:-1]
+    norms = stream(model).norms[:-1]
     return [model.get_submodule(name).weight for norm in norms for name in norm.readers]
 
 

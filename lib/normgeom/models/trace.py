@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from transformers.pytorch_utils import Conv1D
 
+from normgeom.models.modules import hooked
 from normgeom.models.sites import NormSite
 
 
@@ -56,16 +57,10 @@ class Label(NamedTuple):
 
 
 class Use(NamedTuple):
-    """What became of something that is not followed any further.
+    """What became of something that is not followed any further."""
 
-    Attributes:
-        by: what used it, in words.
-        sum_in: where it was added to something else, the name of a module; None if it was not.
-        by_norm: whether a norm read it.
-    """
-
-    by: str
-    sum_in: str | None = None
+    by: str  # in words
+    sum_in: str | None = None  # the module in which it was added to something else
     by_norm: bool = False
 
 
@@ -108,18 +103,15 @@ class Trace(TorchDispatchMode):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        with ExitStack() as hooks:
-            for module in self.model.modules():
-                hooks.callback(module.register_forward_pre_hook(self._enter).remove)
-                hooks.callback(module.register_forward_hook(self._leave, with_kwargs=True).remove)
-            with self:
-                yield
+        modules = self.modules.values()
+        with hooked([(m, self._enter) for m in modules], [(m, self._leave) for m in modules]), self:
+            yield
 
     def returned(self, tensors: list[Tensor]) -> None:
         """The model returns these to its caller."""
         self._end(map(self._of, tensors), Use(f"the caller of this {type(self.model).__name__}"))
 
-    def _enter(self, module, _):
+    def _enter(self, module, args, kwargs):
         self.called.add(module)
         self._running.append(self.names[module])
         if self._within is None and (module in self.norms or matrix_of(module, WRITES)):

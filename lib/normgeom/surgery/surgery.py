@@ -138,7 +138,12 @@ def _check(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor | M
         flow = replace(flow, aside=())
     norms = (*flow.norms, *flow.aside)
     kept = [norm.kept for norm in norms if norm.kept]
-    reasons = [flow.obstacle, _uncentred(model, flow)] if _center in steps else []
+    reasons = [flow.obstacle] if _center in steps else []
+    for name in (norm.name for norm in flow.norms if norm.kind == "rms" and _center in steps):
+        reasons.append(
+            f"expected LayerNorm wherever this {type(model).__name__} norms its stream, {name} is a "
+            f"{type(model.get_submodule(name)).__name__}: if it does not subtract the mean, the mean matters"
+        )
     if _swap in steps or (_fold in steps and len(kept) == len(norms)):
         reasons += kept
     for reason in filter(None, [*reasons, flow.unseen, _unfit(model, flow, steps)]):
@@ -153,15 +158,6 @@ def _check(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor | M
             f"{found:.1e} of the largest output: modules share a weight, or do more than their weights and biases say"
         )
     return flow
-
-
-def _uncentred(model: nn.Module, flow: Flow) -> str | None:
-    for name in (norm.name for norm in flow.norms if norm.kind == "rms"):
-        return (
-            f"expected LayerNorm wherever this {type(model).__name__} norms its stream, {name} is a "
-            f"{type(model.get_submodule(name)).__name__}: if it does not subtract the mean, the mean matters"
-        )
-    return None
 
 
 def _unfit(model: nn.Module, flow: Flow, steps: tuple[Step, ...]) -> str | None:
