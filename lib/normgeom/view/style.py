@@ -91,7 +91,7 @@ def show(figure: Any, alt: str) -> None:
     """Display a figure with a text for readers who do not see it.
 
     Args:
-        figure: of matplotlib, drawn inside :func:`style`, shown as SVG and closed; or what makes HTML, ``page(alt)``.
+        figure: of matplotlib, drawn inside :func:`style`, shown as SVG and closed; or an object with ``page(alt)``.
         alt: what is to be seen, with its numbers.
 
     Raises:
