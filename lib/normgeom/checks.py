@@ -176,9 +176,19 @@ def check_parameters(**parameters: tuple[object, object, Container | type]) -> b
         False
     """
     for name, (value, _, allowed) in parameters.items():
-        if isinstance(allowed, type):
-            if not isinstance(value, allowed):
+        if not _is_allowed(value, allowed):
+            if isinstance(allowed, type):
                 raise TypeError(f"parameter {name}: expected {allowed.__name__}, got {value!r}")
-        elif isinstance(value, (bool, float)) or value not in allowed:
             raise ValueError(f"parameter {name}: expected a value in {allowed}, got {value!r}")
     return all(value == default for value, default, _ in parameters.values())
+
+
+def _is_allowed(value: object, allowed: Container | type) -> bool:
+    if isinstance(allowed, type):
+        return isinstance(value, allowed) and (allowed is bool or not isinstance(value, bool))
+    if isinstance(allowed, range):  # which compares anything but an integer with each of its numbers
+        return type(value) is int and value in allowed
+    try:
+        return not isinstance(value, bool) and value in allowed
+    except TypeError:  # unhashable, beside a set
+        return False

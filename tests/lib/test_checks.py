@@ -96,7 +96,13 @@ def test_parameters_at_their_defaults():
             ((value, 8, range(2, 100)), ValueError, f"parameter p: expected a value in range(2, 100), got {value!r}")
             for value in (1, "8", 8.0, True)
         ),
+        (
+            ("many", 8, range(10**12)),
+            ValueError,
+            "parameter p: expected a value in range(0, 1000000000000), got 'many'",
+        ),
         (("c", "a", {"a"}), ValueError, "parameter p: expected a value in {'a'}, got 'c'"),
+        ((["a"], "a", {"a"}), ValueError, "parameter p: expected a value in {'a'}, got ['a']"),
         ((3, "a", str), TypeError, "parameter p: expected str, got 3"),
     ],
 )
