@@ -183,7 +183,7 @@ def _obstacles(trace: Trace, written: list[str]) -> Iterator[str]:
     """Why the mean does not come out of the stream."""
     for name in (site.name for site in trace.sites):
         if any(use.by_norm or use.sum_in for use in trace.uses[name]):
-            yield f"{name} normalises what stays on the stream, as in post-norm models: no gain takes its mean out"
+            yield f"{name} normalises what stays on the stream, and no gain takes its mean out"
     for source in written:
         for use in trace.uses[source]:
             if use.sum_in:

@@ -516,7 +516,7 @@ def encoder(skip):
     return lambda: uneven("encoder", skip=skip)
 
 
-WRITES = "normalises what stays on the stream, as in post-norm models"
+WRITES = "normalises what stays on the stream, and no gain takes its mean out"
 BARE = "is part of a sum in .* is no plain sum of what linear maps, embeddings and parameters write"
 NO_SURGERY = {
     "bert": (lambda: uneven("bert"), r"embeddings\.LayerNorm"),
