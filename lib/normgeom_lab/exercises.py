@@ -1,8 +1,7 @@
-"""Self-checks for the exercises: give your function and hear which mistake it makes.
+"""Self-checks for the exercises: hand in your function and hear which mistake it makes.
 
-``exercises.layer_norm(mine)`` compares ``mine`` with the right function and, where it differs, with known wrong ones,
-each under the name of its mistake. It prints what it found and returns whether ``mine`` is right. Everything is tried
-in float64.
+``exercises.layer_norm(mine)`` compares ``mine`` in float64 with the right function and, where they differ, with wrong
+ones that are known. It prints what it found and returns whether ``mine`` is right.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ RIGHT = "Right."
 
 @dataclass(frozen=True)
 class Exercise:
-    """A self-check: the right function, what to try it on, and by its name each mistake's advice and function."""
+    """The right function, the arguments to try it on, and wrong functions by what a reader is told of each."""
 
     right: Function
     probes: tuple[tuple, ...]
-    mistakes: dict[str, tuple[str, Function]]
+    mistakes: dict[str, Function]
 
     def __call__(self, mine: Function) -> bool:
-        """Print what is to be said of ``mine`` and return whether it is right."""
+        """Print a verdict on ``mine`` and return whether it is right."""
         message = self._judge(mine)
         print(message)
         return message == RIGHT
@@ -50,23 +49,22 @@ class Exercise:
                 return f"Not yet: your function returned a {type(g).__name__}. Return a tensor."
         before, after = ([a for line in lists for a in line if isinstance(a, Tensor)] for lists in (self.probes, given))
         if not all(map(torch.equal, before, after)):
-            return "Not yet: your function changes what it is given. Make new tensors, without += and functions in …_."
+            return "Not yet: your function changes its arguments. Make new tensors, without += and functions in …_."
         if same(got, expected):
             return RIGHT
-        for mistake, (advice, wrong) in self.mistakes.items():
+        for said, wrong in self.mistakes.items():
             if same(got, [wrong(*probe) for probe in self.probes]):
-                return f"Not yet: {mistake}. {advice}"
+                return f"Not yet: {said}"
         for g, e in zip(got, expected, strict=True):
-            if g.shape != e.shape:
-                return f"Not yet: your function returned shape {tuple(g.shape)}, expected {tuple(e.shape)}."
-            if g.dtype != e.dtype:
-                return f"Not yet: your function returned {g.dtype}, expected {e.dtype}."
+            if (g.shape, g.dtype) != (e.shape, e.dtype):
+                found, wanted = (f"shape {tuple(t.shape)} in {t.dtype}" for t in (g, e))
+                return f"Not yet: your function returned {found}, expected {wanted}."
         worst = max(float((g - e).abs().max()) for g, e in zip(got, expected, strict=True))
-        return f"Not yet, and no mistake that this check knows: off by up to {worst:.2g} on its probes."
+        return f"Not yet: off by up to {worst:.2g} on the probes, by no mistake that this check knows."
 
 
 def same(some: list[Tensor], others: list[Tensor]) -> bool:
-    """Whether two lists of tensors have the same formats and shapes, and agree but for rounding in float64."""
+    """Whether tensors agree in shape and dtype, and in their values up to rounding in float64."""
     pairs = list(zip(some, others, strict=True))
     alike = all((a.shape, a.dtype) == (b.shape, b.dtype) for a, b in pairs)
     return alike and all(torch.allclose(a, b, rtol=1e-7, atol=1e-9, equal_nan=True) for a, b in pairs)
@@ -84,32 +82,34 @@ def _square(v: Tensor) -> Tensor:
     return _mean(v.square())
 
 
+def _s(x: Tensor, eps: float) -> Tensor:
+    """What LayerNorm divides by."""
+    return (x.var(-1, correction=0, keepdim=True) + eps).sqrt()
+
+
 # The norms over the last axis
 
 X, SMALL = _draw(4, 5, 6, seed=0) + 0.7, 0.01 * _draw(4, 5, 6, seed=1) - 0.02
 WEIGHT, BIAS, EPS = _draw(6, seed=2), _draw(6, seed=3), 1e-5
-GAIN = "Multiply by weight once the division is done."
+_NO_GAIN = "the gain γ is forgotten. Multiply by weight once the division is done."
 
 
-def _wrong_scales(count: str, square: str, of: Function) -> dict[str, tuple[str, Function]]:
-    """``of(scale)``, a norm, for what one may wrongly divide by in place of √(``square`` + ε) of ``count`` numbers."""
-    under = f"Use sqrt({square} + eps)."
+def _wrong_scales(n: str, square: str, dividing_by: Callable[[Function], Function]) -> dict[str, Function]:
+    """Norms that divide by something else than √(``square`` + ε), where ``square`` is a mean over ``n`` numbers."""
     return {
-        "ε stands outside the root": (under, of(lambda v, eps: _square(v).sqrt() + eps)),
-        "ε is forgotten": (under, of(lambda v, eps: _square(v).sqrt())),
-        f"the divisor is {count} − 1": (
-            f"Divide by {count}; in torch's var and std that is correction=0.",
-            of(lambda v, eps: (_square(v) * v.shape[-1] / (v.shape[-1] - 1) + eps).sqrt()),
+        f"ε stands outside the root. Use sqrt({square} + eps).": dividing_by(lambda v, eps: _square(v).sqrt() + eps),
+        f"ε is forgotten. Use sqrt({square} + eps).": dividing_by(lambda v, eps: _square(v).sqrt()),
+        f"the divisor is {n} − 1. Divide by {n}; in torch's var and std that is correction=0.": dividing_by(
+            lambda v, eps: (_square(v) * v.shape[-1] / (v.shape[-1] - 1) + eps).sqrt()
         ),
-        f"√{count} is missing": (
-            f"You divide by the length of {count} numbers; use the mean of their squares, not the sum.",
-            of(lambda v, eps: (v.square().sum(-1, keepdim=True) + eps).sqrt()),
+        f"√{n} is missing. Divide by the root of the mean of {n} squares, not of their sum.": dividing_by(
+            lambda v, eps: (v.square().sum(-1, keepdim=True) + eps).sqrt()
         ),
     }
 
 
 def _by(scale: Function, center: bool = True) -> Function:
-    """A norm that divides by ``scale(deviation, eps)``; gain and bias in the right order."""
+    """A norm that divides by ``scale(deviation, eps)``."""
 
     def norm(x, weight, bias, eps):
         deviation = x - _mean(x) if center else x
@@ -118,28 +118,18 @@ def _by(scale: Function, center: bool = True) -> Function:
     return norm
 
 
-def _s(x: Tensor, eps: float) -> Tensor:
-    """What LayerNorm divides by."""
-    return (x.var(-1, correction=0, keepdim=True) + eps).sqrt()
-
-
 layer_norm = Exercise(  # mine(x, weight, bias, eps): over the last axis of x (..., d)
     ln,
     ((X, WEIGHT, BIAS, EPS), (SMALL, WEIGHT, BIAS, EPS)),
     {
         **_wrong_scales("d", "variance", _by),
-        "the gain γ is forgotten": (GAIN, lambda x, w, b, eps: ln(x, None, b, eps)),
-        "the bias is added before the gain": (
-            "First multiply by weight, then add bias.",
-            lambda x, w, b, eps: w * (ln(x, eps=eps) + b),
+        _NO_GAIN: lambda x, w, b, eps: ln(x, None, b, eps),
+        "the bias is added before the gain. First multiply by weight, then add bias.": (
+            lambda x, w, b, eps: w * (ln(x, eps=eps) + b)
         ),
-        "the mean is not subtracted": (
-            "This is RMSNorm; subtract the mean of each vector first.",
-            lambda x, w, b, eps: rms(x, w, b, eps),
-        ),
-        "the statistics run over the wrong axis": (
-            "Use the last one: dim=-1.",
-            lambda x, w, b, eps: w * ln(x.movedim(0, -1), eps=eps).movedim(-1, 0) + b,
+        "the mean is not subtracted. This is RMSNorm; subtract the mean of each vector first.": rms,
+        "the statistics run over the wrong axis. Use the last one: dim=-1.": (
+            lambda x, w, b, eps: w * ln(x.movedim(0, -1), eps=eps).movedim(-1, 0) + b
         ),
     },
 )
@@ -148,18 +138,13 @@ rms_norm = Exercise(  # mine(x, weight, eps): over the last axis of x (..., d)
     ((X, WEIGHT, EPS), (SMALL, WEIGHT, EPS)),
     {
         **_wrong_scales("d", "mean of squares", lambda scale: lambda x, w, eps: _by(scale, False)(x, w, 0, eps)),
-        "the gain γ is forgotten": (GAIN, lambda x, w, eps: rms(x, eps=eps)),
-        "the gain is 1 + weight": (
-            "Gemma's RMSNorm has that; multiply by weight itself.",
-            lambda x, w, eps: rms(x, w, eps=eps, unit_offset=True),
+        _NO_GAIN: lambda x, w, eps: rms(x, eps=eps),
+        "the gain is 1 + weight. Gemma's RMSNorm has that; multiply by weight itself.": (
+            lambda x, w, eps: rms(x, w, eps=eps, unit_offset=True)
         ),
-        "the mean is subtracted": (
-            "This is LayerNorm; RMSNorm divides x as it is.",
-            lambda x, w, eps: ln(x, w, eps=eps),
-        ),
-        "the spread is that of x less its mean": (
-            "var and std subtract the mean; use the mean of the squares of x.",
-            lambda x, w, eps: w * x / _s(x, eps),
+        "the mean is subtracted. This is LayerNorm; RMSNorm divides x as it is.": lambda x, w, eps: ln(x, w, eps=eps),
+        "you divide by the spread around the mean. var and std subtract it; use the mean of the squares of x.": (
+            lambda x, w, eps: w * x / _s(x, eps)
         ),
     },
 )
@@ -194,18 +179,15 @@ batch_norm = Exercise(  # mine(x, weight, bias, eps): in training, by statistics
     ((_BATCH, WEIGHT, BIAS, EPS), (_SMALL_SERIES, WEIGHT, BIAS, EPS)),
     {
         **_wrong_scales("B", "variance", lambda scale: _rows(_by(scale))),
-        "gain and bias run along the last axis": (
-            "The features are axis 1: reshape weight and bias to (C, 1) where there are positions.",
-            lambda x, w, b, eps: w * F.batch_norm(x, None, None, training=True, eps=eps) + b,
+        "gain and bias run along the last axis. The features are axis 1: reshape weight and bias to (C, 1).": (
+            lambda x, w, b, eps: w * F.batch_norm(x, None, None, training=True, eps=eps) + b
         ),
-        "the statistics run over the features": (
-            f"This is layer norm. {_AXES}",
-            lambda x, w, b, eps: ln(x.movedim(1, -1), w, b, eps).movedim(-1, 1),
+        f"the statistics run over the features. This is layer norm. {_AXES}": (
+            lambda x, w, b, eps: ln(x.movedim(1, -1), w, b, eps).movedim(-1, 1)
         ),
-        "the positions are not averaged over": (f"A feature has one mean for all of them. {_AXES}", _by_position),
-        "this is inference with untrained averages, mean 0 and variance 1": (
-            "In training the statistics are those of the batch.",
-            lambda x, w, b, eps: F.batch_norm(x, torch.zeros_like(w), torch.ones_like(w), w, b, eps=eps),
+        f"the positions are not averaged over. A feature has one mean for all of them. {_AXES}": _by_position,
+        "this is inference with mean 0 and variance 1. In training the statistics are those of the batch.": (
+            lambda x, w, b, eps: F.batch_norm(x, torch.zeros_like(w), torch.ones_like(w), w, b, eps=eps)
         ),
     },
 )
@@ -235,18 +217,13 @@ project_out = Exercise(  # mine(x, direction): x (..., d) without its component 
     projected,
     (_LONG, (X[0, 0], _ONES[1])),
     {
-        "the direction is not made a unit vector": (
-            "Divide by its squared length: x − (x·u / u·u) u.",
-            lambda x, u: x - (x @ u)[..., None] * u,
+        "the direction is not made a unit vector. Divide by its squared length: x − (x·u / u·u) u.": (
+            lambda x, u: x - (x @ u)[..., None] * u
         ),
-        "this is the component along the direction": (
-            "Return what is left of x without it.",
-            lambda x, u: x - projected(x, u),
-        ),
-        "the component is added": ("Subtract it.", lambda x, u: 2 * x - projected(x, u)),
-        "the mean of the entries is subtracted": (
-            "That is the component along (1, …, 1); use the direction that is given.",
-            lambda x, u: x - _mean(x),
+        "this is the component along the direction. Return x without it.": lambda x, u: x - projected(x, u),
+        "the component is added. Subtract it.": lambda x, u: 2 * x - projected(x, u),
+        "the mean of the entries is subtracted. That is the component along (1, …, 1), not along the direction.": (
+            lambda x, u: x - _mean(x)
         ),
     },
 )
@@ -254,35 +231,27 @@ angle = Exercise(  # mine(x, direction): the angle in degrees, (...), between x 
     angle_to,
     (_LONG, _SHORT, (X[0, 0], _draw(6, seed=11))),
     {
-        "the angle is in radians": ("Return degrees: torch.rad2deg.", lambda x, u: torch.acos(_cosine(x, u))),
-        "the absolute value folds angles above 90°": (
-            "Keep the sign of x·u.",
-            lambda x, u: _degrees(_cosine(x, u).abs()),
+        "the angle is in radians. Return degrees: torch.rad2deg.": lambda x, u: torch.acos(_cosine(x, u)),
+        "the absolute value folds angles above 90°. Keep the sign of x·u.": lambda x, u: _degrees(_cosine(x, u).abs()),
+        "this is the angle to the hyperplane. That to the direction is 90° minus it: acos, not asin.": (
+            lambda x, u: 90 - angle_to(x, u)
         ),
-        "this is the angle to the hyperplane": (
-            "The one to the direction is 90° minus it: acos, not asin.",
-            lambda x, u: 90 - angle_to(x, u),
-        ),
-        "you do not divide by any length": ("A cosine is x·u over both lengths.", lambda x, u: _degrees(x @ u)),
+        "you do not divide by any length. A cosine is x·u over both lengths.": lambda x, u: _degrees(x @ u),
     },
 )
 occupancy = Exercise(  # mine(h, direction): the occupancy (eq-occupancy) of direction (d,) in h (..., d)
     _occupancy,
     (_LONG, _ONES, _SHORT),
     {
-        "d is missing": ("Multiply by d, so that chance gives 1.", lambda h, u: _occupancy(h, u) / len(u)),
-        "the mean comes before the square": (
-            "Square the cosine of each vector, then take the mean.",
-            lambda h, u: len(u) * _cosine(h, u).mean() ** 2,
+        "d is missing. Multiply by d, so that chance gives 1.": lambda h, u: _occupancy(h, u) / len(u),
+        "the mean comes before the square. Square the cosine of each vector, then take the mean.": (
+            lambda h, u: len(u) * _cosine(h, u).mean() ** 2
         ),
-        "long vectors count more than short ones": (
-            "Each vector counts alike, whatever its length: divide its product by its own length.",
-            lambda h, u: len(u) * (h @ u).square().mean() / (h.square().sum(-1).mean() * (u @ u)),
+        "long vectors count more than short ones. Each vector counts alike, whatever its length: "
+        "divide its product by its own length.": (
+            lambda h, u: len(u) * (h @ u).square().mean() / (h.square().sum(-1).mean() * (u @ u))
         ),
-        "there is one number for each vector": (
-            "Take the mean over all of them.",
-            lambda h, u: len(u) * _cosine(h, u).square(),
-        ),
+        "there is one number for each vector. Take the mean over all.": lambda h, u: len(u) * _cosine(h, u).square(),
     },
 )
 
@@ -305,19 +274,16 @@ layer_norm_jacobian = Exercise(  # mine(x, weight, eps): the matrix (d, d) of �
     _jacobian(ln),
     ((_ROWS[0], WEIGHT, EPS), (_SMALL_ROWS[0], WEIGHT, EPS)),
     {
-        "ε is forgotten": ("Put it into s, under the root.", lambda x, w, eps: _jacobian(ln)(x, w, 0.0)),
-        "ε is in 1/s but missing in n": (
-            "n is (x − mean)/s, whose length is below √d; do not make it a unit vector.",
-            lambda x, w, eps: _jacobian(ln)(x, w, 0.0) * _s(x, 0.0) / _s(x, eps),
+        "ε is forgotten. Put it into s, under the root.": lambda x, w, eps: _jacobian(ln)(x, w, 0.0),
+        "ε is in 1/s but missing in n. n is (x − mean)/s, whose length is below √d; do not make it a unit vector.": (
+            lambda x, w, eps: _jacobian(ln)(x, w, 0.0) * _s(x, 0.0) / _s(x, eps)
         ),
-        "this is RMSNorm's Jacobian": ("Subtract the mean, in n and in the projector.", _jacobian(rms)),
-        "the term nnᵀ/d is forgotten": (
-            "s depends on x too: subtract nnᵀ/d.",
-            lambda x, w, eps: w[:, None] * (torch.eye(len(x), dtype=x.dtype) - 1 / len(x)) / _s(x, eps),
+        "this is RMSNorm's Jacobian. Subtract the mean, in n and in the projector.": _jacobian(rms),
+        "the term nnᵀ/d is forgotten. s depends on x too: subtract nnᵀ/d.": (
+            lambda x, w, eps: w[:, None] * (torch.eye(len(x), dtype=x.dtype) - 1 / len(x)) / _s(x, eps)
         ),
-        "γ multiplies the columns": (
-            "This is the transpose; multiply row i by γᵢ: weight[:, None].",
-            lambda x, w, eps: _jacobian(ln)(x, w, eps).T,
+        "γ multiplies the columns. This is the transpose; multiply row i by γᵢ: weight[:, None].": (
+            lambda x, w, eps: _jacobian(ln)(x, w, eps).T
         ),
     },
 )
@@ -325,19 +291,16 @@ layer_norm_vjp = Exercise(  # mine(x, weight, grad, eps): the gradient to x (...
     _vjp(ln),
     ((_ROWS, WEIGHT, _GRAD, EPS), (_SMALL_ROWS, WEIGHT, _GRAD, EPS), (_ROWS[0], WEIGHT, _GRAD[0], EPS)),
     {
-        "ε is forgotten": ("Put it into s, under the root.", lambda x, w, g, eps: _vjp(ln)(x, w, g, 0.0)),
-        "the mean of γ⊙g is not subtracted": (
-            "The mean of x depends on x too: subtract it.",
-            lambda x, w, g, eps: _vjp(ln)(x, w, g, eps) + _mean(w * g) / _s(x, eps),
+        "ε is forgotten. Put it into s, under the root.": lambda x, w, g, eps: _vjp(ln)(x, w, g, 0.0),
+        "the mean of γ⊙g is not subtracted. The mean of x depends on x too: subtract it.": (
+            lambda x, w, g, eps: _vjp(ln)(x, w, g, eps) + _mean(w * g) / _s(x, eps)
         ),
-        "this is RMSNorm's product": ("Subtract the mean, of x and of γ⊙g.", _vjp(rms)),
-        "the part along n is not subtracted": (
-            "s depends on x too: subtract n times the mean of n⊙γ⊙g.",
-            lambda x, w, g, eps: (w * g - _mean(w * g)) / _s(x, eps),
+        "this is RMSNorm's product. Subtract the mean, of x and of γ⊙g.": _vjp(rms),
+        "the part along n is not subtracted. s depends on x too: subtract n times the mean of n⊙γ⊙g.": (
+            lambda x, w, g, eps: (w * g - _mean(w * g)) / _s(x, eps)
         ),
-        "γ comes last": (
-            "This is the product with J. With the transpose γ comes first: work with γ⊙g.",
-            lambda x, w, g, eps: w * _vjp(ln)(x, torch.ones_like(w), g, eps),
+        "γ comes last. This is the product with J; with the transpose γ comes first: work with γ⊙g.": (
+            lambda x, w, g, eps: w * _vjp(ln)(x, torch.ones_like(w), g, eps)
         ),
     },
 )
@@ -351,11 +314,10 @@ _FULL = _draw(6, seed=32)
 _WITH_ZERO = _FULL.where(torch.arange(6) != 2, 0.0)
 _SPREADS = _draw(4, 5, 6, seed=33) * torch.tensor([0.05, 0.2, 0.4, 0.8, 1.6], dtype=torch.float64)[:, None] + 0.5
 _SUM = "The entries of n add up to 0: this one is minus the sum of the others."
-_S = "s² is ε/(1 − m), with m the mean of n², and x less its mean is s·n."
 
 
 def _deviation(n: Tensor, eps: float) -> Tensor:
-    """The deviation of which ``n`` is what the norm makes."""
+    """The deviation that the norm makes ``n`` of."""
     return n * (eps / (1 - _square(n))).sqrt()
 
 
@@ -376,16 +338,16 @@ recover = Exercise(  # mine(y, weight, bias, eps): x (..., d) less its mean, fro
         for x, gain in ((_SPREADS, _WITH_ZERO), (_SPREADS[0], _FULL), (_SPREADS[0, 1], _WITH_ZERO))
     ),
     {
-        "the entry behind the zero gain is set to 0": (
-            _SUM,
-            lambda y, w, b, eps: _deviation(((y - b) / w).where(w != 0, 0.0), eps),
+        f"the entry behind the zero gain is set to 0. {_SUM}": (
+            lambda y, w, b, eps: _deviation(((y - b) / w).where(w != 0, 0.0), eps)
         ),
-        "you divide by the zero gain": (f"0/0 is NaN. {_SUM}", lambda y, w, b, eps: _deviation((y - b) / w, eps)),
-        "the bias β is not subtracted": (
-            "LayerNorm adds β last, so take it away first.",
-            lambda y, w, b, eps: _recovered(_deviation)(y, w, 0, eps),
+        f"you divide by the zero gain. 0/0 is NaN. {_SUM}": lambda y, w, b, eps: _deviation((y - b) / w, eps),
+        "the bias β is not subtracted. LayerNorm adds β last, so take it away first.": (
+            lambda y, w, b, eps: _recovered(_deviation)(y, w, 0, eps)
         ),
-        "σ stands for s": (_S, _recovered(lambda n, eps: n * (eps / (1 - _square(n)) - eps).sqrt())),
+        "σ stands for s. s² is ε/(1 − m), with m the mean of n², and x less its mean is s·n.": (
+            _recovered(lambda n, eps: n * (eps / (1 - _square(n)) - eps).sqrt())
+        ),
     },
 )
 
@@ -396,18 +358,11 @@ bisection = Exercise(  # mine(gain): the (d - 1,) eigenvalues of GΠG between th
     lambda gain: secular.eigvalsh(gain)[1:],
     ((_draw(6, seed=41).abs(),), (3 * _draw(9, seed=42).abs(),)),
     {
-        "the gains are not squared": (
-            "The poles are the squares of the gains.",
-            lambda gain: secular.eigvalsh(gain.sqrt())[1:],
-        ),
-        "the eigenvalues descend": ("Return them in ascending order.", lambda gain: secular.eigvalsh(gain)[1:].flip(0)),
-        "0 is among the eigenvalues": (
-            "Between d squares lie d − 1 eigenvalues; 0 lies below all of them.",
-            secular.eigvalsh,
-        ),
-        "these are the singular values of GΠ": (
-            "Return the λ themselves, eigenvalues of GΠG.",
-            lambda gain: secular.eigvalsh(gain)[1:].sqrt(),
+        "the gains are not squared. The poles are their squares.": lambda gain: secular.eigvalsh(gain.sqrt())[1:],
+        "the eigenvalues descend. Return them in ascending order.": lambda gain: secular.eigvalsh(gain)[1:].flip(0),
+        "0 is among the eigenvalues. Between d squares lie d − 1 of them; 0 lies below all.": secular.eigvalsh,
+        "these are the singular values of GΠ. Return the λ themselves, eigenvalues of GΠG.": (
+            lambda gain: secular.eigvalsh(gain)[1:].sqrt()
         ),
     },
 )
@@ -415,59 +370,43 @@ bisection = Exercise(  # mine(gain): the (d - 1,) eigenvalues of GΠG between th
 
 # Norms of heads, and a step on the sphere
 
-_H_EPS = 1e-3
 _HEADS, _SMALL_HEADS = _draw(2, 4, 12, seed=20) + 0.5, 0.05 * _draw(2, 4, 12, seed=21)
-_H_WEIGHT = _draw(4, seed=22)
+_OF_HEADS = (3, _draw(4, seed=22), 1e-3)  # their number, a gain and ε
 
 
 def _unit(x: Tensor) -> Tensor:
     return rms(x, eps=0.0)
 
 
-_ON = _unit(_draw(5, 6, seed=23))
-
-
 head_norm = Exercise(  # mine(x, heads, weight, eps): RMSNorm of each of heads parts of x (..., d), by one gain
     lambda x, heads, weight, eps: of_heads(x, heads, weight, eps=eps),
-    ((_HEADS, 3, _H_WEIGHT, _H_EPS), (_SMALL_HEADS, 3, _H_WEIGHT, _H_EPS)),
+    ((_HEADS, *_OF_HEADS), (_SMALL_HEADS, *_OF_HEADS)),
     {
-        "one norm spans all heads": (
-            "OLMo 2 has that; take each head by itself.",
-            lambda x, heads, weight, eps: rms(x, weight.repeat(heads), None, eps),
+        "one norm spans all heads. OLMo 2 has that; take each head by itself.": (
+            lambda x, heads, weight, eps: rms(x, weight.repeat(heads), None, eps)
         ),
-        "a head is every H-th number": (
-            "A head is a stretch of d/H neighbours.",
-            lambda x, heads, weight, eps: rms(x.unflatten(-1, (-1, heads)).mT, weight, None, eps).mT.flatten(-2),
+        "a head is every H-th number. A head is a stretch of d/H neighbours.": (
+            lambda x, heads, weight, eps: rms(x.unflatten(-1, (-1, heads)).mT, weight, None, eps).mT.flatten(-2)
         ),
-        "the mean of each head is subtracted": (
-            "This is LayerNorm; divide the head as it is.",
-            lambda x, heads, weight, eps: ln(x.unflatten(-1, (heads, -1)), weight, None, eps).flatten(-2),
+        "the mean of each head is subtracted. This is LayerNorm; divide the head as it is.": (
+            lambda x, heads, weight, eps: ln(x.unflatten(-1, (heads, -1)), weight, None, eps).flatten(-2)
         ),
-        "ε is forgotten": (
-            "Use sqrt(mean of squares + eps).",
-            lambda x, heads, weight, eps: of_heads(x, heads, weight, eps=0.0),
+        "ε is forgotten. Use sqrt(mean of squares + eps).": (
+            lambda x, heads, weight, eps: of_heads(x, heads, weight, eps=0.0)
         ),
     },
 )
 sphere_step = Exercise(  # mine(x, h, a): nGPT's step from x (..., d), of length √d, towards h; a is (d,)
     lambda x, h, a: _unit(x + a * (_unit(h) - x)),
-    ((_ON, 3 * _draw(5, 6, seed=24), torch.linspace(0.05, 0.6, 6, dtype=torch.float64)),),
+    ((_unit(_draw(5, 6, seed=23)), 3 * _draw(5, 6, seed=24), torch.linspace(0.05, 0.6, 6, dtype=torch.float64)),),
     {
-        "x is not subtracted": (
-            "The step leads from x towards h: a times h − x.",
-            lambda x, h, a: _unit(x + a * _unit(h)),
+        "x is not subtracted. The step leads from x towards h: a times h − x.": lambda x, h, a: _unit(x + a * _unit(h)),
+        "the branch's output is not normalised. Bring h to the sphere before you subtract x.": (
+            lambda x, h, a: _unit(x + a * (h - x))
         ),
-        "the branch's output is not normalised": (
-            "Bring h to the sphere before you subtract x.",
-            lambda x, h, a: _unit(x + a * (h - x)),
-        ),
-        "the result is not brought back to the sphere": (
-            "Normalise it once more.",
-            lambda x, h, a: x + a * (_unit(h) - x),
-        ),
-        "vectors have length 1": (
-            "Here they have length √d: divide by the root mean square.",
-            lambda x, h, a: _unit(x + a * (_unit(h) - x)) / x.shape[-1] ** 0.5,
+        "the result is not brought back to the sphere. Normalise it once more.": lambda x, h, a: x + a * (_unit(h) - x),
+        "vectors have length 1. Here they have length √d: divide by the root mean square.": (
+            lambda x, h, a: _unit(x + a * (_unit(h) - x)) / x.shape[-1] ** 0.5
         ),
     },
 )

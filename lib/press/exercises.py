@@ -67,9 +67,9 @@ def graders(book: Book) -> list[str]:
 
 
 def mistakes(book: Book, grader: str) -> dict[str, str]:
-    """The mistakes that a self-check knows, by name, with what it says about each."""
+    """The mistakes that a self-check knows, each with the advice behind it."""
     known = getattr(import_module(f"{Library(book).lab}.{MODULE}"), grader).mistakes
-    return {mistake: advice for mistake, (advice, _) in known.items()}
+    return dict(said.split(". ", 1) for said in known)
 
 
 def code_without_grader(book: Book, claims: Claims) -> Iterator[str]:

@@ -14,7 +14,7 @@ class Exercise:
     def __init__(self, **mistakes):
         self.mistakes = mistakes["mistakes"]
 
-angle = Exercise(mistakes={"a | slip": ("Mend it.", None)})
+angle = Exercise(mistakes={"a | slip. Mend it.": None})
 """
 CHAPTER = """# A chapter
 
