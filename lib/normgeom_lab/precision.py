@@ -1,4 +1,4 @@
-"""Chapter 11: rounding errors, memory traffic, races of norms, and figures with their alt texts."""
+"""Chapter 11: clocks, rounding errors, memory traffic, recorded times of norms, and figures with their alt texts."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Norm = Callable[[Tensor, Tensor], Tensor]  # of rows and a gain
 
 
 def in_turns(calls: dict[str, Callable[[], object]], rounds: int, fill: float = 0.0, kept: int = 0) -> pd.DataFrame:
-    """Seconds a call, one row a round, one column a name; the order is drawn anew for every round.
+    """Seconds per call: a row a round, a column a name.
 
-    So nobody always runs after the same other, in the caches and the memory that it left. In a round each runs as often
-    as all others: once, or as often as fills about ``fill`` seconds each. The last ``kept`` results stay where they
-    are, so that no call writes over the memory of the call before, which may still be in a cache.
+    The order is drawn anew for every round, so that no call always meets the caches and the memory of the same other
+    call. In a round all run equally often: once, or as often as fills about ``fill`` seconds each. The last ``kept``
+    results are kept alive, so that no call writes to memory of the call before, which may still be in a cache.
     """
     results = deque(maxlen=kept)
     for call in calls.values():
@@ -44,7 +44,7 @@ def in_turns(calls: dict[str, Callable[[], object]], rounds: int, fill: float = 
 
 
 def time_over_copy(norms: Mapping[str, Callable[[Tensor], object]], x: Tensor, rounds: int) -> pd.Series:
-    """Time of each norm of ``x`` over that of a copy of ``x``: medians of rounds in which all run in turns."""
+    """Time of each norm of ``x`` over that of a copy of ``x``: medians over rounds in which all run in turns."""
     calls = {name: partial(norm, x) for name, norm in norms.items()}
     seconds = in_turns({"copy": lambda: torch.empty_like(x).copy_(x), **calls}, rounds, fill=0.01)
     return seconds[list(norms)].div(seconds["copy"], axis=0).median()
@@ -61,12 +61,12 @@ def _seconds(call: Callable[[], object], number: int, results: deque) -> float:
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:
-    """u = 2⁻ᵖ for a format whose significands have p binary digits: rounding moves a number by u times it at most."""
+    """u = 2⁻ᵖ for a format with p binary digits: rounding changes a number by a relative error of at most u."""
     return torch.finfo(dtype).eps / 2
 
 
 def formats(dtypes: Iterable[torch.dtype]) -> pd.DataFrame:
-    """Digits and range of floating-point formats: a row a format, named as in torch."""
+    """Digits and range of floating-point formats, a row a format."""
     rows = {}
     for dtype in dtypes:
         unit, largest = unit_roundoff(dtype), torch.finfo(dtype).max
@@ -80,14 +80,14 @@ def formats(dtypes: Iterable[torch.dtype]) -> pd.DataFrame:
 
 
 def entry_error(got: Tensor, exact: Tensor, above: float) -> float:
-    """The largest relative error of an entry, above a size, in units of the roundoff of ``got``'s format."""
+    """The largest relative error of the entries whose size is above ``above``, in units of ``got``'s roundoff."""
     counts = exact.abs() > above
     off = (got.double() - exact)[counts] / exact[counts]
     return float(off.abs().max()) / unit_roundoff(got.dtype)
 
 
 def rms_error(got: Tensor, exact: Tensor) -> float:
-    """The root mean square of the entries' errors over that of the entries of ``exact``, in float64."""
+    """The root mean square of the errors over that of the entries of ``exact``."""
     return float((got.double() - exact.double()).norm() / exact.double().norm())
 
 
@@ -99,10 +99,10 @@ def errors_at_means(
     d: int,
     draw: Draws,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Ways to normalise, in float32, at Gaussian rows of standard deviation 1 and ever larger mean (claim-large-means).
+    """Ways to normalise float32 rows of standard deviation 1, at several means of the rows (claim-large-means).
 
-    Returns: two frames with a row a mean and a column a way: the largest error of an entry, among rows without NaN
-    (NaN where there is no such row), and the share of the rows that have a NaN.
+    Returns: two frames with a row a mean and a column a way: the largest error of an entry in the rows without NaN,
+    and the share of the rows that have a NaN.
     """
     off, lost = {}, {}
     for mean in map(float, means):
@@ -121,13 +121,13 @@ def ladder(
     d: int,
     draw: Draws,
 ) -> pd.DataFrame:
-    """How right norms and their gradients are in each format, in units of its unit roundoff (claim-ladder-norms).
+    """Errors of norms and of their gradients by the input, in each format (claim-ladder-norms).
 
-    Rows are Gaussian of standard deviation 1, gains normal around 1 with a spread of 0.2, gradients at the output
-    standard normal; all are drawn in float64 and rounded to the format, and all norms get the same.
+    ``norms`` are pairs of a norm and of what it should compute. All get the same Gaussian rows of standard deviation 1,
+    gains 1 ± 0.2 and standard normal gradients, drawn in float64 and rounded to the format.
 
     Returns: the largest error of an entry over the largest entry of its row, in units of u; a row for each
-    ``(norm, "values" or "gradient")``, the gradient by the input, a column for each format and mean.
+    ``(norm, "values" or "gradient")``, a column for each format and mean.
     """
     columns = {}
     for dtype, mean in product(dtypes, means):
@@ -151,7 +151,7 @@ def _both(norm: Norm, x: Tensor, weight: Tensor, g: Tensor) -> tuple[Tensor, Ten
 def rounded_walks(walks: np.ndarray, digits: int) -> np.ndarray:
     """The running totals of the rows of ``walks``, from 0 on, each rounded to ``digits`` binary digits (prop-walk).
 
-    To the nearest number with such a significand, of two the even one; exponents have no limit.
+    Ties go to the even significand; exponents have no limit.
     """
     totals = [np.zeros(len(walks))]
     for step in walks.T:
@@ -161,17 +161,17 @@ def rounded_walks(walks: np.ndarray, digits: int) -> np.ndarray:
 
 
 def octave_share(spread: float) -> float:
-    """E[4^f] / spread² for a normal number of mean 0 and standard deviation ``spread``, in the octave [2^f, 2^(f+1)).
+    """E[4^f] / spread² for a normal S of mean 0 and this standard deviation, with 2^f ≤ |S| < 2^(f+1).
 
-    The variance of its rounding error is u²/3 times that, in units of spread² (the proof of prop-walk).
+    The variance of the rounding error of S is u²/3 times that, in units of spread² (the proof of prop-walk).
     """
-    f = math.floor(math.log2(spread)) + torch.arange(-60, 60).double()  # what lies beyond adds less than 4⁻⁶⁰
+    f = math.floor(math.log2(spread)) + torch.arange(-60, 60).double()  # the rest adds less than 4⁻⁶⁰
     low, high = (torch.erf(2 ** (f + k) / (spread * math.sqrt(2))) for k in (0, 1))
     return float((4**f * (high - low)).sum()) / spread**2
 
 
-def gain_gradient(norm: Callable[[Tensor, Tensor], Tensor], x: Tensor, g: Tensor, threads: int) -> Tensor:
-    """The gradient by a gain of ones, ``(d,)``, with that many threads of torch (claim-gain-gradient)."""
+def gain_gradient(norm: Norm, x: Tensor, g: Tensor, threads: int) -> Tensor:
+    """The gradient by a gain of ones, ``(d,)``, on ``threads`` threads of torch (claim-gain-gradient)."""
     weight = torch.ones(x.shape[-1], dtype=x.dtype, requires_grad=True)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -182,10 +182,10 @@ def gain_gradient(norm: Callable[[Tensor, Tensor], Tensor], x: Tensor, g: Tensor
 
 
 def derivative_error(norm: Callable[[Tensor], Tensor], order: int, x: Tensor, direction: Tensor) -> float:
-    """How far the derivative of that order is, relatively, from a difference quotient of the one below it.
+    """The relative distance of a derivative from a difference quotient of the one below it (claim-third-derivative).
 
-    What is differentiated is the sum of the cubes of ``norm(x)``, and from then on the sum of squares of the last
-    gradient (claim-third-derivative).
+    The first is the gradient of the sum of the cubes of ``norm(x)``, each further one that of the sum of squares of
+    the gradient before.
     """
     step = 1e-5
     leaf = x.detach().clone().requires_grad_()
@@ -210,20 +210,17 @@ class _Traffic(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        schema = func._schema
-        view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
-        name = schema.name.removeprefix("aten::")
-        if not view and "empty" not in name:
-            read = args, {key: value for key, value in (kwargs or {}).items() if key != "out"}
-            sizes = [sum(t.nbytes for t in tree_leaves(of) if isinstance(t, Tensor)) for of in (read, result)]
+        name = func.overloadpacket.__name__
+        if not func.is_view and "empty" not in name:
+            sizes = [sum(t.nbytes for t in tree_leaves(of) if isinstance(t, Tensor)) for of in (args, result)]
             self.rows.append((name, *sizes))
         return result
 
 
 def traffic(work: Callable[[], object]) -> pd.DataFrame:
-    """The bytes that the operations of torch read and write while ``work`` runs, a row an operation (eq-floor).
+    """The bytes that torch's operations read and write while ``work`` runs, a row an operation (eq-floor).
 
-    What an operation that is one kernel does inside is not seen. Views and empty allocations move nothing.
+    Arguments and results count once, whatever a kernel does inside. Views and empty allocations move nothing.
     """
     with _Traffic() as seen:
         work()
@@ -231,7 +228,7 @@ def traffic(work: Callable[[], object]) -> pd.DataFrame:
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
-    """The most bytes of CPU memory that tensors made while ``work`` runs, its result among them, hold at once."""
+    """The most bytes of CPU memory that the tensors made by ``work``, its result among them, hold at once."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         kept = work()
     events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
@@ -244,7 +241,7 @@ def peak_bytes(work: Callable[[], object]) -> int:
 
 
 def saved_bytes(work: Callable[[], object]) -> int:
-    """The bytes that autograd keeps for a backward pass through what ``work`` computes, each memory counted once."""
+    """The bytes that autograd keeps for a backward pass through what ``work`` computes; shared memory counts once."""
     seen: dict[int, Tensor] = {}
 
     def keep(t: Tensor) -> Tensor:
@@ -257,15 +254,15 @@ def saved_bytes(work: Callable[[], object]) -> int:
     return sum(t.untyped_storage().nbytes() for t in seen.values())
 
 
+# Recorded times, ``race``: a row for each size, number of threads, format, pass, norm and way to compute it.
+
 NORMS = {"layer": "LayerNorm", "rms": "RMSNorm"}
-
 PASSES = {False: "forward", True: "forward and back"}
-
-Sizes = Iterable[tuple[int, int]]
+Sizes = Iterable[tuple[int, int]]  # rows and features
 
 
 def at_size(race: pd.DataFrame, rows: int, d: int, threads: int = 1) -> pd.DataFrame:
-    """The rows of one size and number of threads, without the copy."""
+    """The rows of one size and number of threads, without those of the copy."""
     return race[(race.rows == rows) & (race.d == d) & (race.threads == threads) & (race.norm != "copy")]
 
 
@@ -275,22 +272,22 @@ def _in_words(race: pd.DataFrame, rows: int, d: int) -> pd.DataFrame:
 
 
 def costs(race: pd.DataFrame, sizes: Sizes) -> pd.DataFrame:
-    """Time over that of a copy with one thread: a row a size, norm and way, a column a pass and dtype."""
+    """Time over that of a copy, one thread: a row a size, norm and way, a column a pass and dtype."""
     index = ["norm", "way", "pass", "dtype"]
     parts = {f"{rows} × {d}": _in_words(race, rows, d).set_index(index).over_copy for rows, d in sizes}
     return pd.concat(parts, names=["rows × features"]).unstack(["pass", "dtype"])
 
 
 def speedups(race: pd.DataFrame, rows: int, d: int, way: str) -> pd.DataFrame:
-    """torch's time over that of a way, with one thread: a row a norm, a column a pass and dtype."""
+    """torch's time over that of ``way``, one thread: a row a norm, a column a pass and dtype."""
     found = _in_words(race, rows, d).query("way == @way").set_index(["norm", "pass", "dtype"])
     return found.torch_over_this.unstack(["pass", "dtype"])
 
 
 def least_speedups(race: pd.DataFrame, sizes: Sizes, way: str) -> pd.DataFrame:
-    """The smallest ratio, over sizes and runs, of torch's time to that of a way (claim-norm-speed).
+    """The smallest ratio, over sizes and runs, of torch's time to that of ``way`` (claim-norm-speed).
 
-    Returns: a row for each ``(norm, dtype, backward)``, named as in the race; columns "1 thread" and "2 threads".
+    Returns: a row for each ``(norm, dtype, backward)``, columns "1 thread" and "2 threads".
     """
     found = pd.concat([at_size(race, *size, threads) for size in sizes for threads in (1, 2)])
     least = found[found.way == way].groupby(["norm", "dtype", "backward", "threads"]).worst.min()
@@ -298,9 +295,9 @@ def least_speedups(race: pd.DataFrame, sizes: Sizes, way: str) -> pd.DataFrame:
 
 
 def layer_over_rms(race: pd.DataFrame, sizes: Sizes, layer: str, rms: str) -> pd.DataFrame:
-    """Time of LayerNorm the one way over that of RMSNorm the other, with one thread (claim-mean-cost).
+    """Time of LayerNorm by one way over that of RMSNorm by another, one thread (claim-mean-cost).
 
-    Returns: a row for each ``(pass, dtype)`` in words, a column a size.
+    Returns: a row for each ``(pass, dtype)``, a column a size.
     """
     columns = {}
     for rows, d in sizes:
@@ -312,7 +309,7 @@ def layer_over_rms(race: pd.DataFrame, sizes: Sizes, layer: str, rms: str) -> pd
 
 
 def walk(walks: np.ndarray, digits: int, law: Callable[[int, float], float]) -> tuple[Figure, str]:
-    """Random walks whose totals are rounded to ``digits`` binary digits; their errors in the law's band (prop-walk)."""
+    """Random walks with totals rounded to ``digits`` binary digits, and their errors in the law's band (prop-walk)."""
     exact = np.pad(np.cumsum(walks, axis=1), ((0, 0), (1, 0)))
     rounded = rounded_walks(walks, digits)
     off, at = rounded - exact, np.unique(np.linspace(0, walks.shape[1], 81).astype(int))
@@ -337,12 +334,12 @@ def walk(walks: np.ndarray, digits: int, law: Callable[[int, float], float]) -> 
 
 
 def errors_over_means(off: pd.DataFrame, unit: float) -> tuple[Figure, str]:
-    """Largest errors against the mean of the rows, a line a way, over what rounding promises."""
+    """Largest errors against the mean of the rows, a line a way, beside u times the mean and its square."""
     means = off.index.to_numpy()
     with style():
         figure, axes = plt.subplots(figsize=(WIDTH, 3.4))
         for way, marker in zip(off, "xs^o", strict=False):
-            axes.loglog(means, off[way], marker=marker, label=way)  # a gap where no row is left
+            axes.loglog(means, off[way], marker=marker, label=way)  # a gap where each row has a NaN
         for power, shown in ((1, means), (2, means[means <= 1e4])):
             axes.loglog(shown, unit * shown**power, "--", color=COLORS["null"], lw=1)
         axes.set(xlabel="mean of the rows / standard deviation", ylabel="largest error", ylim=(1e-8, 100))
@@ -350,30 +347,24 @@ def errors_over_means(off: pd.DataFrame, unit: float) -> tuple[Figure, str]:
         figure.legend(loc="outside upper center", ncols=2)
     words = []
     for way, errors in off.items():
-        seen = errors.dropna()
-        words.append(
-            f"{way} from {seen.iloc[0]:.0e} at mean {seen.index[0]:g} to {seen.iloc[-1]:.0e} at {seen.index[-1]:g}"
-        )
+        (first, start), *_, (last, end) = errors.dropna().items()
+        words.append(f"{way} from {start:.0e} at mean {first:g} to {end:.0e} at {last:g}")
     return figure, f"Errors against means, double logarithmic: {'; '.join(words)}."
 
 
-# Whose function: color, hatch and marker.  "compiled" is normgeom's, compiled.
-WAYS = {
+WAYS = {  # color, hatch and marker; "compiled" is normgeom's function under torch.compile
     "normgeom": ("#0072B2", "", "o"),
     "compiled": ("#009E73", "//", "s"),
     "torch": ("#D55E00", "..", "x"),
     "transformers": ("#CC79A7", "xx", "+"),
 }
-
-BYTES = {"float32": 4, "bfloat16": 2}  # of an entry
-
-OPERATIONS = {"layer": 7, "rms": 4}  # for an entry, forward
-
-FLOORS = {False: 1, True: 2.5}  # in copies, forward and with the backward pass (eq-floor)
+BYTES = {"float32": 4, "bfloat16": 2}  # per entry
+OPERATIONS = {"layer": 7, "rms": 4}  # per entry, forward
+FLOORS = {False: 1, True: 2.5}  # in copies, without and with the backward pass (eq-floor)
 
 
 def ways_over_copy(race: pd.DataFrame, rows: int, d: int) -> tuple[Figure, str]:
-    """Bars of each way's time over that of a copy, one thread, above the floor."""
+    """Bars of each way's time over that of a copy, one thread, with the floor (eq-floor)."""
     ticks, groups = [1, 3, 10, 30], list(product(NORMS, BYTES))
     bars = at_size(race, rows, d).set_index(["norm", "dtype", "backward", "way"]).over_copy
     with style():
@@ -406,9 +397,9 @@ def ways_over_copy(race: pd.DataFrame, rows: int, d: int) -> tuple[Figure, str]:
 def roofline(race: pd.DataFrame, peak: float, rows: int, d: int) -> tuple[Figure, str]:
     """Forward passes under the roof min(peak, bandwidth × operations per byte), one thread."""
     points = at_size(race, rows, d).query("not backward")
+    work = points.norm.map(OPERATIONS)
     points = points.assign(
-        intensity=[OPERATIONS[p.norm] / (2 * BYTES[p.dtype]) for p in points.itertuples()],
-        rate=[OPERATIONS[p.norm] * rows * d / p.seconds / 1e9 for p in points.itertuples()],
+        intensity=work / (2 * points["dtype"].map(BYTES)), rate=work * rows * d / points.seconds / 1e9
     )
     copy = race.query("norm == 'copy' and dtype == 'float32' and threads == 1 and rows == @rows and d == @d")
     bandwidth = 2 * BYTES["float32"] * rows * d / copy.seconds.iloc[0] / 1e9  # read and written, 10⁹ bytes a second
@@ -423,10 +414,9 @@ def roofline(race: pd.DataFrame, peak: float, rows: int, d: int) -> tuple[Figure
         axes.set(xlabel="operations per byte", ylabel="10⁹ operations a second")
         ticks_of_powers(axes.xaxis, axes.yaxis)
         axes.legend(loc="lower right")
-    share = (points.rate / (points.intensity * bandwidth).clip(upper=peak)).set_axis(
-        pd.MultiIndex.from_frame(points[["norm", "dtype", "way"]])
-    )
-    reached = ", ".join(f"{share['rms', 'float32', way]:.0%} with {way}" for way in ("normgeom", "compiled", "torch"))
+    of_rms = points[(points.norm == "rms") & (points["dtype"] == "float32")].set_index("way")
+    share = of_rms.rate / (of_rms.intensity * bandwidth).clip(upper=peak)
+    reached = ", ".join(f"{share[way]:.0%} with {way}" for way in ("normgeom", "compiled", "torch"))
     return figure, (
         f"A roof that rises to {peak / bandwidth:.1f} operations per byte and is flat beyond, at {peak:.0f} billion "
         f"operations a second. The norms stand between {points.intensity.min():.2g} and {points.intensity.max():.3g}. "
@@ -434,41 +424,27 @@ def roofline(race: pd.DataFrame, peak: float, rows: int, d: int) -> tuple[Figure
     )
 
 
-# Records that programs write only where there is a GPU: what they are of, the names of their rows, the column of times
-# over something, over what and whose, and beside what and whose.
-_ON_GPU = {
-    "speed-norms-cuda": (
-        "norms",
-        "{norm}, {dtype}, {pass}, {rows} × {d}",
-        "over_copy",
-        ("a copy", "normgeom"),
-        ("torch's own", "torch"),
-    ),
-    "speed-survey-cuda": (
-        "surveys",
-        "Survey of {model}, {texts} × {length}",
-        "ratio",
-        ("the bare pass", "Survey"),
-        ("output_hidden_states", "output_hidden_states"),
-    ),
+_ON_GPU = {  # by record: what it is of, the names of its rows, a way of each, and another beside it
+    "speed-norms-cuda": ("norms", "{norm}, {dtype}, {pass}, {rows} × {d}", "normgeom", "torch"),
+    "speed-survey-cuda": ("surveys", "Survey of {model}, {texts} × {length}", "Survey", "output_hidden_states"),
     "speed-converted-cuda": (
         "conversion",
         "{model} converted to RMSNorm, {batch} × {length}",
-        "ratio",
-        ("unconverted", "converted"),
-        ("no norms", "no norms"),
+        "converted",
+        "no norms",
     ),
 }
+_OVER = {"normgeom": "a copy", "Survey": "the bare pass", "converted": "unconverted"}  # what times are divided by
 
 
 def on_gpu() -> tuple[pd.DataFrame, list[Record]]:
-    """What is recorded of a GPU: the norms at the largest size, surveys, and conversion to RMSNorm.
+    """What is recorded of a GPU: norms at the largest size, surveys, and conversion to RMSNorm.
 
-    Returns: a row a time: ``over``, that of what it is divided by in ``ratio``, and, ``beside`` it, something else
-    with its own ``ratio beside``; what was not measured is one row of missing values. And the records that there are.
+    Returns: a row a time: its ``ratio`` to the time ``over``, and the ratio of something else ``beside`` it; a row of
+    missing values for a record that does not exist. And the records that do.
     """
     rows, found = {}, []
-    for name, (what, title, column, over, beside) in _ON_GPU.items():
+    for name, (what, title, way, other) in _ON_GPU.items():
         try:
             of = recorded(name)
         except ValueError:
@@ -478,10 +454,10 @@ def on_gpu() -> tuple[pd.DataFrame, list[Record]]:
         race = of.table
         if "norm" in race:
             largest = race.loc[(race.rows * race.d).idxmax()]
-            race = _in_words(race, largest.rows, largest.d)
+            race = _in_words(race, largest.rows, largest.d).rename(columns={"over_copy": "ratio"})
         titles = [title.format(**row) for row in race.to_dict("records")]
-        for of_what, cell in race.groupby(titles, sort=False):
-            ratio = cell.set_index("way")[column]
-            rows[of_what] = (over[0], ratio[over[1]], beside[0], ratio[beside[1]])
+        for row, cell in race.groupby(titles, sort=False):
+            ratio = cell.set_index("way").ratio
+            rows[row] = (_OVER[way], ratio[way], "torch's own" if other == "torch" else other, ratio[other])
     columns = ["over", "ratio", "beside", "ratio beside"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns), found
