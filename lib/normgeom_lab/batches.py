@@ -1,4 +1,4 @@
-"""Chapter 1: figures of batch statistics against those of one example, each with its alt text."""
+"""Chapter 1: figures of batch norm beside layer norm, each with its alt text."""
 
 from __future__ import annotations
 
@@ -39,13 +39,12 @@ def gaps_by_size(gaps: Mapping[int, float]) -> tuple[Figure, str]:
         axis.set(xlabel="examples in a batch", ylabel="rms difference")
         axis.minorticks_off()
         axis.legend()
-    named = dict.fromkeys((sizes[0], sizes[len(sizes) // 3], sizes[-1]))
-    words = ", ".join(f"{gaps[size]:.2f} at {size}" for size in named)
+    words = ", ".join(f"{gaps[size]:.2f} at {size}" for size in (sizes[0], sizes[len(sizes) // 3], sizes[-1]))
     return figure, f"The gap of batch norm by examples in a batch: {words}; the line of layer norm is at zero."
 
 
 def one_far_out(before: Tensor, batch: Tensor, layer: Tensor) -> tuple[Figure, str]:
-    """One feature of a batch whose first example is far out: as it is, after batch norm, after layer norm."""
+    """The first feature of a batch whose first example lies far out: as it is, and after each norm."""
     rows, edge, color = {"as it is": before, "batch norm": batch, "layer norm": layer}, 3.3, COLORS["random_a"]
     words = []
     with style():
@@ -69,10 +68,10 @@ def one_far_out(before: Tensor, batch: Tensor, layer: Tensor) -> tuple[Figure, s
 
 
 def doubled_weights() -> tuple[Figure, str]:
-    """One step up the gradient from W and from 2W, where a layer norm reads their outputs (prop-effective-rate).
+    """One step along the gradient from W and from 2W, if a layer norm follows them (prop-effective-rate).
 
-    In the plane of W = (3, 0, −3) and of the gradient (−1, 2, −1)/(3√6) of the norm's second output, for the input 1;
-    the step is six gradients long.
+    The plane is that of W = (3, 0, −3) and of the gradient (−1, 2, −1)/(3√6) of the norm's second output for the input
+    1. The step is six gradients long.
     """
     length, step = 18**0.5, 2.0
     with style():

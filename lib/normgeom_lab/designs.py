@@ -1,4 +1,4 @@
-"""Chapter 12: pictures of what has taken LayerNorm's place."""
+"""Chapter 12: figures of designs that replace LayerNorm, each with its alt text; designs are keys of TITLES."""
 
 from __future__ import annotations
 
@@ -30,11 +30,9 @@ _LOOKS = {
 
 _MARKS = ("o", "s", "^", "D")
 
-# Each picture comes with its alt text; designs are keys of TITLES.
-
 
 def growth_of_designs(grown: Mapping[str, Growth]) -> tuple[Figure, str]:
-    """Mean square of the stream and size of the updates by sublayer."""
+    """The mean square of the stream and the size of the updates, by sublayer."""
     with style():
         figure, (size, late) = plt.subplots(2, 1, figsize=(WIDTH, 5.2), sharex=True)
         words = []
@@ -55,9 +53,9 @@ def growth_of_designs(grown: Mapping[str, Growth]) -> tuple[Figure, str]:
 
 
 def losses_of_designs(best: pd.DataFrame, beyond: float) -> tuple[Figure, str]:
-    """Losses of designs, each at its best learning rate, by depth: a mark a depth, a bar over the seeds.
+    """Losses of designs at their best learning rates: a mark for each depth, a bar over the seeds.
 
-    One row of ``best`` a (``design``, ``layers``), with ``mean``, ``low``, ``high``; larger means than ``beyond`` are
+    ``best`` has a row for each ``design`` and ``layers``, with ``mean``, ``low``, ``high``. Means above ``beyond`` are
     not drawn.
     """
     order = best.groupby("design").mean(numeric_only=True)["mean"].sort_values().index
@@ -81,7 +79,7 @@ def losses_of_designs(best: pd.DataFrame, beyond: float) -> tuple[Figure, str]:
 
 
 def what_becomes_of_rays() -> tuple[Figure, str]:
-    """Rays of the plane, and what RMSNorm, DyT and a frozen norm with the same gain make of them."""
+    """Rays of the plane, and their images under RMSNorm, DyT and a frozen norm with the same gain."""
     gain, lengths = torch.tensor([1.0, 0.6]), torch.linspace(0.05, 3, 60)
     angles = torch.arange(12) * (2 * math.pi / 12) + math.pi / 12
     rays = lengths[:, None, None] * torch.stack([angles.cos(), angles.sin()], -1)  # (lengths, rays, 2)
@@ -111,7 +109,7 @@ def what_becomes_of_rays() -> tuple[Figure, str]:
 
 
 def step_on_the_sphere(*steps: float) -> tuple[Figure, str]:
-    """By what angle nGPT's step a, between 0 and ½, turns the stream, against its angle to what the branch proposes."""
+    """The angle by which nGPT's step turns the stream, against the angle to the branch's proposal, for each a < ½."""
     theta, words = np.linspace(0, np.pi, 721), []
     with style():
         figure, axis = plt.subplots()
@@ -132,9 +130,9 @@ def step_on_the_sphere(*steps: float) -> tuple[Figure, str]:
 
 
 def removed_one_by_one(runs: pd.DataFrame) -> tuple[Figure, str]:
-    """The loss while norms are frozen one at a time and trained on, over updates, beside training with all norms.
+    """The loss while norms are frozen one at a time during training, beside training with all norms.
 
-    ``runs`` are those of ``records.removal.remove_norms``, with ``arm`` (``"removed"`` or ``"kept"``) and ``seed``.
+    ``runs`` has columns ``updates``, ``frozen``, ``loss``, ``arm`` (``"removed"`` or ``"kept"``) and ``seed``.
     """
     arms = {
         "removed": dict(label="norms frozen one by one", color="#D55E00", marker="o"),

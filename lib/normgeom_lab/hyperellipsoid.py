@@ -1,4 +1,4 @@
-"""Chapter 3: shapes of outputs, gains set to zero, and figures of ellipsoids with their alt texts."""
+"""Chapter 3: shapes of ellipsoids, gains set to zero, and figures with their alt texts."""
 
 from __future__ import annotations
 
@@ -21,27 +21,25 @@ from torch import Tensor, nn
 
 
 def coordinate_shares(axes: Tensor, k: int) -> Tensor:
-    """Of each axis, a column of ``axes``, the share of its squared length that its ``k`` largest coordinates have."""
+    """The share of the squared length of each column of ``axes`` that its ``k`` largest coordinates have."""
     squares = axes.square()
     return squares.topk(k, dim=0).values.sum(0) / squares.sum(0)
 
 
 def off_rank(body: Ellipsoid, shift: int = 0) -> float:
-    """What 95 % of the semi-axes differ at most by from √d times the gain ``shift`` ranks below theirs, relative to it.
+    """How far the i-th semi-axis is from √d times the (i + shift)-th largest gain, relatively, for 95 % of them.
 
-    The i-th longest semi-axis lies between √d times the i-th largest |γ| and the next (cor-interlacing), so for
-    ``shift`` 0 and 1 this is small where neighbouring gains are alike. Semi-axes of whose rank no gain is left, or
-    one of zero, do not count.
+    The i-th semi-axis lies between √d times the i-th largest |γ| and the next (cor-interlacing). Gains of zero do not
+    count.
     """
     size = body.weight.abs().sort(descending=True).values
-    size = size[size > 0]
-    size = size[shift:][: body.dim]
+    size = size[size > 0][shift:][: body.dim]
     ratio = body.semi_axes[: len(size)] / (len(body.weight) ** 0.5 * size)
     return float((ratio - 1).abs().quantile(0.95))
 
 
 def between_gains(body: Ellipsoid, axes: Tensor) -> float:
-    """Share of axes whose two heaviest coordinates have the gains that enclose the semi-axis (cor-interlacing)."""
+    """The share of axes whose two heaviest coordinates have the gains that enclose the semi-axis (cor-interlacing)."""
     order = body.weight.abs().argsort(descending=True)
     enclosing = torch.stack([order[: body.dim], order[1 : body.dim + 1]])
     heaviest = axes.abs().topk(2, dim=0).indices
@@ -49,7 +47,7 @@ def between_gains(body: Ellipsoid, axes: Tensor) -> float:
 
 
 def shapes(gains: Mapping[str, Tensor]) -> pd.DataFrame:
-    """The ellipsoids of some LayerNorms in numbers, a row a norm: their axes, and how these lie to the coordinates.
+    """The ellipsoids of some LayerNorms in numbers, a row a norm.
 
     ``angle`` is that of the outputs' normal to 1 in degrees (cor-normal), ``one`` and ``two`` are medians over axes of
     :func:`coordinate_shares`, ``off_rank``, ``off_next`` and ``off_second`` are :func:`off_rank` with shift 0, 1, 2.
@@ -78,18 +76,18 @@ ORDERS = ("smallest", "random", "largest")
 
 
 def silencing_order(sites: Sequence[NormSite], order: str, seed: int = 0) -> dict[str, Tensor]:
-    """By the name of each norm its coordinates ``(dim,)``, in the order in which they are to be silenced."""
+    """For each norm, by name, its coordinates ``(dim,)`` in the order in which to silence them."""
     if order == "random":
         generator = torch.Generator().manual_seed(seed)
         return {site.name: torch.randperm(site.dim, generator=generator) for site in sites}
-    # not "descending", so that equal gains turn round as well
+    # "largest" is this order reversed, where "descending" would leave equal gains in their order
     rising = {site.name: site.weight.abs().argsort() for site in sites}
     return rising if order == "smallest" else {name: ranked.flip(0) for name, ranked in rising.items()}
 
 
 @contextmanager
 def silenced(sites: Sequence[NormSite], coordinates: Mapping[str, Tensor]) -> Iterator[None]:
-    """While the block runs, the gains of these coordinates are zero: each puts out β alone (prop-zero-gains)."""
+    """While the block runs, the gains of these coordinates are zero, so that they put out β (prop-zero-gains)."""
     with ExitStack() as kept:
         for site in sites:
             weight = site.module.weight.data
@@ -98,10 +96,10 @@ def silenced(sites: Sequence[NormSite], coordinates: Mapping[str, Tensor]) -> It
         yield
 
 
-def loss_without_gains(model: nn.Module, ids: Tensor, counts: Sequence[int], seed: int = 0) -> pd.DataFrame:
-    """Loss of a language model when ``count`` gains are zero in each of its norms.
+def loss_without_gains(model: nn.Module, ids: Tensor, counts: Sequence[int], seed: int) -> pd.DataFrame:
+    """A language model's loss in nats a token when some gains of each norm are zero.
 
-    Returns: mean cross-entropy of the next token in nats: a row a count, a column each of :data:`ORDERS`.
+    Returns: a row a count of gains, a column each of :data:`ORDERS`.
     """
     sites = find_norms(model, ids[:2])
     losses = pd.DataFrame(index=pd.Index(counts, name="gains"), columns=ORDERS, dtype=float)
@@ -115,7 +113,7 @@ def loss_without_gains(model: nn.Module, ids: Tensor, counts: Sequence[int], see
 
 
 def critical_points(gain: Tensor) -> tuple[Figure, str]:
-    """The polynomial ∏(t − γ²), its roots and its critical points, on a curve and on a line (thm-critical-points)."""
+    """The polynomial ∏(t − γ²) with its roots and critical points, as a curve and on a line (thm-critical-points)."""
     roots = gain.double().square().sort().values
     turns = (Ellipsoid(gain).semi_axes ** 2 / len(gain)).flip(0)
     margin = 0.05 * float(roots[-1])
@@ -143,7 +141,7 @@ def critical_points(gain: Tensor) -> tuple[Figure, str]:
 
 
 def secular_equation(gain: Tensor, deficit: float) -> tuple[Figure, str]:
-    """The left side of the secular equation (eq-secular) along 1/√d, its poles and roots, with and without deficit."""
+    """The secular equation (eq-secular) along 1/√d, its poles and roots, with and without a deficit."""
     poles = gain.double().square().sort().values
     inside = torch.linspace(0.002, 0.998, 300, dtype=poles.dtype)
     with style():
@@ -169,7 +167,7 @@ def secular_equation(gain: Tensor, deficit: float) -> tuple[Figure, str]:
 
 
 def shares_near_surface(found: pd.DataFrame, theory: pd.DataFrame, edge: float) -> tuple[Figure, str]:
-    """The share of Gaussian inputs whose outputs lie near the surface, over their spread (prop-gaussian-skin)."""
+    """The share of Gaussian inputs whose outputs lie near the surface, against their spread (prop-gaussian-skin)."""
     words, off = [], []
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 3.0))
@@ -190,7 +188,7 @@ def shares_near_surface(found: pd.DataFrame, theory: pd.DataFrame, edge: float) 
 
 
 def silenced_gains(cosines: pd.DataFrame, losses: pd.DataFrame) -> tuple[Figure, str]:
-    """What a recorded encoder and a language model lose when gains of their norms are set to zero."""
+    """What setting gains to zero changes: cosines of a recorded encoder, the loss of a language model."""
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.4))
         for order, key, marker in zip(ORDERS, ("uniform", "null", "random_a"), "o^s", strict=True):

@@ -23,17 +23,17 @@ from torch import Tensor, nn
 from normgeom_lab.common.pictures import ONE_UP
 
 
-def selectable(keys: Tensor, rounds: int = 300) -> Tensor:
+def selectable(keys: Tensor) -> Tensor:
     """For each key whether a query was found that scores it strictly above all others (def-selectable).
 
-    A walk within the hull of the others towards the key: the direction from the current point to the key is a query
-    to try; if it fails, the walk steps towards the key that it prefers. A key in that hull is never found; one just
-    outside may take more than ``rounds`` steps (thm-selectable).
+    A point walks within the hull of the other keys towards the key. The direction from the point to the key is the
+    query to try; if it fails, the point steps towards the key that it prefers. A key in the hull is never found, and
+    one just outside may take more than the 300 steps that are tried (thm-selectable).
     """
     found = torch.zeros(len(keys), dtype=torch.bool)
     left = torch.arange(len(keys))  # the keys for which no query is found yet
     inside = torch.zeros_like(keys)
-    for number in range(rounds):
+    for number in range(300):
         query = keys[left] - inside
         scores = query @ keys.T
         own = scores.gather(1, left[:, None])[:, 0]
@@ -50,17 +50,15 @@ def selectable(keys: Tensor, rounds: int = 300) -> Tensor:
     return found
 
 
-def selectable_shares(
-    widths: Sequence[int], trials: int, generator: torch.Generator, count: int = 256, d: int = 768
-) -> dict[str, dict[int, float]]:
+def selectable_shares(widths: Sequence[int], trials: int, generator: torch.Generator) -> dict[str, dict[int, float]]:
     """The share of keys that heads of several widths can select, without a norm and with one or two.
 
-    In each trial ``count`` Gaussian vectors of ``d`` features, their lengths multiplied by e^g with standard normal
-    g, meet a Gaussian matrix W of that width: as they are; after LayerNorm with ε = 0; and with an RMSNorm with ε = 0
-    after W as well (claim-head-width).
+    Keys are 256 Gaussian vectors of 768 features, multiplied by e^g with standard normal g, times a Gaussian matrix W
+    of that width; with a LayerNorm before W; and with an RMSNorm behind W too, all with ε = 0 (claim-head-width).
 
-    Returns: the mean over the trials of the share of keys that :func:`selectable` finds, by norms and width.
+    Returns: by norms and width the share that :func:`selectable` finds, the mean over the trials.
     """
+    count, d = 256, 768
 
     def draw(*shape):
         return torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -78,18 +76,15 @@ def selectable_shares(
 
 
 def random_layer(d: int, width: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
-    """GELU of a random linear map: the hidden layer of a network of which only the output is trained."""
+    """GELU of a random linear map: the hidden layer of a network whose last layer alone is trained."""
     weight = torch.randn(d, width, generator=generator, dtype=torch.float64) / d**0.5
     return lambda rows: F.gelu(rows @ weight)
 
 
 def held_out_scores(seen: Tensor, targets: Mapping[str, Tensor]) -> dict[str, float]:
-    """How well an affine decoder of what is seen predicts each target on rows that it was not fitted to.
+    """R² = 1 − Σ‖t − t̂‖²/Σ‖t − t̄‖² of an affine decoder of ``seen``, for each target.
 
-    The decoder is fitted by least squares to the first half of the rows and judged on the second by R² = 1 − Σ‖t −
-    t̂‖²/Σ‖t − t̄‖². With ``seen`` a :func:`random_layer` of the outputs it is a small network.
-
-    Returns: R² for each name; below 0 where the mean of the second half would have been the better guess.
+    The decoder is fitted by least squares to the first half of the rows and judged on the second.
     """
     half = len(seen) // 2
     inputs, wanted = F.pad(seen, (0, 1), value=1.0), torch.cat([*targets.values()], -1)
@@ -103,12 +98,12 @@ def held_out_scores(seen: Tensor, targets: Mapping[str, Tensor]) -> dict[str, fl
 
 
 def read_norms(model: nn.Module, batches: Iterable[Tensor]) -> pd.DataFrame:
-    """At each LayerNorm of a language model, how well mean and log σ of its input can be read from its output.
+    """How well an affine decoder reads mean and log σ of each LayerNorm's input from its output (claim-read-back).
 
-    Position 0, where token embeddings meet one position, is left out (claim-read-back).
+    Position 0 is left out, where each token meets the same position.
 
-    Returns: one row a norm, by name, in the order of use: :func:`held_out_scores` for ``mean`` and ``log σ`` in
-    float64, and ``spread``, the standard deviation of the means over the median σ.
+    Returns: a row a norm, in the order of use: :func:`held_out_scores` for ``mean`` and ``log σ`` in float64, and
+    ``spread``, the standard deviation of the means over the median σ.
     """
     batches = list(batches)
     sites = find_norms(model, batches[0])
@@ -138,11 +133,10 @@ def scale_error(
     rows: int = 500,
     given: torch.dtype | None = None,
 ) -> float:
-    """The median relative error of σ read from the length of LayerNorm's output, at gain 1 and bias 0.
+    """The median relative error of σ, read from the length of LayerNorm's output without gain and bias (claim-ladder).
 
-    σ² = ερ²/(1 − ρ²) with ρ = ‖n‖/√d (prop-fibres), on Gaussian vectors rounded to a format (claim-ladder).
-
-    Returns: infinity where half of the outputs or more are too long for any σ.
+    σ² = ερ²/(1 − ρ²) with ρ = ‖n‖/√d (prop-fibres). Inputs are Gaussian vectors in the format ``given``, outputs are
+    rounded to ``dtype``. Infinity if half of the outputs or more are too long for any σ.
     """
     drawn = torch.randn(rows, d, generator=generator, dtype=torch.float64)
     x = (sigma * drawn).to(given or dtype)
@@ -154,10 +148,10 @@ def scale_error(
 def read_before_and_after(
     size: Size, seed: int, tokens: Tensor, held_out: Sequence[Tensor], vocabulary: int
 ) -> pd.DataFrame:
-    """Train a GPT-2 with LayerNorm and read its norms' inputs back from their outputs, before and after.
+    """:func:`read_norms` of a GPT-2 with LayerNorm before and after training.
 
-    Returns: :func:`read_norms` with the number of steps, 0 and ``size.steps``, as the first level of the index, and
-    ``loss``, the mean of the last ten steps in nats per token; NaN before training.
+    Returns: a row for each number of steps, 0 and ``size.steps``, and norm; also ``loss``, the mean of the last ten
+    steps in nats per token, NaN before training.
     """
     drawn = random_windows(tokens, size.length, size.batch, seed)
     model = variants(size.config(vocabulary), seed, ("layer",))["layer"]
@@ -172,7 +166,7 @@ _POINTS = ((0.5, -1.2), (0.5, 1.0), (1.4, -0.3))  # σ and mean
 
 
 def fibres_of_layer_norm(*eps: float) -> tuple[Figure, str]:
-    """The plane of 1 and a direction u across it, shaded by what LayerNorm makes of each point (prop-fibres)."""
+    """The plane of 1 and a direction u orthogonal to it, shaded by LayerNorm's output along u (prop-fibres)."""
     along = torch.linspace(-2, 2, 401)
     words = []
     with style():
@@ -195,7 +189,7 @@ def fibres_of_layer_norm(*eps: float) -> tuple[Figure, str]:
 def errors_of_scale(
     sigmas: Sequence[float], found: Mapping[str, Sequence[float]], predicted: Mapping[str, Sequence[float]], eps: float
 ) -> tuple[Figure, str]:
-    """Relative error of σ, read from an output, against σ: a line and markers for each format (claim-ladder)."""
+    """The relative error of σ, read from an output, against σ: a line and markers for each format (claim-ladder)."""
     words = []
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 3.8))
@@ -220,9 +214,9 @@ def errors_of_scale(
 
 
 def sinking_key(x: Tensor, eps: float) -> tuple[Figure, str]:
-    """LayerNorm's keys of tokens of ℝ³ in the plane orthogonal to (1, 1, 1): is the first one selectable?
+    """Keys of tokens of ℝ³ after LayerNorm, in the plane orthogonal to (1, 1, 1): is the first selectable?
 
-    The other keys are in the order of their angles. The alt text has the first key's largest margin over them, among
+    The other keys come in the order of their angles. The alt text has the first key's largest margin over them, among
     queries of length 1 (prop-sinking).
     """
     own, *rest = layer_norm(x, eps=eps) @ ONE_UP[:2].T

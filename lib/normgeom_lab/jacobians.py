@@ -1,4 +1,4 @@
-"""Chapter 5: training of weights that a norm makes scale-free, and pictures."""
+"""Chapter 5: training of weights before a norm, and figures with their alt texts."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ OUTPUTS, INPUTS, BATCH = 16, 12, 16
 
 
 class ScaleFreeRun(NamedTuple):
-    """After each step the length of W, and by how many degrees the step turned it; both ``(steps,)``, float64."""
+    """After each step, the length of W and the degrees by which the step turned it, both ``(steps,)``."""
 
     lengths: Tensor
     turns: Tensor
 
 
 def train_scale_free(start: float, eps: float, steps: int, seed: int, rate: float, decay: float) -> ScaleFreeRun:
-    """Train W of RMSNorm(Wh) by plain gradient steps W⁺ = (1 − ηλ)W − η∇f with decoupled decay (claim-equilibrium).
+    """Train W of RMSNorm(Wh) by gradient steps with decoupled decay, W⁺ = (1 − ηλ)W − η∇f (claim-equilibrium).
 
-    f is the mean over a minibatch of half the squared distance to noisy targets: RMSNorm with ε = 0 of another random
-    matrix at the same Gaussian h, plus Gaussian noise. W is 16 × 12, minibatches have 16 rows, RMSNorm no gain.
+    f is the mean over 16 Gaussian h of half the squared distance to targets: RMSNorm with ε = 0 of another random
+    16 × 12 matrix at h, plus Gaussian noise. RMSNorm has no gain.
     """
     draw = Draws(seed)
     teacher, weight = draw(OUTPUTS, INPUTS), draw(OUTPUTS, INPUTS)
@@ -50,7 +50,7 @@ def train_scale_free(start: float, eps: float, steps: int, seed: int, rate: floa
     return ScaleFreeRun(torch.stack(lengths), torch.stack(turns))
 
 
-_TURNS = 20  # steps that a point of turns_over_steps is the mean of
+_TURNS = 20  # how many steps turns_over_steps averages
 
 
 def turns_over_steps(
@@ -89,10 +89,10 @@ _RADIUS = 0.6  # of the circle of changes
 
 
 def change_around_x(sigma_over_root_eps: float) -> tuple[Figure, str]:
-    """Small changes around Πx and what a norm without gain makes of them to first order (prop-no-gain).
+    """A circle of small changes around Πx and its image by the Jacobian of a norm without gain (prop-no-gain).
 
-    Above the plane of Πx and one direction across, in units of √(dε) for inputs and √d for outputs; below the two
-    singular values over σ, times √ε.
+    Above, the plane of Πx and one direction across, in units of √(dε) for inputs and √d for outputs; below, the two
+    singular values times √ε, against σ.
     """
     sigma = sigma_over_root_eps
     s = math.sqrt(1 + sigma**2)

@@ -16,9 +16,9 @@ from normgeom_lab.common.pictures import ONE_UP
 
 
 def two_norms(degrees: float) -> tuple[Figure, str]:
-    """Centring, and what LayerNorm and RMSNorm make of one vector, in the plane that it spans with 1 (prop-distance).
+    """Centring, LayerNorm and RMSNorm of one vector, in the plane that it spans with 1 (prop-distance).
 
-    On the right the circle of radius √d is drawn with radius 1.
+    On the right the circle of radius √d has radius 1.
     """
     sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
     x = (1.3 * sine, 1.3 * cosine)

@@ -128,7 +128,8 @@ def test_losses_are_those_of_weights_set_by_hand(model, order):
 
 def test_dropout_is_off():
     model = tiny("gpt2", resid_pdrop=0.5).train()
-    assert lab.loss_without_gains(model, IDS, (0,)).nunique(axis=1).item() == 1, "with dropout no two losses are alike"
+    found = lab.loss_without_gains(model, IDS, (0,), seed=0)
+    assert found.nunique(axis=1).item() == 1, "with dropout no two losses are alike"
     assert model.training, "the mode is not restored"
 
 

@@ -16,25 +16,24 @@ from tiny_models import tiny, token_ids
 from torch import nn
 
 
-def in_the_plane(points):
-    """Selectable by hand: some open half-plane's border through a point leaves all others on one side."""
+def widest_gaps(points):
+    """The widest angle at each point in which there is no other; a corner of the hull has more than half a turn."""
     found = []
     for j, point in enumerate(points):
         others = torch.cat([points[:j], points[j + 1 :]]) - point
         angles = torch.atan2(others[:, 1], others[:, 0]).sort().values
         gaps = torch.diff(angles, append=angles[:1] + 2 * math.pi)
-        found.append(bool(gaps.max() > math.pi))
-    return torch.tensor(found)
+        found.append(gaps.max())
+    return torch.stack(found)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_keys_of_the_plane_are_the_corners_of_their_hull(seed):
     points = draw(40, 2, seed=seed)
-    expected = in_the_plane(points)
-    assert 3 <= expected.sum() < 20, "the case says nothing"
-    found = lab.selectable(points, rounds=3000)  # a corner that hardly stands out takes long
-    assert torch.equal(found, expected), "A key in the hull called selectable? Own score not left out?"
-    assert not (lab.selectable(points, rounds=20) & ~expected).any(), "a key in the hull called selectable early on"
+    found, gaps = lab.selectable(points), widest_gaps(points)
+    clear = gaps > math.pi + 0.1  # a corner that hardly stands out takes longer than the walk lasts
+    assert 3 <= clear.sum() < 20 and found[clear].all(), "Own score not left out?"
+    assert not found[gaps < math.pi].any(), "a key in the hull called selectable"
 
 
 def test_few_keys():
@@ -48,20 +47,19 @@ def test_keys_that_do_not_select_themselves_are_found_by_the_walk():
     points = torch.tensor([[0.0, 1.9], [3.0, 3.0], [-3.0, 3.0], [0.0, 7.0]])
     assert (points[0] @ points.T).argmax() != 0
     assert lab.selectable(points).tolist() == [True] * 4, "Only the key itself tried? No walk?"
-    assert not lab.selectable(points, rounds=1)[0], "rounds not counted?"
 
 
 def test_shares_are_those_of_the_same_draws():
     """With the generator in step, the three kinds of keys by torch's own norms."""
     generator = torch.Generator().manual_seed(3)
-    shares = lab.selectable_shares((2, 3), 2, torch.Generator().manual_seed(3), count=6, d=8)
+    shares = lab.selectable_shares((2, 3), 2, torch.Generator().manual_seed(3))
     for width in (2, 3):
         expected = torch.zeros(3, dtype=torch.float64)
         for _ in range(2):
-            sizes = torch.randn(6, 1, generator=generator, dtype=torch.float64).exp()
-            x = sizes * torch.randn(6, 8, generator=generator, dtype=torch.float64)
-            w = torch.randn(8, width, generator=generator, dtype=torch.float64) / 8**0.5
-            y = F.layer_norm(x, (8,), eps=0.0) @ w
+            sizes = torch.randn(256, 1, generator=generator, dtype=torch.float64).exp()
+            x = sizes * torch.randn(256, 768, generator=generator, dtype=torch.float64)
+            w = torch.randn(768, width, generator=generator, dtype=torch.float64) / 768**0.5
+            y = F.layer_norm(x, (768,), eps=0.0) @ w
             kinds = x @ w, y, y / y.square().mean(-1, keepdim=True).sqrt()
             expected += torch.stack([lab.selectable(k).double().mean() for k in kinds]) / 2
         got = [shares[name][width] for name in ("no norm", "norm, then W", "norm, W, norm")]

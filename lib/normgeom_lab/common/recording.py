@@ -1,4 +1,4 @@
-"""Write recorded measurements: small tables with a note of how each came to be."""
+"""Write recorded measurements: small tables and tensors, each with a note of its provenance."""
 
 from __future__ import annotations
 
@@ -18,13 +18,10 @@ from torch import Tensor
 
 
 def record(name: str, table: pd.DataFrame, what: str, folder: Path = FOLDER, **provenance: object) -> Path:
-    """Write ``table`` as ``name.csv`` and its provenance as ``name.json`` beside it, whole or not at all.
+    """Write ``table`` as ``name.csv`` and its provenance as ``name.json``, both or neither.
 
-    Date, command, versions and device are noted without being asked for.
-
-    Args:
-        what: a sentence that says what was measured.
-        provenance: what else a reader must know: model, corpus, seeds, sizes.
+    ``what`` says in a sentence what was measured, ``provenance`` what else a reader must know: model, corpus, seeds.
+    Date, command, versions and device are added.
     """
     text = table.to_csv(index=False, float_format="%.7g", lineterminator="\n")
     return _write(folder / f"{name}.csv", text.encode(), what, provenance)
@@ -33,7 +30,7 @@ def record(name: str, table: pd.DataFrame, what: str, folder: Path = FOLDER, **p
 def record_tensors(
     name: str, tensors: dict[str, Tensor], what: str, folder: Path = FOLDER, **provenance: object
 ) -> Path:
-    """Write ``tensors`` as ``name.safetensors``; else as :func:`record`."""
+    """Write ``tensors`` as ``name.safetensors``, else like :func:`record`."""
     return _write(folder / f"{name}.safetensors", save(tensors), what, provenance)
 
 
