@@ -46,25 +46,24 @@ def test_turning_goes_round_the_upright_direction():
     assert np.allclose(np.diff(angles) % (2 * math.pi), 0.9)
 
 
-def picture(**changes):
+def picture():
     parts = [
-        Part(torch.tensor([[0.0, 0, 0], [1, 0, 0], [torch.nan] * 3, [0, 1, 0], [0, 0, 1]]), dash="2 4"),
+        Part(torch.cat([torch.zeros(1, 3), torch.eye(3)]), dash="2 4"),
         Part(torch.eye(3), "area", at={0: 1}),
         Part(torch.tensor([[1.0, 1, 1], [-1, -1, -1]]), "dots", square=True),
         Part(torch.tensor([[1.0, 0, 0]]), "text", words="a < b", at={0: 0}),
     ]
-    return Turning(parts, {"shown": ["name", "area"]}, [0], **AT, **changes)
+    return Turning(parts, {"shown": ["name", "area"]}, [0], **AT)
 
 
 def test_a_drawing_needs_no_script():
     page = picture().page("two lines & a name")
     assert 'role="img" aria-label="two lines &amp; a name"' in page
     line, area, dots, text = re.findall(r"<(?:path|g|text) data-x=.*", page)
-    moves = re.search(r' d="([^"]*)"', line)[1]
     scale = 430 / 2 / 2.3
     expected = [(x * scale, -y * scale) for x, y, _ in seen(torch.eye(3), **AT).tolist()]
-    corners = [tuple(map(float, corner.split(","))) for corner in re.findall(r"-?[\d.]+,-?[\d.]+", moves)]
-    assert np.allclose(corners, [(0, 0), *expected], atol=0.051) and moves.count("M") == 2, "a line that does not end"
+    corners = [tuple(map(float, corner.split(","))) for corner in re.search(r' d="M([^"]*)"', line)[1].split("L")]
+    assert np.allclose(corners, [(0, 0), *expected], atol=0.051)
     assert "display:none" in area and 'd=""' in area, "drawn at another position of the slider"
     far, near = re.findall(r'<path d="([^"]*)"', dots)
     assert far.count("M") == near.count("M") == 1 and 'opacity="0.35"' in dots, "behind is as strong as before"

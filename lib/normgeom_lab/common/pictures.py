@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
-from itertools import pairwise
 
 import ipywidgets
 import matplotlib.pyplot as plt
@@ -29,8 +28,8 @@ from torch import Tensor
 # Two directions across (1, 1, 1), and (1, 1, 1) itself, which stands upright; and the coordinate axes.
 ONE_UP = F.normalize(torch.tensor([[1.0, -1.0, 0.0], [1.0, 1.0, -2.0], [1.0, 1.0, 1.0]]).double(), dim=-1)
 THIRD_UP = torch.eye(3).double()
-TURN, TILT = 0.5, math.atan2(0.31, 0.95)  # radians: how a picture stands at first, from a little above
-HEIGHT = 430  # of a drawing
+TURN, TILT = 0.5, math.atan2(0.31, 0.95)  # radians, at first: from a little above
+HEIGHT = 430  # of a drawing, in pixels
 
 _PAGE = """<div class="turning" id="{id}" data-view="{view}">
 {sliders}
@@ -52,7 +51,7 @@ _SLIDER = (
 
 
 def seen(points: Tensor, turn: float = TURN, tilt: float = TILT, frame: Tensor = ONE_UP) -> Tensor:
-    """Points ``(n, 3)`` as the eye has them, from far away: ``(n, 3)``, to the right, up, and towards the eye."""
+    """Coordinates ``(n, 3)`` of points ``(n, 3)`` seen from far away: to the right, up, and towards the eye."""
     p, q, up = (points.double() @ frame.T).unbind(-1)
     away = math.sin(turn) * p + math.cos(turn) * q
     right = math.cos(turn) * p - math.sin(turn) * q
@@ -62,7 +61,7 @@ def seen(points: Tensor, turn: float = TURN, tilt: float = TILT, frame: Tensor =
 
 @dataclass(frozen=True)
 class Part:
-    """One thing to see: a line, an area, dots or text; ``at`` has the positions of sliders at which it is seen."""
+    """A line, an area, dots or text, seen where sliders have the positions ``at``."""
 
     points: Tensor
     kind: str = "line"
@@ -75,37 +74,35 @@ class Part:
     at: Mapping[int, int] = field(default_factory=dict)
 
     def svg(self, picture: Turning) -> str:
-        """The element, drawn as it is seen at first, with its points for the script."""
-        ends = [-1, *self.points.isnan().any(-1).nonzero().flatten().tolist(), len(self.points)]
-        lines = [self.points[a + 1 : b] for a, b in pairwise(ends)]  # the stretches between rows of NaN
-        text = ";".join(",".join(" ".join(f"{v:.3f}" for v in x) for x in line.tolist()) for line in lines)
+        """The element as it is drawn at first, with its points for the script."""
         shown = all(picture.starts[slider] == position for slider, position in self.at.items())
+        text = ",".join(" ".join(f"{v:.3f}" for v in x) for x in self.points.tolist())
         data = f'data-x="{text}" data-at="{escape(json.dumps(dict(self.at)))}"'
         data += "" if shown else ' style="display:none"'
         to = torch.tensor([picture.scale, -picture.scale, 1.0])  # right, down and towards the eye
-        flat = [(seen(line, picture.turn, picture.tilt, picture.frame) * to).tolist() for line in lines]
+        flat = (seen(self.points, picture.turn, picture.tilt, picture.frame) * to).tolist()
         if self.kind == "text":
-            x, y = flat[0][0][:2]
+            x, y = flat[0][:2]
             over = 'dy="22"' if self.below else 'dx="4" dy="-9"'
             return f'<text {data} x="{x:.1f}" y="{y:.1f}" {over} fill="{self.color}">{escape(self.words)}</text>'
         if self.kind == "dots":
             cap = "square" if self.square else "round"
             pen = f'stroke="{self.color}" stroke-width="{self.width}" stroke-linecap="{cap}"'
-            sides = [[x for x in flat[0] if x[2] < 0], [x for x in flat[0] if x[2] >= 0]]
-            drawn = ["".join(f"M{x:.1f},{y:.1f}h.01" for x, y, _ in side) * shown for side in sides]
-            return f'<g {data} {pen}><path d="{drawn[0]}" opacity="0.35"/><path d="{drawn[1]}"/></g>'
+            sides = [x for x in flat if x[2] < 0], [x for x in flat if x[2] >= 0]
+            far, near = ("".join(f"M{x:.1f},{y:.1f}h.01" for x, y, _ in side) * shown for side in sides)
+            return f'<g {data} {pen}><path d="{far}" opacity="0.35"/><path d="{near}"/></g>'
         pen = f'fill="none" stroke="{self.color}" stroke-width="{self.width}"'
         if self.kind == "area":
             pen = f'fill="{self.color}" fill-opacity="0.14"'
         elif self.dash:
             pen += f' stroke-dasharray="{self.dash}"'
-        paths = ["M" + "L".join(f"{x:.1f},{y:.1f}" for x, y, _ in line) for line in flat]
-        return f'<path {data} {pen} d="{"".join(paths) * shown}"/>'
+        path = "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y, _ in flat)
+        return f'<path {data} {pen} d="{path * shown}"/>'
 
 
 @dataclass(frozen=True)
 class Turning:
-    """A picture in space that turns, with sliders that choose what is seen; ``starts`` are their first positions."""
+    """A picture in space that turns, with sliders that choose what is seen and ``starts`` at first."""
 
     parts: Sequence[Part]
     sliders: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -122,7 +119,7 @@ class Turning:
         return HEIGHT / 2 / self.reach
 
     def page(self, alt: str) -> str:
-        """HTML with the drawing, its sliders and its script; ``alt`` says what is to be seen."""
+        """HTML with the drawing, its sliders and its script."""
         view = dict(frame=self.frame.tolist(), scale=self.scale, turn=self.turn)
         sliders = [
             _SLIDER.format(
@@ -153,7 +150,7 @@ class Turning:
 
 
 _GREY, _INK = "#808080", "currentColor"
-# What each of the six pictures shows, and of which arrows; "drop" is the dotted line from x to its two components.
+# Which arrows each of the six pictures shows; "drop" is the dotted line from x to its two components.
 _PANELS = {
     "(a) a vector x and the uniform vector 1": ("x", "1"),
     "(b) its mean vector, and what is left": ("x", "mean vector", "centred", "drop"),
@@ -162,21 +159,19 @@ _PANELS = {
     "(e) stretched to length √3, almost": ("length 1", "normalised"),
     "(f) gain and bias": ("normalised", "output"),
 }
-_ARROWS = {
-    "x": COLORS["uniform"],
-    "1": COLORS["random_b"],
-    "mean vector": COLORS["random_a"],
-    "centred": "#E69F00",
-    "length 1": "#CC79A7",
-    "normalised": "#56B4E9",
-    "output": _INK,
+_ARROWS = {  # color, width, and whether the name stands below, in the plane
+    "x": (COLORS["uniform"], 4, False),
+    "1": (COLORS["random_b"], 4, False),
+    "mean vector": (COLORS["random_a"], 4, False),
+    "centred": ("#E69F00", 3, True),
+    "length 1": ("#CC79A7", 8, False),
+    "normalised": ("#56B4E9", 3, True),
+    "output": (_INK, 4, False),
 }
-_THICK = {"length 1": 8, "centred": 3, "normalised": 3}  # the first lies inside the others
-_BELOW = ("centred", "normalised")  # in the plane, where their names are
 
 
 def three_steps(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Turning, str]:
-    """LayerNorm of one vector of ℝ³ in six pictures, one a position of the slider."""
+    """LayerNorm of a vector of ℝ³ in six pictures, one for each position of the slider."""
     steps = layer_norm_steps(x, weight, bias)
     one, across = uniform_vector(3).to(x), project_out(x, uniform_vector(3).to(x))
     tips = {"x": x, "1": one, "mean vector": x - across, "centred": across, "length 1": across / across.norm()}
@@ -188,8 +183,9 @@ def three_steps(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Turning, str]:
             corners = torch.stack([tips["mean vector"], x, across])
             parts += [Part(corners, color=_GREY, dash="2 4", at={0: position})]
         for name in (name for name in shown if name in tips):
-            parts += _arrow(tips[name], _ARROWS[name], _THICK.get(name, 4), at={0: position})
-            parts += [_name(name, tips[name], at={0: position}, below=name in _BELOW)]
+            color, width, below = _ARROWS[name]
+            parts += _arrow(tips[name], color, width, at={0: position})
+            parts += [_name(name, tips[name], at={0: position}, below=below)]
     figure = Turning(
         parts, {"picture": list(_PANELS)}, [0], reach=0.8 * reach, middle=0.2 * reach, turn=-0.35, tilt=0.55
     )
@@ -203,7 +199,7 @@ def three_steps(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Turning, str]:
 
 
 def outputs_in_space(x: Tensor) -> tuple[Turning, str]:
-    """Where LayerNorm and RMSNorm send the same points ``x`` ``(n, 3)`` of ℝ³."""
+    """Where LayerNorm and RMSNorm send points ``x`` ``(n, 3)``."""
     layer, rms = layer_norm(x, eps=0.0), rms_norm(x, eps=0.0)
     one = uniform_vector(3).to(x)
     parts = [*_room(0.8 * 2.3, 2.3), Part(rms, "dots", COLORS["random_a"], 4.5, square=True)]
@@ -227,8 +223,8 @@ def ellipses_in_space(gains: Mapping[str, Tensor], x: Tensor, eps: Sequence[floa
         at = {0: position}
         legs, normal = (body.axes() * body.semi_axes).T, 1.7 * body.complement[:, 0]
         rim = _circle(legs, 1.0)
-        axes = torch.stack([legs[0], -legs[0], torch.full((3,), torch.nan), legs[1], -legs[1]])
-        parts += [Part(rim, "area", _GREY, at=at), Part(axes, color=_GREY, dash="7 5", at=at)]
+        axes = [torch.stack([leg, -leg]) for leg in legs]
+        parts += [Part(rim, "area", _GREY, at=at), *(Part(axis, color=_GREY, dash="7 5", at=at) for axis in axes)]
         parts += [Part(rim, color=COLORS["uniform"], width=2.5, at=at)]
         parts += [*_arrow(normal, COLORS["random_a"], 4, at=at), *_arrow(one, COLORS["random_b"], 3, at=at)]
         parts += [_name("normal", normal, at=at), _name("1", one, at=at, below=True)]
@@ -288,7 +284,7 @@ _SMALL, _DISC = 0.4, 2.3  # radii: of the circle around x, and of what is shown 
 
 
 def hold(show: str = "norm") -> None:
-    """Display a norm to hold: sliders where a kernel runs; on a page a picture that is alive by the page's script."""
+    """Display a norm to hold: with sliders where a kernel runs, on a page as a picture that the page's script moves."""
     picture, alt = held(**START, show=show)
     controls = {f"x{i + 1}": ipywidgets.FloatSlider(START["x"][i], min=-4, max=4, step=0.1) for i in range(3)}
     controls |= {f"g{i + 1}": ipywidgets.FloatSlider(START["gain"][i], min=-2, max=2, step=0.05) for i in range(3)}
@@ -310,7 +306,7 @@ def hold(show: str = "norm") -> None:
 def held(
     x: Sequence[float], gain: Sequence[float], eps: float, centered: bool = True, show: str = "norm"
 ) -> tuple[Figure, str]:
-    """A vector of ℝ³, its n and its output, with the ellipse (thm-image), or a small circle and its image."""
+    """A vector of ℝ³, its n and its output, with the ellipse of outputs (thm-image) or a small circle and its image."""
     x, gain = (torch.tensor(v, dtype=torch.float64) for v in (x, gain))
     norm = layer_norm if centered else rms_norm
     n, y = norm(x, eps=eps), norm(x, gain, eps=eps)
@@ -349,11 +345,11 @@ def held(
 
 
 def _flat(points: Tensor) -> Tensor:
-    """Points ``(n, 3)`` as the page's own picture has them, ``(n, 2)``."""
+    """Points ``(n, 3)`` as the page's script draws them at first, ``(n, 2)``."""
     return seen(points)[:, :2]
 
 
-# How the names of a null's directions begin, what a legend calls it, and how its band is drawn.
+# By how the names of a null's directions begin: its name in a legend, and how its band is drawn.
 NULLS = {
     "random_": ("random directions", dict(color=COLORS["null"], alpha=0.35, linewidth=0)),
     "signs_": ("random signs", dict(facecolor="none", edgecolor=COLORS["ink"], linestyle=":")),
@@ -362,7 +358,7 @@ NULLS = {
 
 
 def angle_bars(axis: Axes, places: Sequence[float], rows: pd.DataFrame, direction: str, **look) -> None:
-    """Mean angle ± one standard deviation of each row, at its place, in the look of one of the three directions."""
+    """Mean angle ± one standard deviation of each row at its place, in the look of a direction."""
     axis.errorbar(
         places,
         rows.mean_deg,
@@ -376,10 +372,7 @@ def angle_bars(axis: Axes, places: Sequence[float], rows: pd.DataFrame, directio
 
 
 def null_band(table: pd.DataFrame, side: str = "in", positions: str = "rest", null: str = "random_") -> pd.DataFrame:
-    """For each norm the quantiles of the occupancy over all directions of a null, of all runs in the table.
-
-    Returns: a frame indexed by site in order of use, columns ``low`` (5 %), ``median`` and ``high`` (95 %).
-    """
+    """For each site, in order of use, the ``low`` (5 %), ``median`` and ``high`` (95 %) occupancy of a null."""
     rows = _rows(table, side, positions)
     drawn = rows[rows.direction.str.startswith(null)].groupby("site", sort=False).occupancy
     low, high = (drawn.quantile(q) for q in (0.05, 0.95))

@@ -1,4 +1,4 @@
-/* A picture of normgeom.view.space at the reader's hand: projected anew when it turns, other parts at other sliders. */
+/* A turning picture of pictures.py: draws it anew when it turns, and other parts at other positions of its sliders. */
 (root) => {
   "use strict";
   const svg = root.querySelector("svg");
@@ -9,7 +9,7 @@
   const parts = [...svg.querySelectorAll("[data-x]")].map((element) => ({
     element,
     at: JSON.parse(element.dataset.at),
-    lines: element.dataset.x.split(";").map((line) => line.split(",").map((x) => x.split(" ").map(Number))),
+    corners: element.dataset.x.split(",").map((x) => x.split(" ").map(Number)),
   }));
   const radians = (input) => (Number(input.value) * Math.PI) / 180;
 
@@ -22,19 +22,18 @@
       return [scale * (c * p - s * q), -scale * (k * up + l * away), l * up - k * away];
     };
     const place = ([right, down]) => `${right.toFixed(1)},${down.toFixed(1)}`;
-    for (const { element, at, lines } of parts) {
+    for (const { element, at, corners } of parts) {
       const shown = Object.entries(at).every(([i, position]) => Number(sliders[i].value) === position);
       element.style.display = shown ? "" : "none";
       if (!shown) continue;
-      const points = lines.map((line) => line.map(seen));
+      const points = corners.map(seen);
       if (element.localName === "text") {
-        const [right, down] = points[0][0];
-        element.setAttribute("x", right.toFixed(1));
-        element.setAttribute("y", down.toFixed(1));
+        element.setAttribute("x", points[0][0].toFixed(1));
+        element.setAttribute("y", points[0][1].toFixed(1));
       } else if (element.localName === "g") {
-        const sides = [points[0].filter((x) => x[2] < 0), points[0].filter((x) => x[2] >= 0)];
+        const sides = [points.filter((x) => x[2] < 0), points.filter((x) => x[2] >= 0)];
         sides.forEach((side, i) => element.children[i].setAttribute("d", side.map((x) => `M${place(x)}h.01`).join("")));
-      } else element.setAttribute("d", points.map((line) => `M${line.map(place).join("L")}`).join(""));
+      } else element.setAttribute("d", `M${points.map(place).join("L")}`);
     }
     const say = (input, words) => {
       input.nextElementSibling.textContent = words;
