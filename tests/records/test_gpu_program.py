@@ -192,10 +192,11 @@ def test_a_gpu_is_planned_for_in_40_minutes(tmp_path):
 
 def test_what_cannot_be_is_refused_before_any_work(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("records.gpu.FOLDER", tmp_path / "book")  # if it were not refused, it would be written to
     kept = tmp_path / "kept"
     for options, words in (
         ([], "make gpu DEVICE=cpu"),
-        (["--device", "cpu", "--folder", FOLDER], "folder: expected another than the book's"),
+        (["--device", "cpu", "--folder", tmp_path / "book"], "folder: expected another than the book's"),
         (["--device", "cpu", "--corpus", tmp_path / "no.txt"], "no.txt"),
         (["--device", "tpu"], "'tpu' is not one of 'cuda', 'cpu'"),
         (["--device", "cpu", "--minutes", -1], "-1"),
@@ -272,15 +273,15 @@ def test_what_is_no_pair_is_refused(trained, folder):
     from records.pairs import write_pair
 
     with pytest.raises(ValueError, match="runs: expected at least one"):
-        write_pair("x", {})
+        write_pair("x", {}, folder)
     with pytest.raises(ValueError, match="expected a finished training, there is no"):
-        write_pair("x", {("layer", 0): folder / "layer"})
+        write_pair("x", {("layer", 0): folder / "layer"}, folder)
     about = trained / "1/provenance.json"
     before = about.read_text()
     about.write_text(before.replace('"decay": 0.1', '"decay": 0.2'))
     try:
         with pytest.raises(ValueError, match=r"differ in norm and seed, .*1/rms in \['decay'\] too"):
-            write_pair("x", {("layer", 0): trained / "0/layer", ("rms", 1): trained / "1/rms"})
+            write_pair("x", {("layer", 0): trained / "0/layer", ("rms", 1): trained / "1/rms"}, folder)
     finally:
         about.write_text(before)
     assert not list(folder.glob("pair-*")), "something was written"
