@@ -379,21 +379,19 @@ def _unit(x: Tensor) -> Tensor:
 
 
 head_norm = Exercise(  # mine(x, heads, weight, eps): RMSNorm of each of heads parts of x (..., d), by one gain
-    lambda x, heads, weight, eps: of_heads(x, heads, weight, eps=eps),
+    lambda x, h, w, eps: of_heads(x, h, w, eps=eps),
     ((_HEADS, *_OF_HEADS), (_SMALL_HEADS, *_OF_HEADS)),
     {
         "one norm spans all heads. OLMo 2 has that; take each head by itself.": (
-            lambda x, heads, weight, eps: rms(x, weight.repeat(heads), None, eps)
+            lambda x, h, w, eps: rms(x, w.repeat(h), eps=eps)
         ),
         "a head is every H-th number. A head is a stretch of d/H neighbours.": (
-            lambda x, heads, weight, eps: rms(x.unflatten(-1, (-1, heads)).mT, weight, None, eps).mT.flatten(-2)
+            lambda x, h, w, eps: rms(x.unflatten(-1, (-1, h)).mT, w, eps=eps).mT.flatten(-2)
         ),
         "the mean of each head is subtracted. This is LayerNorm; divide the head as it is.": (
-            lambda x, heads, weight, eps: ln(x.unflatten(-1, (heads, -1)), weight, None, eps).flatten(-2)
+            lambda x, h, w, eps: ln(x.unflatten(-1, (h, -1)), w, eps=eps).flatten(-2)
         ),
-        "ε is forgotten. Use sqrt(mean of squares + eps).": (
-            lambda x, heads, weight, eps: of_heads(x, heads, weight, eps=0.0)
-        ),
+        "ε is forgotten. Use sqrt(mean of squares + eps).": lambda x, h, w, eps: of_heads(x, h, w, eps=0.0),
     },
 )
 sphere_step = Exercise(  # mine(x, h, a): nGPT's step from x (..., d), of length √d, towards h; a is (d,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -55,10 +55,7 @@ def selectable_shares(widths: Sequence[int], trials: int, generator: torch.Gener
 
     Keys are 256 Gaussian vectors of 768 features, multiplied by e^g with standard normal g, times a Gaussian matrix W
     of that width; with a LayerNorm before W; and with an RMSNorm behind W too, all with ε = 0 (claim-head-width).
-
-    Returns: by norms and width the share that :func:`selectable` finds, the mean over the trials.
     """
-    count, d = 256, 768
 
     def draw(*shape):
         return torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -67,8 +64,8 @@ def selectable_shares(widths: Sequence[int], trials: int, generator: torch.Gener
     shares = {name: dict.fromkeys(widths, 0.0) for name in heads}
     for width in widths:
         for _ in range(trials):
-            x = draw(count, 1).exp() * draw(count, d)
-            w = draw(d, width) / d**0.5
+            x = draw(256, 1).exp() * draw(256, 768)
+            w = draw(768, width) / 768**0.5
             projected = layer_norm(x, eps=0.0) @ w
             for name, keys in zip(heads, (x @ w, projected, rms_norm(projected, eps=0.0)), strict=True):
                 shares[name][width] += float(selectable(keys).double().mean()) / trials
@@ -97,15 +94,12 @@ def held_out_scores(seen: Tensor, targets: Mapping[str, Tensor]) -> dict[str, fl
     return scores
 
 
-def read_norms(model: nn.Module, batches: Iterable[Tensor]) -> pd.DataFrame:
+def read_norms(model: nn.Module, batches: Sequence[Tensor]) -> pd.DataFrame:
     """How well an affine decoder reads mean and log σ of each LayerNorm's input from its output (claim-read-back).
 
-    Position 0 is left out, where each token meets the same position.
-
-    Returns: a row a norm, in the order of use: :func:`held_out_scores` for ``mean`` and ``log σ`` in float64, and
-    ``spread``, the standard deviation of the means over the median σ.
+    Returns: a row a norm, in the order of use: :func:`held_out_scores` for ``mean`` and ``log σ``, and ``spread``, the
+    standard deviation of the means over the median σ. Position 0 is left out: there all tokens have one position.
     """
-    batches = list(batches)
     sites = find_norms(model, batches[0])
     seen: dict[str, list[tuple[Tensor, Tensor]]] = {}
 
@@ -148,10 +142,9 @@ def scale_error(
 def read_before_and_after(
     size: Size, seed: int, tokens: Tensor, held_out: Sequence[Tensor], vocabulary: int
 ) -> pd.DataFrame:
-    """:func:`read_norms` of a GPT-2 with LayerNorm before and after training.
+    """:func:`read_norms` of a GPT-2 with LayerNorm, by number of steps: 0 and ``size.steps``.
 
-    Returns: a row for each number of steps, 0 and ``size.steps``, and norm; also ``loss``, the mean of the last ten
-    steps in nats per token, NaN before training.
+    A further column, ``loss``, has the mean of the last ten steps in nats per token, NaN before training.
     """
     drawn = random_windows(tokens, size.length, size.batch, seed)
     model = variants(size.config(vocabulary), seed, ("layer",))["layer"]
@@ -214,10 +207,9 @@ def errors_of_scale(
 
 
 def sinking_key(x: Tensor, eps: float) -> tuple[Figure, str]:
-    """Keys of tokens of ℝ³ after LayerNorm, in the plane orthogonal to (1, 1, 1): is the first selectable?
+    """Keys of tokens of ℝ³ after LayerNorm: can the first be selected among the others (prop-sinking)?
 
-    The other keys come in the order of their angles. The alt text has the first key's largest margin over them, among
-    queries of length 1 (prop-sinking).
+    The others come in the order of their angles. Drawn is the plane orthogonal to (1, 1, 1).
     """
     own, *rest = layer_norm(x, eps=eps) @ ONE_UP[:2].T
     others = torch.stack(rest)

@@ -24,14 +24,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 Norm = Callable[[Tensor, Tensor], Tensor]  # of rows and a gain
+Way = Callable[[Tensor], Tensor]  # to normalise rows
 
 
 def in_turns(calls: dict[str, Callable[[], object]], rounds: int, fill: float = 0.0, kept: int = 0) -> pd.DataFrame:
     """Seconds per call: a row a round, a column a name.
 
-    The order is drawn anew for every round, so that no call always meets the caches and the memory of the same other
-    call. In a round all run equally often: once, or as often as fills about ``fill`` seconds each. The last ``kept``
-    results are kept alive, so that no call writes to memory of the call before, which may still be in a cache.
+    The order is drawn anew for every round, so that no call always meets the caches that the same other call left. In
+    a round all run equally often: once, or as often as fills about ``fill`` seconds each. The last ``kept`` results are
+    kept alive, so that no call writes to memory of the call before, which may still be in a cache.
     """
     results = deque(maxlen=kept)
     for call in calls.values():
@@ -43,7 +44,7 @@ def in_turns(calls: dict[str, Callable[[], object]], rounds: int, fill: float = 
     return pd.DataFrame(seen, columns=names)
 
 
-def time_over_copy(norms: Mapping[str, Callable[[Tensor], object]], x: Tensor, rounds: int) -> pd.Series:
+def time_over_copy(norms: Mapping[str, Way], x: Tensor, rounds: int) -> pd.Series:
     """Time of each norm of ``x`` over that of a copy of ``x``: medians over rounds in which all run in turns."""
     calls = {name: partial(norm, x) for name, norm in norms.items()}
     seconds = in_turns({"copy": lambda: torch.empty_like(x).copy_(x), **calls}, rounds, fill=0.01)
@@ -92,12 +93,7 @@ def rms_error(got: Tensor, exact: Tensor) -> float:
 
 
 def errors_at_means(
-    ways: Mapping[str, Callable[[Tensor], Tensor]],
-    truth: Callable[[Tensor], Tensor],
-    means: Iterable[float],
-    rows: int,
-    d: int,
-    draw: Draws,
+    ways: Mapping[str, Way], truth: Way, means: Iterable[float], rows: int, d: int, draw: Draws
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Ways to normalise float32 rows of standard deviation 1, at several means of the rows (claim-large-means).
 
@@ -181,7 +177,7 @@ def gain_gradient(norm: Norm, x: Tensor, g: Tensor, threads: int) -> Tensor:
         torch.set_num_threads(before)
 
 
-def derivative_error(norm: Callable[[Tensor], Tensor], order: int, x: Tensor, direction: Tensor) -> float:
+def derivative_error(norm: Way, order: int, x: Tensor, direction: Tensor) -> float:
     """The relative distance of a derivative from a difference quotient of the one below it (claim-third-derivative).
 
     The first is the gradient of the sum of the cubes of ``norm(x)``, each further one that of the sum of squares of
@@ -195,7 +191,7 @@ def derivative_error(norm: Callable[[Tensor], Tensor], order: int, x: Tensor, di
     return abs(float((slope * direction).sum()) / quotient - 1)
 
 
-def _tower(norm: Callable[[Tensor], Tensor], order: int, x: Tensor) -> Tensor:
+def _tower(norm: Way, order: int, x: Tensor) -> Tensor:
     value = norm(x).pow(3).sum()
     for _ in range(order):
         slope = torch.autograd.grad(value, x, create_graph=True)[0]
@@ -336,19 +332,18 @@ def walk(walks: np.ndarray, digits: int, law: Callable[[int, float], float]) -> 
 def errors_over_means(off: pd.DataFrame, unit: float) -> tuple[Figure, str]:
     """Largest errors against the mean of the rows, a line a way, beside u times the mean and its square."""
     means = off.index.to_numpy()
+    words = []
     with style():
         figure, axes = plt.subplots(figsize=(WIDTH, 3.4))
-        for way, marker in zip(off, "xs^o", strict=False):
-            axes.loglog(means, off[way], marker=marker, label=way)  # a gap where each row has a NaN
+        for (way, errors), marker in zip(off.items(), "xs^o", strict=False):
+            axes.loglog(means, errors, marker=marker, label=way)  # a gap where each row has a NaN
+            (first, start), *_, (last, end) = errors.dropna().items()
+            words.append(f"{way} from {start:.0e} at mean {first:g} to {end:.0e} at {last:g}")
         for power, shown in ((1, means), (2, means[means <= 1e4])):
             axes.loglog(shown, unit * shown**power, "--", color=COLORS["null"], lw=1)
         axes.set(xlabel="mean of the rows / standard deviation", ylabel="largest error", ylim=(1e-8, 100))
         ticks_of_powers(axes.xaxis, axes.yaxis, most=6)
         figure.legend(loc="outside upper center", ncols=2)
-    words = []
-    for way, errors in off.items():
-        (first, start), *_, (last, end) = errors.dropna().items()
-        words.append(f"{way} from {start:.0e} at mean {first:g} to {end:.0e} at {last:g}")
     return figure, f"Errors against means, double logarithmic: {'; '.join(words)}."
 
 
@@ -438,10 +433,10 @@ _OVER = {"normgeom": "a copy", "Survey": "the bare pass", "converted": "unconver
 
 
 def on_gpu() -> tuple[pd.DataFrame, list[Record]]:
-    """What is recorded of a GPU: norms at the largest size, surveys, and conversion to RMSNorm.
+    """What is recorded of a GPU, and the records themselves: norms at the largest size, surveys, conversion to RMSNorm.
 
-    Returns: a row a time: its ``ratio`` to the time ``over``, and the ratio of something else ``beside`` it; a row of
-    missing values for a record that does not exist. And the records that do.
+    Returns: a row a time with its ``ratio`` to the time ``over``, and the same of something ``beside`` it; a row of
+    missing values for a record that does not exist.
     """
     rows, found = {}, []
     for name, (what, title, way, other) in _ON_GPU.items():
@@ -455,8 +450,7 @@ def on_gpu() -> tuple[pd.DataFrame, list[Record]]:
         if "norm" in race:
             largest = race.loc[(race.rows * race.d).idxmax()]
             race = _in_words(race, largest.rows, largest.d).rename(columns={"over_copy": "ratio"})
-        titles = [title.format(**row) for row in race.to_dict("records")]
-        for row, cell in race.groupby(titles, sort=False):
+        for row, cell in race.groupby([title.format(**row) for row in race.to_dict("records")], sort=False):
             ratio = cell.set_index("way").ratio
             rows[row] = (_OVER[way], ratio[way], "torch's own" if other == "torch" else other, ratio[other])
     columns = ["over", "ratio", "beside", "ratio beside"]

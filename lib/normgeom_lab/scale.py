@@ -1,4 +1,4 @@
-"""Appendix "At scale": what the sources claim, each a function of a recorded table to a verdict and a sentence."""
+"""Appendix "At scale": the sources' claims, each judged on recorded tables with a verdict and a sentence."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ HOLDS, FAILS, UNDECIDED = "holds", "fails", "cannot be told"
 
 
 def limits(rows: pd.DataFrame) -> pd.Series:
-    """How many times the 95 % quantile of random directions an occupancy must exceed to be more than chance.
+    """The multiples of random directions' 95 % quantile above which an occupancy is more than chance.
 
-    At least twice, and five times as far above the median as the quantile is, which asks for more where vectors keep to
-    a few dimensions.  With quantiles of 100 directions chance exceeds these limits in one of 5,000 cases at most.
+    At least 2, and as much as is five times as far above the median as the quantile: more where vectors keep to few
+    dimensions. With quantiles of 100 directions chance exceeds these limits in at most one of 5,000 cases.
     """
     beyond = rows["median"] + 5 * (rows.high - rows["median"])
     return np.maximum(2, beyond / rows.high)
 
 
 def by_excess(rows: pd.DataFrame) -> str:
-    """Whether occupancies are as small as those of random directions: at most a tenth are above their 95 % quantile."""
+    """Are occupancies as small as those of random directions, with at most a tenth above their 95 % quantile?"""
     times = rows.occupancy / rows.high
     if (times > limits(rows)).any():
         return FAILS
@@ -38,7 +38,7 @@ def by_excess(rows: pd.DataFrame) -> str:
 
 
 def of_seeds(verdicts: Sequence[str], fewest: int = 1) -> str:
-    """Holds if it fails at no seed and holds at nine of ten or more; fails if it fails at more than half of them."""
+    """Holds if it fails at no seed and holds at nine tenths of them or more; fails if it fails at more than half."""
     found = np.array(verdicts)
     if len(found) < fewest:
         return UNDECIDED
@@ -48,7 +48,7 @@ def of_seeds(verdicts: Sequence[str], fewest: int = 1) -> str:
 
 
 def little_along_one(rows: pd.DataFrame) -> tuple[str, str]:
-    """Do a model's hidden vectors have no more along 1 than along a random direction?  Mean angles do not decide it."""
+    """Do a model's hidden vectors have no more along 1 than along a random direction?"""
     uniform = rows[rows.direction == "uniform"]
     times = uniform.occupancy / uniform.high
     off = (rows.mean_deg - 90).abs().groupby(rows.direction).max().rename({"uniform": "1"})
@@ -61,13 +61,13 @@ def little_along_one(rows: pd.DataFrame) -> tuple[str, str]:
 
 
 def much_along_one(rows: pd.DataFrame) -> tuple[str, str]:
-    """Is this model an exception to :func:`little_along_one`?  Its sentence, and the opposite of its verdict."""
+    """Is this model an exception to :func:`little_along_one`?"""
     verdict, sentence = little_along_one(rows)
     return {HOLDS: FAILS, FAILS: HOLDS}.get(verdict, verdict), sentence
 
 
 def ordinary(rows: pd.DataFrame) -> tuple[str, str]:
-    """Does 1 behave as random directions do, of which a tenth lie outside of the middle nine tenths by chance?"""
+    """Is 1 like random directions, of which a tenth lie outside of the middle nine tenths by chance?"""
     uniform = rows[rows.direction == "uniform"]
     below, above = uniform.occupancy < uniform.low, uniform.occupancy > uniform.high
     share = (below | above).mean()
@@ -80,9 +80,9 @@ def ordinary(rows: pd.DataFrame) -> tuple[str, str]:
 
 
 def little_at_checkpoints(angles: pd.DataFrame) -> tuple[str, str]:
-    """Do hidden vectors have no more along 1 than along a random direction, early and late, at any norm?
+    """Do hidden vectors have no more along 1 than along a random direction, at any checkpoint and norm?
 
-    Three seeds are asked for: with RMSNorm the occupancy of 1 at one seed is one draw from the null (cor-sign-null).
+    This takes three seeds: with RMSNorm the occupancy of 1 at one seed is one draw from the null (cor-sign-null).
     """
     uniform = angles[(angles.direction == "uniform") & (angles.step > 0)]
     times = uniform.occupancy / uniform.high
@@ -98,7 +98,7 @@ def little_at_checkpoints(angles: pd.DataFrame) -> tuple[str, str]:
 
 
 def no_growth(angles: pd.DataFrame) -> tuple[str, str]:
-    """Does training not make the stream grow along 1 more than along a random direction, at the last norm?"""
+    """Does the stream at the last norm grow no more along 1 than along a random direction?"""
     uniform = angles[(angles.direction == "uniform") & (angles.site == angles.site.iloc[-1])].set_index("seed")
     first, last = (uniform[uniform.step == step].sort_index() for step in (uniform.step.min(), uniform.step.max()))
     start, end = (rows.occupancy / rows["median"] for rows in (first, last))
@@ -112,7 +112,7 @@ def no_growth(angles: pd.DataFrame) -> tuple[str, str]:
     return of_seeds(verdicts, fewest=3), sentence
 
 
-# 97.5 % quantiles of Student's t for 2, 3, … pairs; for more than ten that of ten, which is a little wide.
+# 97.5 % quantiles of Student's t for 2, 3, … pairs; from ten pairs on that of ten, which is a little too large.
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 
 
@@ -146,7 +146,7 @@ def at_surface(forms: pd.DataFrame) -> tuple[str, str]:
 
 
 def axes_stay(forms: pd.DataFrame) -> tuple[str, str]:
-    """Are the eight longest axes half-way those of the end?  More than noise: any course rests as its rate falls."""
+    """Are the eight longest axes half-way those of the end, more than if gains moved by noise?"""
     end = forms.step.max()
     half = min(forms.step.unique(), key=lambda step: abs(step - end / 2))
     found = forms[forms.step == half].groupby("seed").overlap.mean()
@@ -162,10 +162,10 @@ def axes_stay(forms: pd.DataFrame) -> tuple[str, str]:
 
 
 def noise_overlap(width: int, norms: int, step: int, steps: int) -> np.ndarray:
-    """The overlap of the eight largest gains with those of the end, moved on noise: 200 means over ``norms`` norms.
+    """The overlap of the eight largest gains with those of the end if noise moves them: 200 means over ``norms`` norms.
 
-    Independent steps as large as the learning rate give gains whose squared correlation with the end is the share of
-    the squared rates that has been used.
+    Steps are independent and as large as the learning rate, so the squared correlation of the gains with those of the
+    end is the share of the squared rates up to ``step``.
     """
     (factor,) = warmup_cosine(torch.optim.SGD([torch.zeros(1)]), steps).lr_lambdas
     rates = np.array([factor(i) for i in range(steps)]) ** 2
@@ -189,11 +189,11 @@ def _range(values: pd.Series, digits: str = "") -> str:
 
 
 def _main(loss: pd.DataFrame) -> pd.DataFrame:
-    """The losses of the training that the other tables show, where there are several."""
+    """The losses of the training that the other tables are of, where there are several."""
     return loss[loss.part == "main"] if "main" in set(loss.part) else loss
 
 
-# Of each claim the function that judges it, the table, and the rows that it speaks of.
+# For each claim the function that judges it, the table, and the rows that it is about.
 CLAIMS = {
     # The geometry paper, abstract, section 3.2, figures 3 and 6: hidden vectors have on average no component along 1
     # before and after any norm, with a small spread; figures 6 and 7: before the norms of GPT-2 XL there is one.
@@ -228,7 +228,7 @@ PAPER = {
 
 
 def models(folder: str | Path = FOLDER) -> dict[str, pd.DataFrame]:
-    """The records ``angles-NAME`` by name, without first positions, beside the random directions of ``nulls-NAME``."""
+    """The records ``angles-NAME`` by name, without first positions, with the quantiles of random directions."""
     found = {}
     for path in sorted(Path(folder).glob("angles-*.csv")):
         name = path.stem.removeprefix("angles-")
@@ -253,7 +253,7 @@ def pairs(folder: str | Path = FOLDER) -> dict[str, SimpleNamespace]:
 
 
 def judged(folder: str | Path = FOLDER) -> pd.DataFrame:
-    """Every claim, asked of every record in a folder that it speaks of."""
+    """The verdict on every claim for every record in a folder that it is about."""
     tables = [("survey", name, table) for name, table in models(folder).items()]
     tables += [(kind, size, table) for size, pair in pairs(folder).items() for kind, table in vars(pair).items()]
     found = []
@@ -268,9 +268,9 @@ def judged(folder: str | Path = FOLDER) -> pd.DataFrame:
 
 
 def overview(found: pd.DataFrame, needs: str) -> pd.DataFrame:
-    """Of :func:`judged` one row a ``"model"`` or a ``"pair"``, the paper's first, with a verdict on each claim.
+    """A row of :func:`judged` verdicts for each ``"model"`` or ``"pair"``, the paper's first.
 
-    A model has norms of one kind: claims that differ in that kind alone share a column.
+    A model has norms of one kind, so claims that differ in that kind alone share a column.
     """
     of_models = {label: re.sub("-(layer|rms)$", "", label) for label, claim in CLAIMS.items() if claim[1] == "survey"}
     labels = of_models if needs == "model" else {label: label for label in CLAIMS if label not in of_models}
@@ -283,7 +283,7 @@ def overview(found: pd.DataFrame, needs: str) -> pd.DataFrame:
 
 
 def ends(found: Mapping[str, SimpleNamespace]) -> pd.DataFrame:
-    """How each of :func:`pairs` ends: losses, and the occupancy of 1 at the last norm over that of median signs."""
+    """How each of :func:`pairs` ends: losses, and the occupancy of 1 at the last norm over the null's median."""
     rows = {}
     for size, pair in found.items():
         last = pair.angles.query("direction == 'uniform' and side == 'in' and step == step.max()")
@@ -297,7 +297,7 @@ def ends(found: Mapping[str, SimpleNamespace]) -> pd.DataFrame:
 
 
 def observations() -> pd.DataFrame:
-    """The chapters' observations in units of their bounds, ``small`` those of their own networks at any seed."""
+    """The chapters' observations in units of their bounds; ``small`` are those of their own networks, all seeds."""
     small, others = {}, defaultdict(dict)
     for path in sorted(FOLDER.glob("observed-*.csv")):
         _, chapter, name = path.stem.split("-", 2)

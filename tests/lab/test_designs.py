@@ -57,7 +57,7 @@ def test_losses_are_in_order_with_the_best_above():
     assert axis.yaxis_inverted() and "DyT 2.50, 2.60; pre-norm 3.00, 2.80; no norms 2.10, beyond 10" in alt
     drawn = [line[:, 0].tolist() for line in lines(axis) if len(line) == 3]
     assert drawn == [[2.5, 3.0, 2.1], [2.6, 2.8, pytest.approx(math.nan, nan_ok=True)]]
-    (bars, _) = [c.get_segments() for c in axis.collections]
+    bars, _ = (c.get_segments() for c in axis.collections)
     assert np.allclose(bars[0][:, 0], [2.4, 2.7])
 
 
