@@ -11,7 +11,6 @@ import torch
 from normgeom_lab.common import pictures
 from normgeom_lab.common.pictures import (
     ONE_UP,
-    START,
     THIRD_UP,
     Part,
     Turning,
@@ -171,13 +170,6 @@ def test_the_words_have_the_norms_numbers(centered):
     assert f"y = ({', '.join(f'{v:.2f}' for v in y.tolist())})" in words
     axes = ng.Ellipsoid(gain, centered=centered).semi_axes.tolist()
     assert words.endswith(f"{', '.join(f'{a:.2f}' for a in axes)}.") and len(axes) == (2 if centered else 3)
-
-
-def test_the_jacobians_image_is_drawn():
-    """A circle around x, its image, its true image: three lines more."""
-    plain, small = (held(**START, show=show)[0] for show in ("norm", "jacobian"))
-    assert len(small.axes[0].lines) - len(plain.axes[0].lines) == 3
-    plt.close("all")
 
 
 def test_sliders_draw_anew(monkeypatch):
