@@ -62,17 +62,14 @@ def test_losses_are_in_order_with_the_best_above():
 
 
 def test_the_course_of_a_removal():
-    removed, kept = [(0, 0, 1.0), (0, 1, 1.2), (50, 2, 1.6), (90, 2, 1.4)], [(0, 0, 1.0), (90, 0, 1.1)]
-    runs = pd.DataFrame(
-        [
-            (updates, frozen, loss + 0.1 * seed, arm, seed)
-            for seed in (0, 1)
-            for arm, course in (("removed", removed), ("kept", kept))
-            for updates, frozen, loss in course
-        ],
-        columns=["updates", "frozen", "loss", "arm", "seed"],
-    )
-    figure, alt = lab.removed_one_by_one(runs)
+    courses = {"removed": [(0, 0, 1.0), (0, 1, 1.2), (50, 2, 1.6), (90, 2, 1.4)], "kept": [(0, 0, 1.0), (90, 0, 1.1)]}
+    rows = [
+        (updates, frozen, loss + 0.1 * seed, arm, seed)
+        for arm, course in courses.items()
+        for updates, frozen, loss in course
+        for seed in (0, 1)
+    ]
+    figure, alt = lab.removed_one_by_one(pd.DataFrame(rows, columns=["updates", "frozen", "loss", "arm", "seed"]))
     first, second = (line for line in lines(figure.axes[0]) if len(line) > 1)
     assert np.allclose(first, [[0, 1.05], [0, 1.25], [50, 1.65], [90, 1.45]])
     assert np.allclose(second, [[0, 1.05], [90, 1.15]])

@@ -45,14 +45,6 @@ def test_lengths_and_turns_are_those_of_steps_written_out(start, eps):
         )
 
 
-def test_a_longer_start_is_a_smaller_rate():
-    """Item 2 of prop-effective-rate: twice the length and four times the rate is the same path of directions."""
-    one = train_scale_free(2.0, **HOW | dict(decay=0.0))
-    two = train_scale_free(4.0, **HOW | dict(decay=0.0, rate=0.4))
-    assert torch.allclose(one.turns, two.turns, rtol=0, atol=1e-8)
-    assert torch.allclose(2 * one.lengths, two.lengths, rtol=1e-10)
-
-
 def course(length, jump=None):
     """A weight of the same length throughout, but for one step, which turns by 1, 2, 3, … degrees."""
     lengths = torch.full((60,), float(length))

@@ -68,7 +68,10 @@ def product(x, weight):
 def test_ladder_measures_known_errors():
     """In float32 a factor 1 + 16u is 16 units, of an entry and of a gradient; a rounding or two come on top."""
 
+    seen = []
+
     def shifted(x, weight):
+        seen.append((float(x.detach().mean()), float(weight.std())))
         y = x * weight
         return y + 2.0**-20 * y.detach().abs().amax(-1, keepdim=True)
 
@@ -79,6 +82,7 @@ def test_ladder_measures_known_errors():
     assert ((rungs.loc["scaled"] - 16).abs() < 2).all(axis=None), "u is half of eps"
     assert ((rungs.loc[("shifted", "values")] - 16).abs() <= 2).all(), "over the largest entry of the row"
     assert (rungs.loc[("shifted", "gradient")] <= 1).all(), "the gradient is by the input alone"
+    assert seen == [(pytest.approx(mean, abs=0.1), pytest.approx(0.2, abs=0.1)) for mean in (0, 30)], "other cases"
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
