@@ -14,8 +14,8 @@ import yaml
 
 CHAPTERS = Path("chapters")
 EXECUTED = Path("_build/run")
-LEDGER, REFERENCE, COURSE, VERSIONS = (f"appendix/{name}" for name in ("ledger", "reference", "course", "versions"))
-MADE = (LEDGER, REFERENCE, COURSE, VERSIONS)  # from the other pages and the library; there is no file to edit
+LEDGER, REFERENCE, COURSE = (f"appendix/{name}" for name in ("ledger", "reference", "course"))
+MADE = (LEDGER, REFERENCE, COURSE)  # from the other pages and the library; there is no file to edit
 HEADER = re.compile(r"\A---\n(.*?\n)?jupytext:", re.S)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from press.address import Address, address
-from press.book import CHAPTERS, COURSE, LEDGER, REFERENCE, VERSIONS, Book, chapter_number
+from press.book import CHAPTERS, COURSE, LEDGER, REFERENCE, Book, chapter_number
 from press.course import FILE as LECTURES
 
 FILE = "imprint.json"
@@ -20,7 +20,6 @@ MAKERS = {
     LEDGER: "lib/press/ledger.py",
     REFERENCE: "lib/press/reference.py",
     COURSE: LECTURES,
-    VERSIONS: "lib/press/versions.py",
 }
 SLIP = "slip.yml"  # the form for what is wrong
 ENTRY = """@book{{{key},

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import nbformat
 
-from press.book import CHAPTERS, COURSE, LEDGER, REFERENCE, VERSIONS, Book
+from press.book import CHAPTERS, COURSE, LEDGER, REFERENCE, Book
 from press.cells import cells
 from press.course import FILE as LECTURES
 from press.course import course
@@ -24,7 +24,6 @@ from press.quiet import line, title
 from press.reference import reference
 from press.seeds import Tried, tried
 from press.sources import Sources
-from press.versions import versions
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 MARKDOWN = "text/markdown"
@@ -55,7 +54,7 @@ def stage(book: Book) -> dict[str, bytes]:
         else:
             files[f"{CHAPTERS}/{page.name}.md"] = page.cells[0].source.encode()
     files |= {f"figures/{name}.svg": svg.encode() for name, svg in figures(book).items()}
-    for name, made in ((LEDGER, ledger), (REFERENCE, reference), (COURSE, course), (VERSIONS, versions)):
+    for name, made in ((LEDGER, ledger), (REFERENCE, reference), (COURSE, course)):
         if name in book.names:
             files[f"{CHAPTERS}/{name}.md"] = made(book).encode()
     files |= sources.used

@@ -7,7 +7,6 @@ from sphinx.application import Sphinx
 from press.site import (
     decks,
     folds,
-    icons,
     imprint,
     inventory,
     joined,
@@ -15,7 +14,6 @@ from press.site import (
     landmarks,
     manifest,
     marks,
-    numbers,
     outputs,
     previews,
     roles,
@@ -23,11 +21,9 @@ from press.site import (
 )
 
 PARTS = (
-    numbers,
     outputs,
     scripts,
     labels,
-    icons,
     manifest,
     folds,
     marks,
