@@ -53,7 +53,7 @@ DOCTESTS := suite/doctests
 timed = mkdir -p $(dir _build/times/$(1)) && TIMEFORMAT='%U %S %R' && exec 3>&2 && \
   { time $(2) 2>&3; } 2> _build/times/$(1)
 
-.PHONY: book serve check run chapter notebooks figures colab pdf pages dist dist-test release browser bench record scale gpu \
+.PHONY: book serve check run chapter notebooks figures colab pdf pages dist dist-test release draft browser bench record scale gpu \
   claims test test-all slow lint unit floors newest workflows peers colab-try search margins clean help $(NBVAL) $(DOCTESTS) $(SUITES) $(PLAIN)
 
 ### Read
@@ -122,6 +122,10 @@ release: dist $(BOOK)  ## write _build/release, the files of a release: archives
 	cp _build/dist/*.whl _build/dist/*.tar.gz _build/release
 	@$(call editions,_build/release)
 	tar -czf _build/release/pages.tar.gz -C _build html
+
+# What waits in _build/release becomes a release that nobody sees until a person has read and published it.
+draft:  ## put _build/release on the repository's host as the draft of a release: TAG=v0.1.0
+	gh release create "$(TAG)" --draft --verify-tag --generate-notes _build/release/*
 
 CHROMIUM := from playwright.sync_api import sync_playwright as play; \
   running = play().start(); print(running.chromium.executable_path); running.stop()

@@ -73,7 +73,7 @@ def edition(content: dict) -> str:
 
 
 def links(found: Address, content: dict, page: str) -> dict[str, str]:
-    """Words → address, of what can be done with a page, ``chapters/02-mean``, by who reads it."""
+    """Words → address, of what can be done with a page, ``chapters/01-mean``, by who reads it."""
     files = content["files"][page]
     notebook = {"Open in Colab": found.colab(files["notebook"])} if files["notebook"] else {}
     return notebook | {
