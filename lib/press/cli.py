@@ -71,10 +71,10 @@ def chapter_command(book: Book, name: str, title: str) -> None:
 @click.pass_context
 def stage_command(context: click.Context) -> None:
     """Check the chapters, then write what the pages are built from to _build/stage."""
-    from press.stage import put, stage
+    from press.stage import STAGE, put, stage
 
     context.invoke(check)
-    put(context.obj.root / "_build/stage", stage(context.obj))
+    put(context.obj.root / STAGE, stage(context.obj))
 
 
 @main.command("site")
@@ -83,8 +83,9 @@ def stage_command(context: click.Context) -> None:
 def site_command(book: Book, html: Path) -> None:
     """Build the pages from _build/stage, in _build/html or another folder; exit 1 on any warning."""
     from press.engine import pages
+    from press.stage import STAGE
 
-    if not pages(book.root / "_build/stage", book.root / html):
+    if not pages(book.root / STAGE, book.root / html):
         raise click.ClickException("the pages were not built without warnings")
 
 

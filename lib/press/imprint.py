@@ -10,17 +10,10 @@ from pathlib import Path
 import yaml
 
 from press.address import Address, address
-from press.book import CHAPTERS, COURSE, LEDGER, REFERENCE, Book, chapter_number
-from press.course import FILE as LECTURES
+from press.book import CHAPTERS, Book, chapter_number
 
 FILE = "imprint.json"
 CITATION = "CITATION.cff"
-# What the pages without a text of their own are made from.
-MAKERS = {
-    LEDGER: "lib/press/ledger.py",
-    REFERENCE: "lib/press/reference.py",
-    COURSE: LECTURES,
-}
 SLIP = "slip.yml"  # the form for what is wrong
 ENTRY = """@book{{{key},
   title = {{{{{title}}}}},
@@ -48,7 +41,7 @@ def imprint(book: Book) -> dict:
         "project": {key: book.project[key] for key in ("name", "version", "urls") if key in book.project},
         "files": {
             f"{CHAPTERS}/{name}": {
-                "source": MAKERS.get(name, f"{CHAPTERS}/{name}.md"),
+                "source": f"{CHAPTERS}/{name}.md",
                 "notebook": f"notebooks/{name}.ipynb" if name in notebooks else None,
             }
             for name in book.names

@@ -53,8 +53,7 @@ def test_the_links_of_every_page_lead_to_its_own_files(public, book):
         links = {a.text: a["href"] for a in soup(public, name).select(".page-links a")}
         file = urlsplit(links["Source"]).path.removeprefix("/toys/book/blob/main/")
         assert links["Edit"] == f"{HOST}/edit/main/{file}"
-        made = name in ("appendix/ledger", "appendix/reference")
-        assert file == (f"lib/press/{name.removeprefix('appendix/')}.py" if made else f"chapters/{name}.md")
+        assert file == f"chapters/{name}.md"
         assert (public / file).is_file(), f"{name}: its source is said to be {file}"
         colab = f"https://colab.research.google.com/github/toys/book/blob/main/notebooks/{name}.ipynb"
         assert links.get("Open in Colab") == (colab if name in notebooks else None), name

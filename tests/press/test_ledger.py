@@ -46,8 +46,9 @@ def test_a_pipe_in_a_title_does_not_end_the_cell(book):
     assert "(The norm $\\|x\\|$ shrinks)" in rows(book)["thm-mean"]
 
 
-def test_it_says_how_to_read_it(book):
-    assert ledger(book).startswith("# The ledger\n\nEvery statement of the book stands here")
+def test_the_page_keeps_its_words_and_takes_the_table(book):
+    page = stage(book)["chapters/appendix/ledger.md"].decode()
+    assert page == f"# The ledger\n\nWhat is stated.\n\n{ledger(book)}\n"
 
 
 def test_a_row_leads_to_its_check(book):

@@ -21,7 +21,9 @@ def test_it_lists_what_is_stated_in_the_order_of_the_book(book, entries):
         "01-mean": "The mean",
         "02-angle": "The angle",
         "appendix/notation": "Notation",
+        "appendix/reference": "Reference",
         "appendix/errata": "Errata",
+        "appendix/ledger": "The ledger",
         "appendix/bibliography": "Bibliography",
     }
 

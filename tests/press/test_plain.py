@@ -51,7 +51,8 @@ CASES = {
     "{doc}`02-angle`, {doc}`/chapters/appendix/notation`": (
         "[The angle](02-angle.ipynb), [Notation](../chapters/appendix/notation.md)"
     ),
-    "{doc}`appendix/ledger`, {doc}`names <appendix/reference>`": "The ledger, names",
+    "{doc}`appendix/ledger`, {doc}`names <appendix/reference>`": "[The ledger](../chapters/appendix/ledger.md), "
+    "[names](../chapters/appendix/reference.md)",
     "{cite}`ba2016`": "([Ba et al., 2016](https://arxiv.org/abs/1607.06450))",
     "{cite:t}`godel`": "[Gödel and Noether (1931)](https://doi.org/10.1/toy)",
     "{term}`means <mean>`, {math}`x`, {code}`y`": "[means](../chapters/appendix/notation.md), $x$, `y`",

@@ -140,7 +140,6 @@ def test_a_call_of_a_member_is_a_call_of_its_class_and_not_of_a_namesake():
 
 def test_modules_stand_in_order_with_the_first_words_of_their_docstrings(page):
     assert re.findall(r"^## (.*)$", page, re.M) == [
-        "From equation to function to check",
         "norms",
         "secular",
         "view.draw",
