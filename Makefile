@@ -33,7 +33,6 @@ VENV     := .venv/.installed
 PROFILE  := $(IPYTHONDIR)/profile_default/ipython_kernel_config.py
 BOOK     := _build/html/index.html
 PDF      := _build/pdf/the-geometry-of-layer-normalization.pdf
-EPUB     := _build/epub/the-geometry-of-layer-normalization.epub
 # A chapter with a jupytext header runs; the other pages are text.
 PAGES    := $(wildcard chapters/*.md chapters/appendix/*.md)
 CHAPTERS := $(if $(PAGES),$(shell grep -l '^jupytext:' $(PAGES)))
@@ -54,8 +53,8 @@ DOCTESTS := suite/doctests
 timed = mkdir -p $(dir _build/times/$(1)) && TIMEFORMAT='%U %S %R' && exec 3>&2 && \
   { time $(2) 2>&3; } 2> _build/times/$(1)
 
-.PHONY: book serve check run chapter notebooks figures colab pdf epub pages dist dist-test release draft browser bench record scale gpu \
-  claims test test-all slow lint unit floors newest workflows peers colab-try tried search margins clean help $(NBVAL) $(DOCTESTS) $(SUITES) $(PLAIN)
+.PHONY: book serve check run chapter notebooks figures colab pdf pages dist dist-test release draft browser bench record scale gpu \
+  claims test test-all slow lint unit floors newest workflows peers colab-try search margins clean help $(NBVAL) $(DOCTESTS) $(SUITES) $(PLAIN)
 
 ### Read
 book: $(BOOK)  ## run the chapters and build the pages: _build/html/index.html
@@ -93,23 +92,18 @@ colab: | $(VENV)  ## write _build/colab: notebooks/ with the library inside, one
 pdf: $(PDF)  ## print the built pages as one PDF, with contents and outline; needs Chromium
 	@echo "The PDF is at $(PDF)"
 
-epub: $(EPUB)  ## pack the built pages as an EPUB, formulas as MathML; needs Chromium
-	@echo "The EPUB is at $(EPUB)"
-
-# $(call editions,FOLDER): the PDF and the EPUB, where they are built.
-editions = for file in _build/pdf/*.pdf _build/epub/*.epub; do if [ -e "$$file" ]; then cp "$$file" $(1); fi; done
+# $(call editions,FOLDER): the PDF, where it is built.
+editions = for file in _build/pdf/*.pdf; do if [ -e "$$file" ]; then cp "$$file" $(1); fi; done
 
 pages: $(BOOK) colab  ## write _build/pages, the folder to publish: pages, notebooks for Colab, the editions that are built
 	rm -rf _build/pages
 	cp -R _build/html _build/pages
 	cp -R _build/colab _build/pages/colab
-	python -m press social _build/pages/_static/social.png
 	@$(call editions,_build/pages)
 
 dist: | $(VENV)  ## build the source archive, and the wheel from it, in isolation: _build/dist
 	rm -rf _build/dist
 	uv build --quiet --out-dir _build/dist
-	python -m press sums _build/dist
 
 # The archive holds what is tracked, and its wheel passes the tests that came with it; lib/ of this folder takes no part.
 dist-test: dist  ## unpack the archive and test its wheel in an environment of its own; TESTS=tests/lib/norms for fewer
@@ -122,18 +116,16 @@ dist-test: dist  ## unpack the archive and test its wheel in an environment of i
 	rm -r _build/dist-test/lib/normgeom _build/dist-test/lib/normgeom_lab
 	cd _build/dist-test && env -u PYTHONPATH .venv/bin/python -m $(PYTEST) $(or $(TESTS),tests/lib tests/lab)
 
-release: dist $(BOOK)  ## write _build/release, what a release has: words, archives, editions, pages, sums; TAG=v0.1.0
+release: dist $(BOOK)  ## write _build/release, the files of a release: archives, pages and, where it is built, the PDF
 	rm -rf _build/release
-	mkdir -p _build/release/files
-	python -m press notes "$(TAG)" > _build/release/notes.md
-	cp _build/dist/*.whl _build/dist/*.tar.gz _build/release/files
-	@$(call editions,_build/release/files)
-	tar -czf _build/release/files/pages.tar.gz -C _build html
-	python -m press sums _build/release/files
+	mkdir -p _build/release
+	cp _build/dist/*.whl _build/dist/*.tar.gz _build/release
+	@$(call editions,_build/release)
+	tar -czf _build/release/pages.tar.gz -C _build html
 
 # What waits in _build/release becomes a release that nobody sees until a person has read and published it.
 draft:  ## put _build/release on the repository's host as the draft of a release: TAG=v0.1.0
-	gh release create "$(TAG)" --draft --verify-tag --title "$(TAG)" --notes-file _build/release/notes.md _build/release/files/*
+	gh release create "$(TAG)" --draft --verify-tag --generate-notes _build/release/*
 
 CHROMIUM := from playwright.sync_api import sync_playwright as play; \
   running = play().start(); print(running.chromium.executable_path); running.stop()
@@ -180,7 +172,6 @@ claims: | $(VENV) $(PROFILE)  ## try each measured claim at 20 seeds, where its 
 ### Check
 test: lint $(DOCTESTS) $(SUITES) $(PLAIN) $(NBVAL)  ## style, library, notebooks compared output by output, the pages
 	@python -m press times test
-	@python -m press tried "make test" "all tests passed"
 	@echo "All tests passed: style, library, press, book and $(words $(NBVAL)) notebooks."
 
 test-all: test slow  ## the same and what is slow and rarely breaks, as CI does
@@ -195,7 +186,6 @@ floors: | $(VENV)  ## the library's tests with the oldest packages that pyprojec
 	uv venv --quiet --allow-existing _build/floors
 	uv pip install --quiet --python _build/floors --resolution lowest-direct -e ".[report,hub,test]"
 	_build/floors/bin/python -m pytest -p no:cacheprovider tests/lib tests/lab
-	_build/floors/bin/python -m press tried "make floors" "the library's tests passed"
 
 # From the same stage, with no torch: no chapter runs again.
 NEWEST := _build/newest
@@ -204,7 +194,6 @@ newest: $(BOOK)  ## the pages and their tests with the newest tool chain that Py
 	uv pip install --quiet --upgrade --python $(NEWEST)/env -r tests/book/newest.txt
 	$(NEWEST)/env/bin/python -m press site $(NEWEST)/html
 	PAGES=$(NEWEST)/html $(NEWEST)/env/bin/python -m pytest -p no:cacheprovider --ignore tests/book/test_live.py tests/book
-	$(NEWEST)/env/bin/python -m press tried "make newest" "pages built without a warning, their tests passed"
 
 # An environment of its own on top of the project's: $(call beside,FOLDER,WHAT PIP INSTALLS).
 PURELIB := import sysconfig; print(sysconfig.get_path("purelib"))
@@ -227,18 +216,12 @@ workflows: | $(VENV)  ## what runs on a push, as its host would read it: schemas
 
 peers: | $(VENV)  ## norms in the models of timm, torchvision, diffusers and others, against counts made by hand
 	@if $(call beside,.venv-peers,-r tests/peers/requirements.txt); \
-	  then .venv-peers/bin/python -m pytest -p no:cacheprovider -rs tests/peers && \
-	  .venv-peers/bin/python -m press tried "make peers" "norms counted as by hand"; \
+	  then .venv-peers/bin/python -m pytest -p no:cacheprovider -rs tests/peers; \
 	  else echo "make: skipped; the packages of tests/peers/requirements.txt cannot be installed here"; fi
 
 # What Colab has and this machine can have; its Python and its torch are the project's.
 colab-try: $(BOOK)  ## notebooks for Colab with what is at hand of its versions: setup cell, sliders, whole chapters
 	$(PYTEST) -m slow tests/reruns/test_one_file.py
-	PYTHONPATH=_build/colab-versions:$(PYTHONPATH) python -m press tried "make colab-try" \
-	  "setup from any folder; chapters 2, 10 and Type here whole; sliders recompute"
-
-tried: | $(VENV)  ## take into the book which of these commands have passed here, and with what
-	@python -m press keep
 
 search: | $(VENV)  ## draw new examples, and many, for what must hold of any; prints how to repeat a failure
 	DRAWN=search $(PYTEST) tests/lib/norms/test_norms_properties.py tests/lib/norms/test_norms_kernels.py \
@@ -279,16 +262,13 @@ _build/run/%.ipynb: _build/src/%.ipynb $(LIBRARY) | $(PROFILE)
 	  { echo "make: chapter $* failed; its cells up to the error are in _build/part/$*.ipynb" >&2; exit 1; }; \
 	  mv _build/part/$*.ipynb $@
 
-$(BOOK): $(EXECUTED) $(PAGES) $(PRESS) $(CLAIMED) $(wildcard records/tried.csv chapters/*.bib chapters/*.yml _static/* _live/* figures/*.svg) _config.yml _toc.yml \
+$(BOOK): $(EXECUTED) $(PAGES) $(PRESS) $(CLAIMED) $(wildcard chapters/*.bib chapters/*.yml _static/* _live/* figures/*.svg) _config.yml _toc.yml \
   pyproject.toml CITATION.cff | $(VENV)
 	@$(call timed,book/pages,{ python -m press stage && python -m press site; })
 	@python -m press times book
 
 $(PDF): $(BOOK) $(EDITION) CITATION.cff LICENSE
 	@python -m press pdf
-
-$(EPUB): $(BOOK) $(EDITION) CITATION.cff LICENSE
-	@python -m press epub
 
 lint: | $(VENV)
 	@$(call timed,test/style,{ ruff check && ruff format --check; })

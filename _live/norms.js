@@ -115,9 +115,20 @@ globalThis.normgeom = (() => {
     return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
   };
 
-  // A saved network: sizes, names and shapes of its tensors, and their numbers in base64, in this order.
-  const unpack = ({ sizes, tensors, data }) => {
+  // CRC-32, as zlib computes it.
+  const checksum = (bytes) => {
+    let rest = ~0;
+    for (const byte of bytes) {
+      rest ^= byte;
+      for (let bit = 0; bit < 8; bit++) rest = (rest >>> 1) ^ (rest & 1 ? 0xedb88320 : 0);
+    }
+    return ~rest >>> 0;
+  };
+
+  // A saved network: sizes, names and shapes of its tensors, their numbers in base64, in this order, and a checksum.
+  const unpack = ({ sizes, tensors, data, crc32 }) => {
     const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
+    if (checksum(bytes) !== crc32) throw new Error("its weights in twins.js are damaged");
     const bits = new Uint16Array(bytes.buffer);
     const weights = {};
     let at = 0;

@@ -166,10 +166,13 @@
       before ??= untouched(networks, state);
       const found = before.reference ? { ...before, ...changed(networks, before, state) } : before;
       host.live = { state, change, found };
-      const empty = !found.run;
+      const failed = found.run && !found.run.logits.every(Number.isFinite);
+      const empty = !found.run || failed;
       if (area.value !== state.text) area.value = state.text;
       const cut = found.all > found.ids.length ? `It reads the last ${found.ids.length} bytes of ${found.all}.` : "";
-      said.textContent = empty ? "Type something: the network predicts a byte from those before it." : cut;
+      const asked = "Type something: the network predicts a byte from those before it.";
+      const broken = "The network computed a value that is not a finite number. Undo the last change.";
+      said.textContent = failed ? broken : empty ? asked : cut;
       for (const part of [strip, heading, next, effect, looking, legend, fold]) part.hidden = empty;
       svg.style.display = empty ? "none" : "";
       for (const [name, input] of Object.entries(inputs)) {
@@ -185,7 +188,7 @@
         inputs.uncentred.options[0].textContent = state.model === "layer" ? "nowhere" : "RMSNorm subtracts nothing";
         if (state.model !== "layer") inputs.uncentred.value = "";
       }
-      if (empty) return speak("Nothing is typed.");
+      if (empty) return speak(failed ? broken : "Nothing is typed.");
       const at = Math.min(state.at, found.ids.length - 1);
       list(found, at);
       const guess = bars(found, at);

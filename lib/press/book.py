@@ -14,8 +14,7 @@ import yaml
 
 CHAPTERS = Path("chapters")
 EXECUTED = Path("_build/run")
-LEDGER, REFERENCE, COURSE, VERSIONS = (f"appendix/{name}" for name in ("ledger", "reference", "course", "versions"))
-MADE = (LEDGER, REFERENCE, COURSE, VERSIONS)  # from the other pages and the library; there is no file to edit
+LEDGER, COURSE = "appendix/ledger", "appendix/course"
 HEADER = re.compile(r"\A---\n(.*?\n)?jupytext:", re.S)
 
 
@@ -50,7 +49,7 @@ class Book:
 
     @cached_property
     def names(self) -> list[str]:
-        """Every page that the table of contents names, those that are made too."""
+        """Every page that the table of contents names."""
         return _names(self._toc)
 
     @property
@@ -61,8 +60,8 @@ class Book:
 
     @cached_property
     def pages(self) -> list[Page]:
-        """Every page that somebody wrote."""
-        return [self._page(name) for name in self.names if name not in MADE]
+        """Every page."""
+        return [self._page(name) for name in self.names]
 
     @property
     def notebooks(self) -> list[Page]:
@@ -86,9 +85,16 @@ class Book:
     def _toc(self) -> dict:
         return yaml.safe_load((self.root / "_toc.yml").read_text("utf-8"))
 
+    def is_notebook(self, name: str) -> bool:
+        """Whether a page runs: its file has jupytext's header."""
+        return HEADER.match(self._text(name)) is not None
+
+    def _text(self, name: str) -> str:
+        return (self.root / CHAPTERS / f"{name}.md").read_text("utf-8")
+
     def _page(self, name: str) -> Page:
-        text = (self.root / CHAPTERS / f"{name}.md").read_text("utf-8")
-        if HEADER.match(text):
+        text = self._text(name)
+        if self.is_notebook(name):
             executed = nbformat.read(self.root / EXECUTED / f"{name}.ipynb", as_version=4)
             return Page(name, True, executed)
         return Page(name, False, nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text)]))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from press.book import Book
-from press.versions import COMMANDS, keep, note
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -73,10 +71,10 @@ def chapter_command(book: Book, name: str, title: str) -> None:
 @click.pass_context
 def stage_command(context: click.Context) -> None:
     """Check the chapters, then write what the pages are built from to _build/stage."""
-    from press.stage import put, stage
+    from press.stage import STAGE, put, stage
 
     context.invoke(check)
-    put(context.obj.root / "_build/stage", stage(context.obj))
+    put(context.obj.root / STAGE, stage(context.obj))
 
 
 @main.command("site")
@@ -85,8 +83,9 @@ def stage_command(context: click.Context) -> None:
 def site_command(book: Book, html: Path) -> None:
     """Build the pages from _build/stage, in _build/html or another folder; exit 1 on any warning."""
     from press.engine import pages
+    from press.stage import STAGE
 
-    if not pages(book.root / "_build/stage", book.root / html):
+    if not pages(book.root / STAGE, book.root / html):
         raise click.ClickException("the pages were not built without warnings")
 
 
@@ -116,33 +115,10 @@ def pdf_command(book: Book) -> None:
     """Print the built pages as one PDF to _build/pdf."""
     from press.edition.pdf import pdf
 
-    _make(pdf, book)
-
-
-@main.command("epub")
-@click.pass_obj
-def epub_command(book: Book) -> None:
-    """Pack the built pages as an EPUB to _build/epub."""
-    from press.edition.epub import epub
-
-    _make(epub, book)
-
-
-def _make(edition: Callable[[Book], Path], book: Book) -> None:
     try:
-        edition(book)
+        pdf(book)
     except FileNotFoundError as missing:
         raise click.ClickException(str(missing)) from missing
-
-
-@main.command("social")
-@click.argument("target", type=click.Path(path_type=Path, dir_okay=False))
-@click.pass_obj
-def social_command(book: Book, target: Path) -> None:
-    """Write the picture that links to the book show, a PNG, to TARGET; needs Chromium."""
-    from press.edition.social import social
-
-    _make(lambda book: social(book, target), book)
 
 
 @main.command("figures")
@@ -157,28 +133,6 @@ def figures_command(book: Book) -> None:
         (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
 
 
-@main.command("notes")
-@click.argument("tag", default="")
-@click.pass_obj
-def notes_command(book: Book, tag: str) -> None:
-    """Print what the changelog says of the release TAG."""
-    from press.release import notes
-
-    try:
-        click.echo(notes(book, tag), nl=False)
-    except ValueError as error:
-        raise click.ClickException(str(error)) from error
-
-
-@main.command("sums")
-@click.argument("folder", type=FOLDER)
-def sums_command(folder: Path) -> None:
-    """Write the digests of the files in FOLDER to its SHA256SUMS."""
-    from press.release import SUMS, sums
-
-    (folder / SUMS).write_text(sums(folder), encoding="utf-8")
-
-
 @main.command("times")
 @click.argument("of", type=click.Choice(["book", "test"]))
 @click.pass_obj
@@ -187,35 +141,6 @@ def times_command(book: Book, of: str) -> None:
     from press.times import table
 
     for line in table(book, of):
-        click.echo(line)
-
-
-@main.command("tried")
-@click.argument("command", type=click.Choice(tuple(COMMANDS)))
-@click.argument("outcome")
-@click.pass_obj
-def tried_command(book: Book, command: str, outcome: str) -> None:
-    """Note that COMMAND has passed, with what is installed where this runs."""
-    note(book, command, outcome)
-
-
-@main.command("keep")
-@click.pass_obj
-def keep_command(book: Book) -> None:
-    """Take what was noted here into records/tried.csv, of which the page of versions is made."""
-    keep(book)
-
-
-@main.command("where")
-@click.argument("what", nargs=-1, required=True)
-@click.pass_obj
-def where_command(book: Book, what: tuple[str, ...]) -> None:
-    """Say in which files and lines WHAT stands: claim-…, "Fig. 6.2", "normgeom survey", a function."""
-    from press.where import where
-
-    if not (lines := where(book, " ".join(what))):
-        raise click.ClickException(f"nothing is called {' '.join(what)}; numbers such as Fig. 6.2 need a built book")
-    for line in lines:
         click.echo(line)
 
 

@@ -15,20 +15,6 @@ from press.myst import table
 
 FILE = f"{CHAPTERS}/course.yml"
 SLIDES = "course"  # the folder of the slides, beside that of the chapters
-HEAD = """# Course kit
-
-Four lectures with what is needed to give them: aims, slides, what to prove, exercises, some of which judge themselves,
-and the mistakes to expect. {{doc}}`Reading paths <reading-paths>` has other ways through the book.
-
-{about}
-The slides are cut out of the chapters, so that their figures move and their statements have their numbers. On a slide
-the arrows, the space bar, Home and End move on and back, and so does a finger; a slider that was touched has these keys
-until Escape. Printing gives one slide a page.
-
-What students get wrong is here what the self-checks know: each tells a wrong function by what it returns, names its
-mistake and says what to do. The tables have all of their sentences. They were thought of, and not counted in a class.
-Every self-check also says when a function raises an error, returns another shape or kind, or changes what it is given.
-"""
 
 
 @dataclass(frozen=True)
@@ -81,9 +67,9 @@ def lectures(book: Book) -> list[Lecture]:
 
 
 def course(book: Book) -> str:
-    """The kit as a MyST page."""
+    """The lectures of the kit, in MyST."""
     known = {exercise.label: exercise for exercise in exercises(book)}
-    parts = [HEAD.format(about=_data(book)["about"])]
+    parts = []
     for lecture in lectures(book):
         parts += _section(book, lecture, [known[label] for label in lecture.exercises])
     return "\n".join(parts)

@@ -10,18 +10,10 @@ from pathlib import Path
 import yaml
 
 from press.address import Address, address
-from press.book import CHAPTERS, COURSE, LEDGER, REFERENCE, VERSIONS, Book, chapter_number
-from press.course import FILE as LECTURES
+from press.book import CHAPTERS, Book, chapter_number
 
 FILE = "imprint.json"
 CITATION = "CITATION.cff"
-# What the pages without a text of their own are made from.
-MAKERS = {
-    LEDGER: "lib/press/ledger.py",
-    REFERENCE: "lib/press/reference.py",
-    COURSE: LECTURES,
-    VERSIONS: "lib/press/versions.py",
-}
 SLIP = "slip.yml"  # the form for what is wrong
 ENTRY = """@book{{{key},
   title = {{{{{title}}}}},
@@ -49,7 +41,7 @@ def imprint(book: Book) -> dict:
         "project": {key: book.project[key] for key in ("name", "version", "urls") if key in book.project},
         "files": {
             f"{CHAPTERS}/{name}": {
-                "source": MAKERS.get(name, f"{CHAPTERS}/{name}.md"),
+                "source": f"{CHAPTERS}/{name}.md",
                 "notebook": f"notebooks/{name}.ipynb" if name in notebooks else None,
             }
             for name in book.names
@@ -74,7 +66,7 @@ def edition(content: dict) -> str:
 
 
 def links(found: Address, content: dict, page: str) -> dict[str, str]:
-    """Words → address, of what can be done with a page, ``chapters/02-mean``, by who reads it."""
+    """Words → address, of what can be done with a page, ``chapters/01-mean``, by who reads it."""
     files = content["files"][page]
     notebook = {"Open in Colab": found.colab(files["notebook"])} if files["notebook"] else {}
     return notebook | {

@@ -1,4 +1,4 @@
-"""The ledger: every statement of the book beside its check, as a page; a view of the manifest."""
+"""The ledger: every statement of the book beside its check, a view of the manifest."""
 
 from __future__ import annotations
 
@@ -10,29 +10,14 @@ from press.labels import ALIAS, LISTED, reference
 from press.manifest import manifest
 from press.myst import table
 
-HEAD = """# The ledger
-
-Every statement of the book stands here with what vouches for it.
-*Proved and checked* means that the text proves it and a cell tests it with numbers;
-*checked numerically* that a cell tests it: a definition, a line of a derivation, a slip in a source;
-*measured* that it was observed on the material named, and says nothing about other material;
-*open* that nobody has shown it.
-Each check also tests a near miss, a plausible wrong version of its statement, and must see it fail.
-*Printed* is how closely the statement held, and by how much its wrong version missed.
-*Seeds* are those at which the page that measures a claim was run: how many, at how many it held, and the share of its
-bound that it used at most. A bound that no theorem gives was set, with room, after these seeds had been seen: the
-column describes them, and gives no probability for others. A claim without seeds rests on recorded runs, which are
-named.
-The same as data, with what each statement uses and where it is used: <a href="../../manifest.json">manifest.json</a>.
-"""
 COLUMNS = ("statement", "status", "seeds", "tested through", "wrong version", "printed", "check")
 
 
 def ledger(book: Book) -> str:
-    """The ledger as a MyST page."""
+    """The tables of the ledger, in MyST."""
     content = manifest(book)
     listed = [entry for entry in content["statements"] if entry["label"].partition("-")[0] in LISTED]
-    parts = [HEAD]
+    parts = []
     for page, group in groupby(listed, key=lambda entry: entry["page"]):
         parts += [f"## {content['pages'][page]}\n", table(COLUMNS, map(_row, group))]
     return "\n".join(parts)

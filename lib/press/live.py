@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import zlib
 
 import numpy as np
 from safetensors.numpy import load_file
@@ -24,7 +25,7 @@ def live(book: Book) -> dict[str, bytes]:
 
 
 def networks(book: Book) -> str:
-    """A script that sets ``normgeom.saved``: for each network sizes, names and shapes, and float16 in base64."""
+    """A script that sets ``normgeom.saved``: for each network sizes, shapes by name, float16 in base64, CRC-32."""
     path = book.root / NETWORKS
     tensors, about = load_file(path), json.loads(path.with_suffix(".json").read_text("utf-8"))
     made = {}
@@ -35,5 +36,7 @@ def networks(book: Book) -> str:
         sizes |= dict(layers=int(about["layers"]), heads=int(about["heads"]), eps=float(about["eps"]))
         numbers = np.concatenate([t.ravel() for t in own.values()]).astype("<f2").tobytes()
         shapes = [[name, list(t.shape)] for name, t in own.items()]
-        made[kind] = dict(sizes=sizes, tensors=shapes, data=base64.b64encode(numbers).decode())
+        made[kind] = dict(
+            sizes=sizes, tensors=shapes, data=base64.b64encode(numbers).decode(), crc32=zlib.crc32(numbers)
+        )
     return f"normgeom.saved = {json.dumps(made)};\n"

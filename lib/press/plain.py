@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import click
 
-from press.book import MADE
 from press.citations import Citation
 from press.myst import ROLE, Block, blocks
 
@@ -87,7 +86,7 @@ class Plain:
 
     def _linked(self, words: str, doc: str) -> str:
         name = posixpath.relpath(doc, "chapters")
-        if name in (self.page, *MADE):
+        if name == self.page:
             return words
         target = f"notebooks/{name}.ipynb" if name in self.notebooks else f"chapters/{name}.md"
         return f"[{words}]({os.path.relpath(target, os.path.dirname(f'notebooks/{self.page}'))})"

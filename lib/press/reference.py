@@ -14,17 +14,6 @@ from press.labels import ALIAS, NAMED, Check, Claims, role
 from press.library import Library, Module, Object
 from press.myst import table
 
-HEAD = """# Reference of the library
-
-What `import {package} as {alias}` brings: which function computes which equation or statement of the book, where that
-is checked, and what each name takes, returns and refuses. The words are those of the docstrings, so `help({alias}.…)`
-says the same.
-
-## From equation to function to check
-
-These are the statements that a docstring names; definitions have no checks. The {{doc}}`ledger <ledger>` has all
-statements, with what their checks printed.
-"""
 COLUMNS = ("statement", "function", "check")
 NAPOLEON = Config(napoleon_use_ivar=True, napoleon_use_rtype=False)
 # A number of an equation comes in parentheses of its own.
@@ -32,10 +21,9 @@ EQUATIONS = re.compile(r"\((eq-[\w-]*\w(?:, eq-[\w-]*\w)*)\)")
 
 
 def reference(book: Book) -> str:
-    """The reference as a MyST page."""
+    """The table from statement to check, and the docstrings, in MyST."""
     library, claims = Library(book), Claims(book)
-    head = HEAD.format(package=library.name, alias=ALIAS)
-    parts = [head, table(COLUMNS, _rows(library, claims))]
+    parts = [table(COLUMNS, _rows(library, claims))]
     where = sorted(library.public, key=lambda o: (o.module.name.count("."), o.module.name, o.node.lineno))
     for module, group in groupby(where, key=lambda o: o.module):
         parts += [_head(module, library.name), *(_entry(o, library.name, claims) for o in group)]

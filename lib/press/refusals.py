@@ -9,7 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 from nbformat import NotebookNode
 
 from press import seeds
-from press.book import MADE, Book
+from press.book import Book
 from press.cells import cells
 from press.course import shown_of_nothing
 from press.exercises import code_without_grader, grader_without_exercise
@@ -98,7 +98,7 @@ def measured_on_what(book: Book, claims: Claims) -> Iterator[str]:
 def measured_when(book: Book, claims: Claims) -> Iterator[str]:
     """Readers must see which claims rest on a recorded table, and which on a run of the chapter."""
     for name in book.names:
-        written = [] if name in MADE else cells(book, name)
+        written = cells(book, name)
         for at, cell in enumerate(written):
             said = "recorded" in str(cell.head.get("measured-on", ""))
             if any(label.startswith("claim-") for label in cell.verifies) and said != seeds.is_recorded(written, at):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from press.book import MADE, Book, chapter_number
+from press.book import Book, chapter_number
 from press.cells import Cell, behind, cells
 from press.labels import ALIAS, LAB
 
@@ -54,7 +54,7 @@ def live(book: Book) -> list[Live]:
     """The claims of all pages that are measured when their page runs, in order."""
     found = {}
     for name in book.names:
-        written = [] if name in MADE else cells(book, name)
+        written = cells(book, name)
         for at, cell in enumerate(written):
             for label in cell.verifies:
                 if label.startswith("claim-") and not is_recorded(written, at):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 
 import nbformat
 
-from press.book import CHAPTERS, COURSE, LEDGER, REFERENCE, VERSIONS, Book
+from press.book import CHAPTERS, Book
 from press.cells import cells
 from press.course import FILE as LECTURES
 from press.course import course
@@ -24,10 +25,12 @@ from press.quiet import line, title
 from press.reference import reference
 from press.seeds import Tried, tried
 from press.sources import Sources
-from press.versions import versions
 
+STAGE = Path("_build/stage")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 MARKDOWN = "text/markdown"
+MADE = {"ledger": ledger, "reference": reference, "course": course}
+DIRECTIVE = re.compile(rf"^```\{{({'|'.join(MADE)})\}}\n```$", re.M)
 TABLE = """::::{{table}} {caption}
 :name: {name}
 
@@ -53,13 +56,15 @@ def stage(book: Book) -> dict[str, bytes]:
             staged = tabled(folded(sources.led(still(page.notebook), cells(book, page.name)), checks, tries))
             files[f"{CHAPTERS}/{page.name}.ipynb"] = dumps(staged).encode()
         else:
-            files[f"{CHAPTERS}/{page.name}.md"] = page.cells[0].source.encode()
+            files[f"{CHAPTERS}/{page.name}.md"] = _made(book, page.cells[0].source).encode()
     files |= {f"figures/{name}.svg": svg.encode() for name, svg in figures(book).items()}
-    for name, made in ((LEDGER, ledger), (REFERENCE, reference), (COURSE, course), (VERSIONS, versions)):
-        if name in book.names:
-            files[f"{CHAPTERS}/{name}.md"] = made(book).encode()
     files |= sources.used
     return files | {FILE: dumped(manifest(book)), IMPRINT: printed(imprint(book))}
+
+
+def _made(book: Book, text: str) -> str:
+    """A page with what its directives stand for: the ledger, the reference, the course."""
+    return DIRECTIVE.sub(lambda found: MADE[found[1]](book), text)
 
 
 def put(folder: Path, files: dict[str, bytes]) -> None:

@@ -396,15 +396,43 @@ def test_weights_that_do_not_load_are_told(open_page):
     assert page.locator(".network img").is_visible(), "the still picture stays"
 
 
-def test_damaged_weights_are_told(open_page, html):
-    text = (html / "_static/live/twins.js").read_text("utf-8")
+DAMAGES = {
+    "longer": lambda text: text.replace('"data": "', '"data": "AAAA', 1),
+    "one letter": lambda text: re.sub(r'("data": ".{999})(.)', lambda m: m[1] + "BA"[m[2] == "B"], text, count=1),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_weights_are_told(open_page, html, damage):
+    text = DAMAGES[damage]((html / "_static/live/twins.js").read_text("utf-8"))
 
     def damaged(page):
-        page.route("**/twins.js*", lambda route: route.fulfill(body=text.replace('"data": "', '"data": "AAAA', 1)))
+        page.route("**/twins.js*", lambda route: route.fulfill(body=text))
 
     page = open_page("type-here", ".network", damaged)
     page.wait_for_selector(".network .live-warning")
+    assert "its weights in twins.js are damaged" in page.locator(".network .live-warning").text_content()
     assert page.locator(".network img").is_visible()
+
+
+def test_a_value_that_is_not_a_number_is_told(open_page):
+    page = open_page("type-here", ".network")
+    standing(page, ".network")
+    host = page.locator(".network").first
+    page.evaluate(
+        """() => {
+          const forward = normgeom.forward;
+          normgeom.forward = (...given) => {
+            const run = forward(...given);
+            run.logits[3] = NaN;
+            return run;
+          };
+        }"""
+    )
+    host.evaluate("(host) => host.live.change({ text: 'another' })")
+    settled(page)
+    assert "not a finite number" in host.locator(".live-said").text_content()
+    assert host.locator(".network-next").is_hidden(), "probabilities of what is not a number"
 
 
 def test_nothing_is_computed_out_of_view(browser, html):

@@ -18,7 +18,7 @@ NEW = "99-new-words"
 @pytest.mark.parametrize(
     ("name", "title", "said"),
     [
-        ("07-other", "Other", "07 is the number of 07-angle"),
+        ("02-other", "Other", "02 is the number of 02-angle"),
         ("new-words", "New", "expected two digits"),
         ("13-New", "New", "expected two digits"),
         ("13-new", " ", "TITLE: expected one line"),
@@ -36,7 +36,7 @@ def test_it_stands_behind_the_last_chapter_and_nothing_else_changes(copy):
     added = f"      - file: chapters/{NEW}\n"
     assert (copy / "_toc.yml").read_text("utf-8").replace(added, "") == before
     names = Book(copy).names
-    assert names.index(NEW) == names.index("07-angle") + 1, "not at the end of the last part with chapters"
+    assert names.index(NEW) == names.index("02-angle") + 1, "not at the end of the last part with chapters"
     again = CliRunner().invoke(main, ["--root", str(copy), "chapter", NEW, "New words"])
     assert again.exit_code == 1 and "99 is the number of" in again.output, "an existing chapter is overwritten"
 

@@ -79,7 +79,7 @@ def _titled(cell):
 
 def test_the_cell_carries_its_wheel_and_no_folder_of_this_machine(book, colabs):
     file, content = wheel(book)
-    source = next(cell.source for cell in nbformat.read(colabs / "02-mean.ipynb", 4).cells if cell.cell_type == "code")
+    source = next(cell.source for cell in nbformat.read(colabs / "01-mean.ipynb", 4).cells if cell.cell_type == "code")
     assert source == setup_source(book.project, file, content)
     assert source.startswith("#@title Setup: run this first\n")
     ast.parse(source)

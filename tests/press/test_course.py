@@ -41,7 +41,6 @@ pass
 ## What comes next
 """
 COURSE = """
-about: Take your time.
 lectures:
   - title: One
     aims: [see it]
@@ -122,7 +121,6 @@ def test_a_label_that_no_page_has_is_refused(small):
 
 def test_the_kit_has_what_students_get_wrong(small):
     page = course(small())
-    assert "Take your time." in page
     assert ":name: course-words-1\n\n- $a$ is a letter.\n" in page
     assert "| 40 to 90 | Another | {prf:ref}`prop-b`: Prove. |" in page
     assert "{ref}`ex-code`, `exercises.angle`:" in page and "| a \\| slip | Mend it. |" in page

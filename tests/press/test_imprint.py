@@ -53,8 +53,7 @@ def test_the_links_of_every_page_lead_to_its_own_files(public, book):
         links = {a.text: a["href"] for a in soup(public, name).select(".page-links a")}
         file = urlsplit(links["Source"]).path.removeprefix("/toys/book/blob/main/")
         assert links["Edit"] == f"{HOST}/edit/main/{file}"
-        made = name in ("appendix/ledger", "appendix/reference")
-        assert file == (f"lib/press/{name.removeprefix('appendix/')}.py" if made else f"chapters/{name}.md")
+        assert file == f"chapters/{name}.md"
         assert (public / file).is_file(), f"{name}: its source is said to be {file}"
         colab = f"https://colab.research.google.com/github/toys/book/blob/main/notebooks/{name}.ipynb"
         assert links.get("Open in Colab") == (colab if name in notebooks else None), name
@@ -65,32 +64,27 @@ def test_the_links_of_every_page_lead_to_its_own_files(public, book):
 
 
 def test_each_check_leads_to_its_own_line(public):
-    page = soup(public, "02-mean")
+    page = soup(public, "01-mean")
     checks = page.select(".fold.check")
     assert checks
-    lines = (public / "chapters/02-mean.md").read_text("utf-8").splitlines()
+    lines = (public / "chapters/01-mean.md").read_text("utf-8").splitlines()
     found = [urlsplit(a["href"]) for a in page.select(".fold.check .fold-row a:last-child")]
     assert len(found) == len(checks)
     for url, check in zip(found, checks, strict=True):
-        assert url.path == "/toys/book/blob/main/chapters/02-mean.md"
+        assert url.path == "/toys/book/blob/main/chapters/01-mean.md"
         at = int(url.fragment.removeprefix("L"))
         first = check.find_next("pre").text.strip().splitlines()[0]
         assert lines[at - 1].strip() == first, "the link leads to another line than the first of the check"
 
 
 def test_a_slip_in_a_statement_comes_with_its_label(public):
-    (link,) = soup(public, "02-mean").select("#thm-mean .marks a[href*=issues]")
+    (link,) = soup(public, "01-mean").select("#thm-mean .marks a[href*=issues]")
     assert parse_qs(urlsplit(link["href"]).query)["where"] == ["thm-mean"]
 
 
-def test_machines_read_what_a_page_is_and_where(public):
-    page = soup(public, "02-mean")
-    graph = {meta["property"]: meta["content"] for meta in page.select("meta[property^=og]")}
-    assert graph["og:url"] == "https://toys.example/book/chapters/02-mean.html"
-    assert graph["og:image"] == "https://toys.example/book/_static/social.png"
-    assert page.select_one("link[rel=canonical]")["href"] == graph["og:url"]
-    listed = (public / "_build/html/sitemap.xml").read_text("utf-8")
-    assert f"<loc>{graph['og:url']}</loc>" in listed
+def test_a_page_names_its_address(public):
+    (link,) = soup(public, "01-mean").select("link[rel=canonical]")
+    assert link["href"] == "https://toys.example/book/chapters/01-mean.html"
 
 
 def test_every_page_is_described_without_formulas(made, book):
@@ -111,8 +105,8 @@ def test_every_page_and_notebook_names_its_edition(made, book):
 
 def test_an_entry_names_the_chapter_and_the_address(public):
     content = json.loads((public / "_build/stage/imprint.json").read_text("utf-8"))
-    entry = bibtex(content, "chapters/02-mean", "The mean")
-    assert "note = {Chapter 2, The mean}" in entry and "url = {https://toys.example/book/}" in entry
+    entry = bibtex(content, "chapters/01-mean", "The mean")
+    assert "note = {Chapter 1, The mean}" in entry and "url = {https://toys.example/book/}" in entry
     assert "note" not in bibtex(content, "chapters/index", "A toy book")
     assert entry.count("{") == entry.count("}")
 
@@ -143,7 +137,7 @@ def test_another_book_can_cite_a_statement_and_an_equation(made, tmp_path):
     page = BeautifulSoup((tmp_path / "out/index.html").read_text("utf-8"), "html.parser")
     links = {a.text: a["href"] for a in page.select("a.reference.external[href*=toys]")}
     assert links == {
-        "Theorem 2.1": "https://toys.example/chapters/02-mean.html#thm-mean",
-        "(2.1)": "https://toys.example/chapters/02-mean.html#equation-eq-mean",
-        "Fig. 2.1": "https://toys.example/chapters/02-mean.html#fig-dot",
+        "Theorem 1.1": "https://toys.example/chapters/01-mean.html#thm-mean",
+        "(1.1)": "https://toys.example/chapters/01-mean.html#equation-eq-mean",
+        "Fig. 1.1": "https://toys.example/chapters/01-mean.html#fig-dot",
     }

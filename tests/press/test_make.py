@@ -27,37 +27,37 @@ def test_nothing_changed_nothing_runs(made):
 
 @pytest.mark.parametrize(
     ("old", "new", "runs"),
-    [("Angles are right.", "Angles are quite right.", []), ("points: 1, 3, 2", "points: 1, 3 and 2", ["07-angle"])],
+    [("Angles are right.", "Angles are quite right.", []), ("points: 1, 3, 2", "points: 1, 3 and 2", ["02-angle"])],
     ids=["words", "code"],
 )
 def test_an_edited_chapter_runs_alone_and_only_if_its_code_changed(copy, old, new, runs):
     make(copy, "--touch", "book")
-    chapter = copy / "chapters/07-angle.md"
+    chapter = copy / "chapters/02-angle.md"
     chapter.write_text(chapter.read_text("utf-8").replace(old, new), "utf-8")
     done = make(copy, "book")
     assert done.returncode == 0, done.stderr
     assert ran(done) == runs
-    page, kept = (copy / "_build/html/chapters/07-angle.html").read_text("utf-8"), "claim-right: value 0.05"
+    page, kept = (copy / "_build/html/chapters/02-angle.html").read_text("utf-8"), "claim-right: value 0.05"
     assert new in page and kept in page, "words or outputs are lost"
 
 
 def test_new_words_do_not_make_old_outputs_young(copy):
     make(copy, "--touch", "book")
-    library, chapter = copy / "lib/normgeom/new.py", copy / "chapters/07-angle.md"
+    library, chapter = copy / "lib/normgeom/new.py", copy / "chapters/02-angle.md"
     library.write_text("", "utf-8")
     chapter.write_text(chapter.read_text("utf-8").replace("Angles are right.", "Angles are quite right."), "utf-8")
     assert ran(make(copy, "LIBRARY=", "run")) == []
-    assert "07-angle" in ran(make(copy, "run")), "outputs of the old library stay"
+    assert "02-angle" in ran(make(copy, "run")), "outputs of the old library stay"
 
 
 def test_a_failed_chapter_is_named_and_leaves_no_half(copy):
     make(copy, "clean")
-    chapter = copy / "chapters/07-angle.md"
+    chapter = copy / "chapters/02-angle.md"
     chapter.write_text(chapter.read_text("utf-8").replace("alt = ", "1 / 0\nalt = "), "utf-8")
     done = make(copy, "run")
     assert done.returncode != 0
-    assert "make: chapter 07-angle failed" in done.stdout + done.stderr
-    assert not (copy / "_build/run/07-angle.ipynb").exists()
+    assert "make: chapter 02-angle failed" in done.stdout + done.stderr
+    assert not (copy / "_build/run/02-angle.ipynb").exists()
 
 
 def test_a_warning_of_sphinx_fails_every_time(copy):

@@ -18,10 +18,12 @@ def test_it_lists_what_is_stated_in_the_order_of_the_book(book, entries):
     assert list(entries) == labels
     assert manifest(book)["pages"] == {
         "index": "A toy book",
-        "02-mean": "The mean",
-        "07-angle": "The angle",
+        "01-mean": "The mean",
+        "02-angle": "The angle",
         "appendix/notation": "Notation",
+        "appendix/reference": "Reference",
         "appendix/errata": "Errata",
+        "appendix/ledger": "The ledger",
         "appendix/bibliography": "Bibliography",
     }
 
@@ -31,16 +33,16 @@ def test_an_entry_is_whole(entries):
         "label": "thm-mean",
         "kind": "theorem",
         "title": "The norm $|x|$ shrinks",
-        "page": "02-mean",
+        "page": "01-mean",
         "cell": 1,
         "part_of": None,
         "status": "proved and checked",
         "checks": [
             {
-                "page": "02-mean",
+                "page": "01-mean",
                 "cell": 3,
-                "anchor": "check-02-mean-3",
-                "source": {"file": "chapters/02-mean.md", "line": 69},
+                "anchor": "check-01-mean-3",
+                "source": {"file": "chapters/01-mean.md", "line": 69},
                 "measured_on": None,
                 "functions": ["ng.center", "ng.secular.mean"],
                 "printed": [{"holds": SHORT, "near_miss": "the mean | forgotten", "gave": "3e-02"}],
@@ -76,13 +78,13 @@ def test_the_built_one_adds_numbers_and_addresses(made, entries):
     built = json.loads((made / "_build/html/manifest.json").read_text("utf-8"))
     found = {entry["label"]: (entry["number"], entry["url"]) for entry in built["statements"]}
     assert found == {
-        "eq-mean": ("(2.1)", "chapters/02-mean.html#equation-eq-mean"),
-        "eq-short": ("(2.2)", "chapters/02-mean.html#equation-eq-short"),
-        "def-centred": ("Definition 2.1", "chapters/02-mean.html#def-centred"),
-        "thm-mean": ("Theorem 2.1", "chapters/02-mean.html#thm-mean"),
-        "eq-shorter": ("(2.3)", "chapters/02-mean.html#equation-eq-shorter"),
-        "claim-right": ("Observation 7.1", "chapters/07-angle.html#claim-right"),
-        "conj-always": ("Conjecture 7.1", "chapters/07-angle.html#conj-always"),
+        "eq-mean": ("(1.1)", "chapters/01-mean.html#equation-eq-mean"),
+        "eq-short": ("(1.2)", "chapters/01-mean.html#equation-eq-short"),
+        "def-centred": ("Definition 1.1", "chapters/01-mean.html#def-centred"),
+        "thm-mean": ("Theorem 1.1", "chapters/01-mean.html#thm-mean"),
+        "eq-shorter": ("(1.3)", "chapters/01-mean.html#equation-eq-shorter"),
+        "claim-right": ("Observation 2.1", "chapters/02-angle.html#claim-right"),
+        "conj-always": ("Conjecture 2.1", "chapters/02-angle.html#conj-always"),
         "eq-wrong": ("(1)", "chapters/appendix/errata.html#equation-eq-wrong"),
     }
     for entry in built["statements"]:

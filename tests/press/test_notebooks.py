@@ -8,7 +8,7 @@ from press.notebooks import notebooks, setup_cell, text_outputs
 
 @pytest.fixture(scope="module")
 def mean(made):
-    return nbformat.read(made / "notebooks/02-mean.ipynb", as_version=4)
+    return nbformat.read(made / "notebooks/01-mean.ipynb", as_version=4)
 
 
 def test_the_same_chapter_gives_the_same_bytes(book, made):
@@ -42,14 +42,14 @@ def test_a_figure_is_run_but_not_compared_and_keeps_its_caption(mean):
     figure = next(n for n, cell in enumerate(mean.cells) if "A dot at the origin" in cell.source)
     assert mean.cells[figure].outputs == []
     assert "nbval-ignore-output" in mean.cells[figure].metadata.tags
-    assert mean.cells[figure + 1].source == "*Fig. 2.1.* A dot, see (2.1)."
+    assert mean.cells[figure + 1].source == "*Fig. 1.1.* A dot, see (1.1)."
 
 
 def test_what_the_page_folds_is_folded_in_jupyter_and_a_form_in_colab(mean):
     folded = {cell.metadata.fold: cell.metadata for cell in mean.cells if "fold" in cell.metadata}
     assert list(folded) == [
         "Parameters: d, seed",
-        "Check of (2.1), (2.2), (2.3), Theorem 2.1",
+        "Check of (1.1), (1.2), (1.3), Theorem 1.1",
         "Code of this figure",
         "Code of this table",
     ]
@@ -63,7 +63,7 @@ def test_a_table_is_compared_and_keeps_its_caption(mean):
     printed, table = mean.cells[at].outputs
     assert printed.text == "before the table\n"
     assert set(table.data) == {"text/plain", "text/markdown"} and table.data["text/plain"].endswith("3       9")
-    assert mean.cells[at + 1].source == "*Table 2.1.* Squares, see (2.1)."
+    assert mean.cells[at + 1].source == "*Table 1.1.* Squares, see (1.1)."
 
 
 def test_printed_text_is_one_stream_without_stderr():

@@ -36,7 +36,7 @@ def outline(entries, depth=0):
 
 def test_the_outline_has_contents_parts_chapters_and_sections_once(printed):
     found = list(outline(printed.outline))
-    expected = [(0, "Contents"), (0, "Preface"), (0, "Part I"), (1, "2. The mean"), (2, "2.1. Projecting")]
+    expected = [(0, "Contents"), (0, "Preface"), (0, "Part I"), (1, "1. The mean"), (2, "1.1. Projecting")]
     assert found[: len(expected)] == expected
     assert [title for depth, title in found if depth == 0][-1] == "Appendix"
     assert len(set(found)) == len(found), "a heading is in the outline twice"
@@ -57,20 +57,20 @@ def test_without_an_address_no_link_leaves_for_a_page_or_a_file(document):
 
 
 def test_with_an_address_moving_parts_say_where_they_move(copy):
-    chapter = copy / "_build/html/chapters/07-angle.html"
+    chapter = copy / "_build/html/chapters/02-angle.html"
     more = '<a href="../manifest.json">labels</a></section>'
     chapter.write_text(chapter.read_text("utf-8").replace("</section>", more, 1), "utf-8")
     project = copy / "pyproject.toml"
     project.write_text(project.read_text("utf-8").replace("\n[tool", URLS + "\n[tool", 1), "utf-8")
     document = joined(Book(copy))
-    assert f'It moves at <a href="{PAGES}chapters/07-angle.html">' in document
+    assert f'It moves at <a href="{PAGES}chapters/02-angle.html">' in document
     assert f'href="{PAGES}manifest.json"' in document, "a file of the built book is linked where it is served"
 
 
 def test_contents_have_the_pages_of_their_chapters(printed):
     contents = next(page.extract_text() for page in printed.pages if "Contents" in page.extract_text())
     said = {title: int(number) for title, number in re.findall(r"^(.*?) ?(\d+)$", contents, re.M)}
-    for title in ("2. The mean", "7. The angle", "Notation"):
+    for title in ("1. The mean", "2. The angle", "Notation"):
         heads = [i for i, page in enumerate(printed.pages, 1) if page.extract_text().startswith(title)]
         assert said[title] == heads[0], f"{title}: the contents say {said[title]}, its pages are {heads}"
 
@@ -85,7 +85,7 @@ def test_it_says_whose_it_is(printed):
 
 
 def test_checks_are_lines_folds_are_open_and_solutions_come_last(document):
-    mean = re.search(r'<section class="[^"]*page-02-mean".*?(?=<section class="[^"]*chapter)', document, re.S)[0]
+    mean = re.search(r'<section class="[^"]*page-01-mean".*?(?=<section class="[^"]*chapter)', document, re.S)[0]
     assert 'class="check-line"' in mean
     assert not re.search(r"<details(?![^>]* open)", mean), "a fold that nobody can open"
     assert mean.index("When is") < mean.index("Much more in") < mean.index("Solution to"), "solutions stand at the end"

@@ -14,44 +14,45 @@ from press.plain import Plain
 def plain(made) -> Plain:
     built = json.loads((made / "_build/labels.json").read_text("utf-8"))
     sources = citations(made / CHAPTERS / "references.bib")
-    return Plain("02-mean", **built, citations=sources, notebooks=["02-mean", "07-angle", "appendix/errata"])
+    return Plain("01-mean", **built, citations=sources, notebooks=["01-mean", "02-angle", "appendix/errata"])
 
 
 CASES = {
     "(sec-project)=\n## Head\n": "## Head",
     "% to ourselves\ntext": "text",
-    "```{math}\n:label: eq-mean\nx\n```": "$$\nx\n\\tag{2.1}\n$$",
-    "$$ x $$ (eq-short)": "$$\nx\n\\tag{2.2}\n$$",
+    "```{math}\n:label: eq-mean\nx\n```": "$$\nx\n\\tag{1.1}\n$$",
+    "$$ x $$ (eq-short)": "$$\nx\n\\tag{1.2}\n$$",
     "$$ x $$": "$$\nx\n$$",
-    ":::{prf:theorem} T\n:label: thm-mean\nbody\n:::": "> **Theorem 2.1 (T).** body",
+    ":::{prf:theorem} T\n:label: thm-mean\nbody\n:::": "> **Theorem 1.1 (T).** body",
     ":::{prf:remark}\nbody\n:::": "> **Remark.** body",
-    ":::{prf:proof}\nSo.\n\n$$\na\n$$ (eq-mean)\n:::": "> **Proof.** So.\n>\n> $$ a \\tag{2.1} $$",
+    ":::{prf:proof}\nSo.\n\n$$\na\n$$ (eq-mean)\n:::": "> **Proof.** So.\n>\n> $$ a \\tag{1.1} $$",
     ":::{note}\nbody\n:::": "> **Note.** body",
     ":::{warning} straight on\n:::": "> **Warning.** straight on",
     ":::{admonition} What {math}`x` is\n:class: tip\nbody\n:::": "> **What $x$ is.** body",
-    ":::{exercise}\n:label: ex-shorter\nWhy?\n:::": "> **Exercise 2.1.** Why?",
+    ":::{exercise}\n:label: ex-shorter\nWhy?\n:::": "> **Exercise 1.1.** Why?",
     "::::{dropdown} More\n:::{tip}\nin\n:::\n::::": (
         "<details>\n<summary>More</summary>\n\n> **Tip.** in\n\n</details>"
     ),
     ":::{solution} ex-shorter\n:label: sol-shorter\nSo.\n:::": (
-        "<details>\n<summary>Solution to Exercise 2.1</summary>\n\nSo.\n\n</details>"
+        "<details>\n<summary>Solution to Exercise 1.1</summary>\n\nSo.\n\n</details>"
     ),
     "```{figure} pic.svg\n:name: fig-dot\n:alt: a dot\nA dot.\n```": (
-        "![a dot](../chapters/pic.svg)\n\n*Fig. 2.1.* A dot."
+        "![a dot](../chapters/pic.svg)\n\n*Fig. 1.1.* A dot."
     ),
     ":::{image} pic.svg\n:class: opening\n:alt: a dot, drawn again below\n:::\nText": "Text",
     "- item\n\n  :::{tip}\n  in\n  :::\n": "- item\n\n  > **Tip.** in",
     "| a | {eq}`eq-mean` |\n|---|---|\n| {eq}`eq-mean` | {eq}`eq-short` |": (
-        "| a | (2.1) |\n|---|---|\n| (2.1) | (2.2) |"
+        "| a | (1.1) |\n|---|---|\n| (1.1) | (1.2) |"
     ),
-    "# On {eq}`eq-mean`": "# On (2.1)",
-    "{prf:ref}`thm-mean` and {numref}`fig-dot` and {ref}`sec-project`": "Theorem 2.1 and Fig. 2.1 and Projecting",
-    "{numref}`Figure %s <fig-dot>` in {ref}`here <sec-project>`": "Figure 2.1 in here",
-    "{prf:ref}`claim-right`": "[Observation 7.1](07-angle.ipynb)",
-    "{doc}`07-angle`, {doc}`/chapters/appendix/notation`": (
-        "[The angle](07-angle.ipynb), [Notation](../chapters/appendix/notation.md)"
+    "# On {eq}`eq-mean`": "# On (1.1)",
+    "{prf:ref}`thm-mean` and {numref}`fig-dot` and {ref}`sec-project`": "Theorem 1.1 and Fig. 1.1 and Projecting",
+    "{numref}`Figure %s <fig-dot>` in {ref}`here <sec-project>`": "Figure 1.1 in here",
+    "{prf:ref}`claim-right`": "[Observation 2.1](02-angle.ipynb)",
+    "{doc}`02-angle`, {doc}`/chapters/appendix/notation`": (
+        "[The angle](02-angle.ipynb), [Notation](../chapters/appendix/notation.md)"
     ),
-    "{doc}`appendix/ledger`, {doc}`names <appendix/reference>`": "The ledger, names",
+    "{doc}`appendix/ledger`, {doc}`names <appendix/reference>`": "[The ledger](../chapters/appendix/ledger.md), "
+    "[names](../chapters/appendix/reference.md)",
     "{cite}`ba2016`": "([Ba et al., 2016](https://arxiv.org/abs/1607.06450))",
     "{cite:t}`godel`": "[Gödel and Noether (1931)](https://doi.org/10.1/toy)",
     "{term}`means <mean>`, {math}`x`, {code}`y`": "[means](../chapters/appendix/notation.md), $x$, `y`",
@@ -60,7 +61,7 @@ CASES = {
     ),
     "`{eq}` in code, ``{eq}`eq-mean` `` too": "`{eq}` in code, ``{eq}`eq-mean` `` too",
     "```python\n:::{note}\n```": "```python\n:::{note}\n```",
-    "A note[^1].\n\n[^1]: By {eq}`eq-mean`.": "A note[^1].\n\n[^1]: By (2.1).",
+    "A note[^1].\n\n[^1]: By {eq}`eq-mean`.": "A note[^1].\n\n[^1]: By (1.1).",
 }
 
 
@@ -79,7 +80,7 @@ UNKNOWN = {
     "{term}`x <no\nterm>`": "no plain form for the term no term, which is in no glossary",
     "{numref}`sec-project`": "no plain form for a reference to sec-project: it has no number",
     "[there](#sec-project)": "no plain form for the link (#sec-project)",
-    "[there](07-angle.md)": "no plain form for the link (07-angle.md)",
+    "[there](02-angle.md)": "no plain form for the link (02-angle.md)",
 }
 
 
@@ -87,11 +88,11 @@ UNKNOWN = {
 def test_refuses_what_has_no_plain_form(plain, myst, message):
     with pytest.raises(click.ClickException) as refused:
         plain.render(myst)
-    assert refused.value.message.startswith(f"02-mean: {message}")
+    assert refused.value.message.startswith(f"01-mean: {message}")
 
 
 def test_links_start_from_the_folder_of_the_notebook(plain):
     errata = replace(plain, page="appendix/errata")
     assert errata.render("{eq}`eq-mean`, {doc}`notation`") == (
-        "[(2.1)](../02-mean.ipynb), [Notation](../../chapters/appendix/notation.md)"
+        "[(1.1)](../01-mean.ipynb), [Notation](../../chapters/appendix/notation.md)"
     )

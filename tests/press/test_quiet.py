@@ -31,7 +31,7 @@ def test_numbers_are_written_as_one_prints_them(text, said):
 
 
 def check(*verdicts, measured_on=""):
-    return Check("07-angle", 3, [v.label for v in verdicts], measured_on, [], list(verdicts))
+    return Check("02-angle", 3, [v.label for v in verdicts], measured_on, [], list(verdicts))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def html(made):
 
 
 def test_a_folded_check_is_one_line_with_its_row_of_the_ledger(html):
-    (fold,) = html("07-angle").select(".fold.check")
+    (fold,) = html("02-angle").select(".fold.check")
     assert fold.select_one("summary").text == (
         "Seen at all 20 seeds: at most 0.069, where 0.1 is claimed; with all vectors alike at least 7.1. "
         "Measured on eight toy vectors."
@@ -105,30 +105,30 @@ def test_a_folded_check_is_one_line_with_its_row_of_the_ledger(html):
 
 
 def test_several_statements_are_named_as_readers_know_them(html):
-    (fold,) = html("02-mean").select(".fold.check")
-    assert fold.select_one("summary").text.startswith("(2.1) checked to 10⁻¹²; with the mean | forgotten, off by 0.03.")
-    assert "Theorem 2.1 checked" in fold.select_one("summary").text
+    (fold,) = html("01-mean").select(".fold.check")
+    assert fold.select_one("summary").text.startswith("(1.1) checked to 10⁻¹²; with the mean | forgotten, off by 0.03.")
+    assert "Theorem 1.1 checked" in fold.select_one("summary").text
 
 
 def test_only_what_teaches_stays_open(html):
-    page = html("02-mean")
+    page = html("01-mean")
     assert [s.text for s in page.select(".fold.code summary")][:2] == ["Parameters: d, seed", "Code of this figure"]
     assert not [cell for cell in page.select(".cell_input") if not cell.find_parent("details")]
 
 
 def test_statements_carry_how_they_are_known(html):
     marks = {
-        box["id"]: box.select_one(".marks") for box in html("02-mean").select(".proof[id]") if box.select(".marks")
+        box["id"]: box.select_one(".marks") for box in html("01-mean").select(".proof[id]") if box.select(".marks")
     }
-    assert marks["thm-mean"].text.startswith("proved · checked · uses (2.1)")
+    assert marks["thm-mean"].text.startswith("proved · checked · uses (1.1)")
     target = marks["thm-mean"].select_one("a")["href"]
-    assert html("02-mean").select_one(target), "the mark leads to the check"
-    assert html("07-angle").find(id="claim-right").select_one(".marks").text.startswith("measured at 20 seeds")
+    assert html("01-mean").select_one(target), "the mark leads to the check"
+    assert html("02-angle").find(id="claim-right").select_one(".marks").text.startswith("measured at 20 seeds")
 
 
 def test_previews_hold_statements_equations_and_terms(made):
     text = (made / "_build/html/_static/previews.js").read_text("utf-8")
     shown = json.loads(text.removeprefix("previews = ").rstrip(";\n"))
-    assert "Theorem 2.1" in shown["chapters/02-mean.html#thm-mean"]
-    assert r"\[" in shown["chapters/02-mean.html#equation-eq-mean"]
+    assert "Theorem 1.1" in shown["chapters/01-mean.html#thm-mean"]
+    assert r"\[" in shown["chapters/01-mean.html#equation-eq-mean"]
     assert not [key for key, html in shown.items() if "<a " in html or ' id="' in html]

@@ -100,7 +100,7 @@ def test_each_kind_of_label_has_its_role(label, expected):
 
 def test_the_table_leads_from_statement_to_function_to_check(page):
     table = [line for line in page.splitlines() if line.startswith("| {")]
-    check = "{ref}`chapter 2, cell 3 <check-02-mean-3>`"
+    check = "{ref}`chapter 1, cell 3 <check-01-mean-3>`"
     assert table == [
         f"| {{eq}}`eq-mean` | {{py:obj}}`ng.center` | {check} |",
         f"| {{eq}}`eq-short` | {{py:obj}}`ng.center` | {check} |",
@@ -126,7 +126,7 @@ def test_checks_that_call_a_function_are_named_with_what_they_verify(page):
     called = "Called in the checks of :eq:`eq-mean`, :eq:`eq-short`, :eq:`eq-shorter`, :prf:ref:`thm-mean` "
     for name in ("center", "mean"):
         lines = entry(page, f"{name}(")
-        line = lines.index(f"{called}(:ref:`chapter 2, cell 3 <check-02-mean-3>`).")
+        line = lines.index(f"{called}(:ref:`chapter 1, cell 3 <check-01-mean-3>`).")
         assert lines[line - 1] == "", f"{name}: without an empty line it would continue the sentence before"
     assert not [line for line in entry(page, "Box") if line.startswith("Called")]
 
@@ -140,7 +140,6 @@ def test_a_call_of_a_member_is_a_call_of_its_class_and_not_of_a_namesake():
 
 def test_modules_stand_in_order_with_the_first_words_of_their_docstrings(page):
     assert re.findall(r"^## (.*)$", page, re.M) == [
-        "From equation to function to check",
         "norms",
         "secular",
         "view.draw",
@@ -153,10 +152,10 @@ def test_the_page_shows_names_links_and_no_markup(html):
     for name in ("ng.center", "ng.Box", "ng.Box.of", "ng.Box.full", "ng.secular.mean", "ng.draw"):
         assert f'id="{name}"' in html, f"{name} has no place to link to"
     text = re.sub(r"<[^>]+>", "", html)
-    assert "never longer (Theorem 2.1)" in text
-    assert "(2.1), (2.2); never longer" in text
+    assert "never longer (Theorem 1.1)" in text
+    assert "(1.1), (1.2); never longer" in text
     assert "classmethod ng.Box.of" in " ".join(text.split()) or "classmethod of(" in " ".join(text.split())
     assert "a claim-no in code is no label" in text
     assert not re.findall(r":(?:eq|ref|prf:ref|func|class|meth|param|raises)\b[ :]", text), "reST that nobody rendered"
-    assert 'href="../02-mean.html#equation-eq-mean"' in html
-    assert 'href="../02-mean.html#check-02-mean-3"' in html
+    assert 'href="../01-mean.html#equation-eq-mean"' in html
+    assert 'href="../01-mean.html#check-01-mean-3"' in html

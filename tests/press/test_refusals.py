@@ -78,72 +78,72 @@ CIRCLE = """As {prf:ref}`lem-other`.
 By {eq}`eq-shorter`.
 :::"""
 CASES = {
-    "unknown prefix": ("02-mean", text("def-centred", "dfn-centred"), "cell 1: label dfn-centred has no known prefix"),
-    "no prefix": ("02-mean", text("def-centred", "centred"), "cell 1: label centred has no known prefix"),
-    "duplicate": ("07-angle", text("conj-always", "thm-mean"), "thm-mean is defined already in 02-mean, cell 1"),
-    "no check": ("02-mean", metadata(3, verifies=ALL[1:]), "02-mean, cell 1: eq-mean has no check"),
-    "no check of a claim": ("07-angle", metadata(3, tags=[]), "07-angle, cell 1: claim-right has no check"),
-    "empty check": ("02-mean", metadata(3, verifies=[]), "02-mean, cell 3: tagged check, but verifies no label"),
-    "nameless check": ("02-mean", metadata(3, verifies=None), "02-mean, cell 3: tagged check, but verifies no label"),
-    "undefined": ("02-mean", metadata(3, verifies=[*ALL, "eq-no"]), "cell 3: verifies eq-no, which no page defines"),
-    "reference": ("07-angle", text("`thm-mean`", "`thm-more`"), "cell 1: refers to thm-more, which no page defines"),
+    "unknown prefix": ("01-mean", text("def-centred", "dfn-centred"), "cell 1: label dfn-centred has no known prefix"),
+    "no prefix": ("01-mean", text("def-centred", "centred"), "cell 1: label centred has no known prefix"),
+    "duplicate": ("02-angle", text("conj-always", "thm-mean"), "thm-mean is defined already in 01-mean, cell 1"),
+    "no check": ("01-mean", metadata(3, verifies=ALL[1:]), "01-mean, cell 1: eq-mean has no check"),
+    "no check of a claim": ("02-angle", metadata(3, tags=[]), "02-angle, cell 1: claim-right has no check"),
+    "empty check": ("01-mean", metadata(3, verifies=[]), "01-mean, cell 3: tagged check, but verifies no label"),
+    "nameless check": ("01-mean", metadata(3, verifies=None), "01-mean, cell 3: tagged check, but verifies no label"),
+    "undefined": ("01-mean", metadata(3, verifies=[*ALL, "eq-no"]), "cell 3: verifies eq-no, which no page defines"),
+    "reference": ("02-angle", text("`thm-mean`", "`thm-more`"), "cell 1: refers to thm-more, which no page defines"),
     "no mutant": (
-        "07-angle",
+        "02-angle",
         text("; with all vectors alike 9e+00", ""),
-        "07-angle, cell 3: claim-right has a check without a mutant that fails",
+        "02-angle, cell 3: claim-right has a check without a mutant that fails",
     ),
-    "not run": ("02-mean", text("thm-mean: error", "thm mean"), "thm-mean has a check without a mutant that fails"),
+    "not run": ("01-mean", text("thm-mean: error", "thm mean"), "thm-mean has a check without a mutant that fails"),
     "not asserted": (
-        "07-angle",
+        "02-angle",
         text("claim-right: value 0.05 ≤ 0.1; with all vectors alike", REPORTED),
-        "07-angle, cell 3: claim-right is only reported",
+        "02-angle, cell 3: claim-right is only reported",
     ),
-    "measured on nothing": ("07-angle", metadata(3, **MEASURED), "claim-right does not say what it was measured on"),
-    "image without alt": ("02-mean", no_alt, "02-mean, cell 4: a figure without alt text"),
-    "a frame": ("02-mean", a_frame, "02-mean, cell 4: a frame as pandas shows it"),
-    "table without caption": ("02-mean", metadata(5, table=None), "02-mean, cell 5: a table without a name and a"),
-    "table without name": ("02-mean", metadata(5, table={"caption": "x"}), "02-mean, cell 5: a table without a name"),
-    "caption without table": ("02-mean", no_table, "02-mean, cell 5: a caption of a table, but not one table"),
+    "measured on nothing": ("02-angle", metadata(3, **MEASURED), "claim-right does not say what it was measured on"),
+    "image without alt": ("01-mean", no_alt, "01-mean, cell 4: a figure without alt text"),
+    "a frame": ("01-mean", a_frame, "01-mean, cell 4: a frame as pandas shows it"),
+    "table without caption": ("01-mean", metadata(5, table=None), "01-mean, cell 5: a table without a name and a"),
+    "table without name": ("01-mean", metadata(5, table={"caption": "x"}), "01-mean, cell 5: a table without a name"),
+    "caption without table": ("01-mean", no_table, "01-mean, cell 5: a caption of a table, but not one table"),
     "glued mathematics": (
-        "07-angle",
+        "02-angle",
         text("Angles are right.", "Angles\n$$\nx\n$$\nare right."),
-        "07-angle, cell 1: $$ needs an empty line before and after it, near “Angles”",
+        "02-angle, cell 1: $$ needs an empty line before and after it, near “Angles”",
     ),
     "glossary": (
-        "07-angle",
+        "02-angle",
         text("Angles are right.", "Angles:\n\n::::{glossary}\nright\n: Of 90 degrees.\n::::\n"),
-        "07-angle, cell 1: indent the definitions of a glossary, without a colon",
+        "02-angle, cell 1: indent the definitions of a glossary, without a colon",
     ),
     "docstring": (
-        "02-mean",
+        "01-mean",
         text("thm-mean", "thm-other"),
         "lib/toy/norms.py, center: the docstring names thm-mean, which no page defines",
     ),
     "private docstring": (
-        "02-mean",
+        "01-mean",
         text("eq-mean", "eq-other"),
         "lib/toy/norms.py, _mean: the docstring names eq-mean, which no page defines",
     ),
     "later": (
-        "02-mean",
+        "01-mean",
         text("Pythagoras, with {eq}`eq-mean`", "As {prf:ref}`conj-always`"),
-        "02-mean, cell 1: the proof of thm-mean uses conj-always, stated later: 07-angle, cell 1",
+        "01-mean, cell 1: the proof of thm-mean uses conj-always, stated later: 02-angle, cell 1",
     ),
     "later on its page": (
-        "02-mean",
+        "01-mean",
         text("Pythagoras, with {eq}`eq-mean`.\n:::", "As {eq}`eq-late`.\n:::\n\n$$ y $$ (eq-late)\n"),
-        "02-mean, cell 1: the proof of thm-mean uses eq-late, stated later: 02-mean, cell 1",
+        "01-mean, cell 1: the proof of thm-mean uses eq-late, stated later: 01-mean, cell 1",
     ),
     "a circle": (
-        "02-mean",
+        "01-mean",
         text("Pythagoras, with {eq}`eq-mean`.\n:::", CIRCLE),
         "proved in a circle: thm-mean from lem-other from thm-mean",
     ),
-    "hidden without words": ("02-mean", metadata(5, tags=["hide-input"]), "02-mean, cell 5: hidden without words"),
-    "a long open cell": ("02-mean", long_and_open, "02-mean, cell 5: 13 lines stay open, at most 12 are meant"),
-    "image without caption": ("02-mean", metadata(4, mystnb={}), "02-mean, cell 4: a figure without a name and a"),
-    "slider without caption": ("07-angle", a_slider, "07-angle, cell 5: a figure without a name and a caption"),
-    "turning without alt": ("07-angle", no_alt, "07-angle, cell 4: a figure without alt text"),
+    "hidden without words": ("01-mean", metadata(5, tags=["hide-input"]), "01-mean, cell 5: hidden without words"),
+    "a long open cell": ("01-mean", long_and_open, "01-mean, cell 5: 13 lines stay open, at most 12 are meant"),
+    "image without caption": ("01-mean", metadata(4, mystnb={}), "01-mean, cell 4: a figure without a name and a"),
+    "slider without caption": ("02-angle", a_slider, "02-angle, cell 5: a figure without a name and a caption"),
+    "turning without alt": ("02-angle", no_alt, "02-angle, cell 4: a figure without alt text"),
 }
 
 
@@ -153,13 +153,13 @@ def test_the_toy_book_is_not_refused(book):
 
 def test_a_proof_may_refer_to_itself_and_to_what_it_proves(copy):
     proof = "By {prf:ref}`thm-mean` we mean {eq}`eq-shorter`, by\n\n$$ z $$ (eq-step)\n\n{eq}`eq-step`."
-    edit(copy, "02-mean", text("Pythagoras, with {eq}`eq-mean`.", proof))
-    assert refusals(Book(copy)) == ["02-mean, cell 1: eq-step has no check"]
+    edit(copy, "01-mean", text("Pythagoras, with {eq}`eq-mean`.", proof))
+    assert refusals(Book(copy)) == ["01-mean, cell 1: eq-step has no check"]
 
 
 def test_text_outside_of_a_proof_may_look_ahead(copy):
-    edit(copy, "02-mean", text("and shorter", "as in {prf:ref}`conj-always`, and shorter"))
-    edit(copy, "02-mean", text("never makes a vector longer", "shortens, see {prf:ref}`conj-always`"))
+    edit(copy, "01-mean", text("and shorter", "as in {prf:ref}`conj-always`, and shorter"))
+    edit(copy, "01-mean", text("never makes a vector longer", "shortens, see {prf:ref}`conj-always`"))
     assert refusals(Book(copy)) == []
 
 
@@ -184,23 +184,23 @@ def test_every_rule_is_seen_refusing(copy):
 
 
 def test_the_command_prints_every_refusal_and_writes_no_stage(copy):
-    edit(copy, "02-mean", no_alt)
-    edit(copy, "07-angle", no_alt)
-    before = (copy / "_build/stage/chapters/02-mean.ipynb").read_bytes()
+    edit(copy, "01-mean", no_alt)
+    edit(copy, "02-angle", no_alt)
+    before = (copy / "_build/stage/chapters/01-mean.ipynb").read_bytes()
     result = CliRunner().invoke(main, ["--root", str(copy), "stage"])
     assert result.exit_code == 1
     assert result.output.splitlines() == [
-        "refused: 02-mean, cell 4: a figure without alt text",
-        "refused: 07-angle, cell 4: a figure without alt text",
+        "refused: 01-mean, cell 4: a figure without alt text",
+        "refused: 02-angle, cell 4: a figure without alt text",
     ]
-    assert (copy / "_build/stage/chapters/02-mean.ipynb").read_bytes() == before
+    assert (copy / "_build/stage/chapters/01-mean.ipynb").read_bytes() == before
 
 
 def test_make_refuses_and_writes_no_page(copy):
-    chapter = copy / "chapters/07-angle.md"
+    chapter = copy / "chapters/02-angle.md"
     chapter.write_text(chapter.read_text("utf-8").replace("; with all vectors alike 9e+00", ""), "utf-8")
     make(copy, "clean")
     done = make(copy, "book")
     assert done.returncode != 0
-    assert "refused: 07-angle, cell 3: claim-right has a check without a mutant that fails" in done.stderr + done.stdout
+    assert "refused: 02-angle, cell 3: claim-right has a check without a mutant that fails" in done.stderr + done.stdout
     assert not (copy / "_build/html").exists()

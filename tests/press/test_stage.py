@@ -10,8 +10,8 @@ def test_the_stage_holds_every_page(book):
     files = stage(book)
     assert {name for name in files if name.startswith("chapters/")} == {
         "chapters/index.md",
-        "chapters/02-mean.ipynb",
-        "chapters/07-angle.ipynb",
+        "chapters/01-mean.ipynb",
+        "chapters/02-angle.ipynb",
         "chapters/appendix/notation.md",
         "chapters/appendix/errata.ipynb",
         "chapters/appendix/ledger.md",
@@ -54,14 +54,14 @@ def test_traces_of_the_run_are_left_out():
 
 
 def test_a_table_with_a_caption_becomes_one_with_a_number(book, made):
-    staged = nbformat.reads(stage(book)["chapters/02-mean.ipynb"].decode(), as_version=4)
+    staged = nbformat.reads(stage(book)["chapters/01-mean.ipynb"].decode(), as_version=4)
     at = next(n for n, cell in enumerate(staged.cells) if "before the table" in cell.source)
     assert [output.get("name") for output in staged.cells[at].outputs] == ["stdout"]
     assert staged.cells[at + 1].source == (
         "::::{table} Squares, see {eq}`eq-mean`.\n:name: tab-squares\n\n| n | square |\n| --: | --: |\n| 3 | 9 |\n::::"
     )
-    page = (made / "_build/html/chapters/02-mean.html").read_text("utf-8")
-    assert "Table 2.1" in page and 'id="tab-squares"' in page
+    page = (made / "_build/html/chapters/01-mean.html").read_text("utf-8")
+    assert "Table 1.1" in page and 'id="tab-squares"' in page
 
 
 def test_the_file_name_is_the_chapter_number():

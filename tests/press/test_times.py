@@ -5,7 +5,7 @@ import re
 from press.book import Book
 from press.times import costs, table
 
-STEPS = {"02-mean", "07-angle", "appendix/errata", "pages"}
+STEPS = {"01-mean", "02-angle", "appendix/errata", "pages"}
 
 
 def with_shares(copy, book):
@@ -29,11 +29,11 @@ def test_make_ends_with_the_table(copy):
 
 
 def test_a_chapter_above_its_share_is_named_with_its_cells(copy):
-    lines = with_shares(copy, 'each = 99, "02-mean" = 0, all = 999')
+    lines = with_shares(copy, 'each = 99, "01-mean" = 0, all = 999')
     named = [line for line in lines if "above" in line]
     assert len(named) == 1
     assert re.fullmatch(
-        r"02-mean is above its share of 0 processor seconds: (cell \d+ takes \d+ s(, )?)+ \(on the wall\)", named[0]
+        r"01-mean is above its share of 0 processor seconds: (cell \d+ takes \d+ s(, )?)+ \(on the wall\)", named[0]
     )
 
 

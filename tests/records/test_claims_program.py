@@ -25,7 +25,7 @@ ng.verify("claim-right", [0.1, 0.2 * seed], 3 + seed, tol=0.5, asserts=False)"""
 def book(tmp_path) -> Path:
     """The toy book with one claim, of which a deviation is 0.4 of its bound a seed, and 0.2 at least."""
     root = shutil.copytree(TOY, tmp_path / "toy")
-    path = root / "chapters/07-angle.md"
+    path = root / "chapters/02-angle.md"
     head, *_ = path.read_text("utf-8").split("```{code-cell} ipython3\n")
     cells = (f"```{{code-cell}} ipython3\n{cell}\n```\n" for cell in (PARAMETERS, CHECK))
     path.write_text("\n".join((head, *cells)), "utf-8")
@@ -54,16 +54,16 @@ def test_each_seed_is_judged_once(book):
 
 
 def test_a_statement_that_fails_at_a_seed_is_told_and_nothing_is_recorded(book):
-    path = book / "chapters/07-angle.md"
+    path = book / "chapters/02-angle.md"
     path.write_text(path.read_text("utf-8").replace('"claim-right", [', '"thm-mean", ['), "utf-8")
     (book / "figures/data/claims-07.csv").unlink()
     path.write_text(path.read_text("utf-8").replace("tol=0.5", "tol=0.3"), "utf-8")
     done = run(book)
     assert done.exit_code == 1
-    assert "07-angle at seed 2" in done.output and "thm-mean" in done.output
+    assert "02-angle at seed 2" in done.output and "thm-mean" in done.output
     assert not (book / "figures/data/claims-07.csv").exists()
 
 
 def test_a_page_without_claims_is_refused(book):
-    done = run(book, "02-mean")
-    assert done.exit_code == 1 and "pages: expected some of 07-angle, got 02-mean" in done.output
+    done = run(book, "01-mean")
+    assert done.exit_code == 1 and "pages: expected some of 02-angle, got 01-mean" in done.output

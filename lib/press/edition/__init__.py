@@ -1,1 +1,1 @@
-"""The whole book in one file: the built pages joined, printed as PDF or packed as EPUB."""
+"""The whole book in one file: the built pages joined, printed as PDF."""

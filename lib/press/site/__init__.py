@@ -1,13 +1,23 @@
-"""The Sphinx extension of the book; each of its parts is a module that says what it adds to the pages."""
+"""The Sphinx extension of the book; each of its parts is a module that says what it adds to the pages.
+
+Given the book's own folder, as by ``jupyter-book build .``, it runs the chapters that have not run, and builds from the
+stage.
+"""
 
 from __future__ import annotations
 
-from sphinx.application import Sphinx
+from pathlib import Path
 
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+
+from press.book import Book
+from press.imprint import FILE
+from press.refusals import refusals
+from press.run import run
 from press.site import (
     decks,
     folds,
-    icons,
     imprint,
     inventory,
     joined,
@@ -15,19 +25,17 @@ from press.site import (
     landmarks,
     manifest,
     marks,
-    numbers,
     outputs,
     previews,
     roles,
     scripts,
 )
+from press.stage import STAGE, put, stage
 
 PARTS = (
-    numbers,
     outputs,
     scripts,
     labels,
-    icons,
     manifest,
     folds,
     marks,
@@ -43,6 +51,20 @@ PARTS = (
 
 def setup(app: Sphinx) -> dict:
     """Load the parts."""
+    root = Path(app.srcdir)
+    if not (root / FILE).is_file():
+        app.srcdir = type(app.srcdir)(staged(root))
+        app.config.external_toc_path = "_toc.yml"
     for part in PARTS:
         part.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def staged(root: Path) -> Path:
+    """The stage of the book in a folder, made from its chapters as they are."""
+    book = Book(root)
+    run(book)
+    if found := refusals(book):
+        raise ExtensionError("\n".join(f"refused: {message}" for message in found))
+    put(root / STAGE, stage(book))
+    return root / STAGE

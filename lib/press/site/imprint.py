@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from press.imprint import bibtex, edition, links, read
 COMMIT = re.compile(r'(<span class="commit">)[^<]*')
 SENTENCE = re.compile(r"(?<=[.?!])\s+")
 SAID = 160  # letters of a description, as many as search engines show
-PICTURE = "_static/social.png"
 
 
 def name(app: Sphinx, config: Config) -> None:
@@ -26,6 +24,8 @@ def name(app: Sphinx, config: Config) -> None:
     app.imprint = read(Path(app.srcdir))
     app.address = address(app.imprint["project"])
     config.project, config.version = app.imprint["title"], app.imprint["version"]
+    if app.address and app.address.pages:
+        config.html_baseurl = app.address.pages  # with it Sphinx gives each page its canonical link
     config.press_edition = [edition(app.imprint), *(app.imprint["project"].get("urls", {}).values())]
 
 
@@ -38,7 +38,8 @@ def dress(app: Sphinx, page: str, template: str, context: dict, doctree: nodes.d
         head = _head(links(app.address, app.imprint, page))
         context["body"] = context["body"].replace("</h1>", f"</h1>\n{head}", 1)
     context["body"] += _foot(app.imprint, page, title)
-    context["metatags"] = context.get("metatags", "") + "".join(_tags(app, page, title, doctree))
+    said = escape(description(doctree) or title)
+    context["metatags"] = context.get("metatags", "") + f'<meta name="description" content="{said}">\n'
 
 
 def _head(links: dict[str, str]) -> str:
@@ -52,23 +53,6 @@ def _foot(content: dict, page: str, title: str) -> str:
         f'<div class="imprint"><p>{edition(content)}<span class="commit"></span></p>\n'
         f"<details><summary>Cite this page</summary><pre>{entry}</pre></details></div>\n"
     )
-
-
-def _tags(app: Sphinx, page: str, title: str, doctree: nodes.document) -> Iterator[str]:
-    said = escape(description(doctree) or title)
-    yield f'<meta name="description" content="{said}">\n'
-    if app.address and app.address.pages:
-        properties = {
-            "type": "article",
-            "title": escape(title),
-            "description": said,
-            "site_name": escape(app.imprint["title"]),
-            "url": app.address.page(app.builder.get_target_uri(page)),
-            "image": app.address.page(PICTURE),
-        }
-        yield from (f'<meta property="og:{key}" content="{value}">\n' for key, value in properties.items())
-        yield '<meta name="twitter:card" content="summary_large_image">\n'
-        yield f'<link rel="canonical" href="{properties["url"]}">\n'
 
 
 def description(doctree: nodes.document) -> str:
@@ -95,7 +79,7 @@ def _sentences(paragraph: nodes.paragraph) -> list[str]:
 
 
 def date(app: Sphinx, exception: Exception | None) -> None:
-    """Write the commit into the pages, and the list of pages for search engines where they have an address."""
+    """Write the commit into the pages."""
     if exception is not None or app.builder.format != "html":
         return
     made = f", commit {app.imprint['commit']}" if app.imprint["commit"] else ""
@@ -104,11 +88,6 @@ def date(app: Sphinx, exception: Exception | None) -> None:
         text = path.read_text("utf-8")
         if (dated := COMMIT.sub(rf"\g<1>{made}", text, count=1)) != text:
             path.write_text(dated, "utf-8")
-    if app.address and app.address.pages:
-        urls = (app.address.page(app.builder.get_target_uri(page)) for page in app.imprint["files"])
-        listed = "".join(f"<url><loc>{escape(url)}</loc></url>\n" for url in urls)
-        head = '<?xml version="1.0" encoding="UTF-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n'
-        Path(app.outdir, "sitemap.xml").write_text(f"{head}{listed}</urlset>\n", "utf-8")
 
 
 def setup(app: Sphinx) -> None:
