@@ -148,7 +148,7 @@ def _config(place: str) -> PreTrainedConfig:
     try:
         return load_config(place)
     except (OSError, ValueError) as error:
-        if isinstance(error.__cause__, GatedRepoError):
+        if isinstance(getattr(error.__cause__, "__cause__", None), GatedRepoError):
             raise Absent(
                 f"behind a licence: accept it at https://huggingface.co/{place} and run `hf auth login`"
             ) from error

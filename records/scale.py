@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 import yaml
 from nbclient.exceptions import DeadKernelError
-from normgeom.commands.loading import described, load_config
+from normgeom.commands.loading import described
 from normgeom.jobs import write_json
 from normgeom.records import FOLDER
 from normgeom.text.corpora import load_corpus
@@ -164,7 +164,7 @@ def _about(parameters: dict) -> dict:
     rest = {name: value for name, value in parameters.items() if name not in ("model", "corpus", "out")}
     return dict(
         model="/".join(Path(model).parts[-2:]) if local else model,
-        **(dict(commit=described(model, load_config(model))["commit"]) if "model" in parameters and not local else {}),
+        **(dict(commit=described(model)["commit"]) if "model" in parameters and not local else {}),
         corpus=json.dumps(load_corpus(parameters["corpus"]).provenance),
         parameters=json.dumps(rest),
         seed=parameters.get("seed", 0),

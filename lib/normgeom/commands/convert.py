@@ -62,7 +62,7 @@ def convert_model(model: str, out: str | os.PathLike) -> Agreement:
     found = agreement(network, list(TokenBatches(corpus, encoder, TOKENS, most_tokens(config, LENGTH), 1)))
     if not found.exact <= BOUND:  # NaN, too
         raise ValueError(f"model: expected logits to differ by at most {BOUND:g} in float64, got {found.exact:.1e}")
-    about = dict(model=described(model, config), tokenizer=encoder.name, corpus=corpus.provenance)
+    about = dict(model=described(model), tokenizer=encoder.name, corpus=corpus.provenance)
     save_converted(network, out, about | dict(agreement=asdict(found), versions=versions()), encoder.save)
     return found
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from huggingface_hub import hf_hub_download
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
 from transformers.utils import logging
@@ -31,7 +32,7 @@ def _reading(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # those of transformers, of the hub and of the file formats share no class
-        raise OSError(f"model: {name!r} cannot be loaded ({type(error).__name__}: {error})") from error
+        raise OSError(f"model: {name!r:.80} cannot be loaded ({type(error).__name__}: {error!s:.300})") from error
 
 
 def _own(name: str) -> dict:
@@ -55,10 +56,11 @@ def most_tokens(config: PreTrainedConfig, length: int) -> int:
     return min(length, getattr(config.get_text_config(), "max_position_embeddings", None) or length)
 
 
-def described(name: str, config: PreTrainedConfig) -> dict:
-    """A model's name, of a folder its last part, and its commit on the hub."""
-    folder = Path(name)
-    return dict(name=folder.resolve().name if folder.is_dir() else name, commit=getattr(config, "_commit_hash", None))
+def described(name: str) -> dict:
+    """A model's name and its commit on the hub; of a folder the last part."""
+    if Path(name).is_dir():
+        return dict(name=Path(name).resolve().name, commit=None)
+    return dict(name=name, commit=Path(hf_hub_download(name, "config.json")).parent.name)
 
 
 def load_model(name: str, dtype: str = "auto", head: bool = False) -> nn.Module:

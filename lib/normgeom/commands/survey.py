@@ -65,7 +65,7 @@ def survey_model(
     processes = PartialState(cpu=device.type == "cpu", timeout=timedelta(days=30))  # they wait for the slowest
     first, several = processes.is_main_process, processes.num_processes > 1
     asked = dict(
-        model=described(model, config),
+        model=described(model),
         corpus=batches.corpus.provenance,
         windows=batches.provenance,
         nulls=nulls,
