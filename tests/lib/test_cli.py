@@ -304,5 +304,4 @@ def test_a_killed_survey_goes_on(folder, arguments, tmp_path):
     noted = json.loads((out / "provenance.json").read_text("utf-8"))
     assert noted["asked"]["model"] == dict(name="org/tiny", commit=COMMIT)
     measured = log.read_text().splitlines()
-    assert len(set(measured)) == 30, "a batch was left out"
     assert len(measured) - len(before) == 30 - held, "what the state holds was measured again"
