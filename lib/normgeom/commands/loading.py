@@ -86,7 +86,7 @@ def load_model(name: str, dtype: str = "auto", head: bool = False) -> nn.Module:
             kind = AutoModelForCausalLM if head else AutoModel
             model, told = kind.from_pretrained(name, dtype=dtype, output_loading_info=True, trust_remote_code=False)
     if wrong := _wrong_weights(model, **told):
-        raise ValueError(f"model: {len(wrong)} weights of {name!r} are not right: {', '.join(wrong[:4])}")
+        raise ValueError(f"model: {name!r} has wrong weights, {len(wrong)} in all: {', '.join(wrong[:4])}")
     return model.eval()
 
 

@@ -24,7 +24,11 @@ from normgeom.jobs import atomic_path, now, versions
 CHAPTER = Path(__file__).parents[1] / "notebooks/07-inference.ipynb"  # lib/normgeom/notebooks is a link to notebooks/
 # Of MathJax's bundles, the one with every extension and all glyphs inside: the others fetch what a formula needs.
 MATHJAX = "sphinx-mathjax-offline/static/mathjax/tex-svg-full.js"
-QUIET = ["--IPKernelApp.log_level=40"]
+# Progress bars as text: standard error is shown while a cell runs, widgets are not.
+KERNEL = [
+    "--IPKernelApp.log_level=40",
+    "--IPKernelApp.exec_lines=import tqdm.auto; tqdm.auto.tqdm = tqdm.std.tqdm",
+]
 UNSEEN = {"setup", "parameters", "injected-parameters"}
 # nbconvert's page with MathJax inside, which is without its menu and its commands that make links; a heading; no
 # standard error; alt texts.
@@ -88,10 +92,9 @@ def write_report(model: str, out: str | os.PathLike, parameters: Mapping[str, st
     values["model"] = model
     if model != "twins":
         load_config(model)
+    how = dict(kernel_name="python3", extra_arguments=KERNEL, store_widget_state=False, stderr_file=sys.stderr)
     try:
-        done = papermill.execute_notebook(
-            chapter, None, values, kernel_name="python3", stderr_file=sys.stderr, extra_arguments=QUIET
-        )
+        done = papermill.execute_notebook(chapter, None, values, **how)
     except (PapermillExecutionError, DeadKernelError) as error:
         raise ChildProcessError(f"report: chapter 7 failed ({getattr(error, 'evalue', error)})") from error
     with atomic_path(out) as part:
