@@ -42,9 +42,9 @@ class Count(click.IntRange):
 
 
 # What several commands take.
-_DEVICE = click.option(
-    "--device", type=click.Choice(["cpu", "cuda", "mps", "xpu"]), help="[default: an accelerator, if there is one]"
-)
+_DEVICES, _DTYPES = ["cpu", "cuda", "mps", "xpu"], ["auto", "float64", "float32", "bfloat16", "float16"]
+_SIZES = ["0.2M", "1M", "5M", "10M", "70M", "160M", "410M", "1B"]
+_DEVICE = click.option("--device", type=click.Choice(_DEVICES), help="[default: an accelerator, if there is one]")
 _OUT = click.option("--out", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Folder of results.")
 _SEED = click.option("--seed", default=0, show_default=True, type=Count(0, 2**32 - 1), help="Of all that is drawn.")
 
@@ -65,12 +65,7 @@ def main() -> None:
 @click.option("--nulls", default=0, type=Count(0), help="Directions of each null: random, signs and matched.")
 @_SEED
 @_DEVICE
-@click.option(
-    "--dtype",
-    default="auto",
-    type=click.Choice(["auto", "float64", "float32", "bfloat16", "float16"]),
-    help="auto: as saved.",
-)
+@click.option("--dtype", default="auto", type=click.Choice(_DTYPES), help="auto: as saved.")
 def survey(out: str, **options: object) -> None:
     """Angles between hidden vectors and fixed directions, before and after every norm of a model.
 
@@ -78,12 +73,8 @@ def survey(out: str, **options: object) -> None:
     where it was stopped.  DIR belongs to that command alone.  Several processes share the work under torchrun
     or accelerate launch, as in torchrun --nproc-per-node 4 -m normgeom survey …
 
-    It takes about as long as the model needs to read the tokens: GPT-2 reads some 400 a second on one processor core,
-    a million in three quarters of an hour.
-
-    In the table the quantile q05_deg is the angle below which 5 % of the vectors lie, those of each 0.25 degrees taken
-    as spread evenly over them; of few vectors it is not what interpolating between two of them gives.  Likewise q50_deg
-    and q95_deg.
+    It takes about as long as the model needs to read the tokens.  In the table q05_deg, q50_deg and q95_deg are
+    quantiles of the angle, those of each 0.25 degrees taken as spread evenly over them.
     """
     with _one_line():
         from normgeom.commands.survey import TABLE, survey_model
@@ -94,12 +85,7 @@ def survey(out: str, **options: object) -> None:
 
 
 @main.command()
-@click.option(
-    "--size",
-    required=True,
-    type=click.Choice(["0.2M", "1M", "5M", "10M", "70M", "160M", "410M", "1B"]),
-    help="The last four are the paper's.",
-)
+@click.option("--size", required=True, type=click.Choice(_SIZES), help="The last four are the paper's.")
 @_OUT
 @click.option("--corpus", default="openwebtext", help="openwebtext, wikipedia, stdlib or a text file.")
 @click.option("--tokenizer", default="gpt2", help="Name on the hub, folder, or bytes.")

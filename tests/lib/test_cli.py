@@ -196,26 +196,11 @@ def test_numbers_are_read_as_people_write_them(text, number):
         assert Count(1).convert(text, None, None) == number
 
 
-def test_every_option_arrives(monkeypatch, tmp_path):
-    """Under the name that the work has for it; what is not given is the option's default."""
-    asked = {}
-    given = dict(
-        survey_model="--model m --out o --tokens 5 --corpus c --length 6 --batch-size 7 --nulls 8 --seed 9 "
-        "--device cpu --dtype float64",
-        train_twins="--size 1M --out o --corpus c --tokenizer t --seed 3 --steps 4 --batch-size 6 --length 7 "
-        "--eval-interval 8 --precision bf16 --micro-batch 3 --held-out 9 --device cpu",
-        write_report="m r.html -p tokens 5000 -p corpus my.txt",
-    )
-    for work, words in given.items():
-        command = work.replace("write_", "").partition("_")[0]
-        module = import_module(f"normgeom.commands.{command}")
-        monkeypatch.setattr(module, work, lambda *of, work=work, **how: asked.setdefault(work, how or of) and "done")
-        invoke(command, *words.split())
-    names = dict(batch_size=7, nulls=8, seed=9, device="cpu", dtype="float64")
-    assert asked["survey_model"] == dict(model="m", out="o", tokens=5, corpus="c", length=6, **names)
-    names = dict(batch_size=6, length=7, eval_interval=8, precision="bf16", micro_batch=3, held_out=9, device="cpu")
-    assert asked["train_twins"] == dict(size="1M", out="o", corpus="c", tokenizer="t", seed=3, steps=4, **names)
-    assert asked["write_report"] == ("m", "r.html", dict(tokens="5000", corpus="my.txt"))
+def test_a_report_is_asked_for(monkeypatch):
+    module = import_module("normgeom.commands.report")
+    monkeypatch.setattr(module, "write_report", lambda model, out, parameters: f"{model} {out} {parameters}")
+    result = invoke("report", *["m", "r.html", "-p", "tokens", "5000", "-p", "corpus", "my.txt"])
+    assert result.stdout == "m r.html {'tokens': '5000', 'corpus': 'my.txt'}\n"
 
 
 def test_help_and_version():

@@ -67,7 +67,8 @@ def survey_model(
     asked = dict(
         model=described(model),
         corpus=batches.corpus.provenance,
-        windows=batches.provenance,
+        tokenizer=batches.encoder.name,
+        windows=dict(tokens=tokens, length=most, batch_size=batch_size),
         nulls=nulls,
         seed=seed,
         dtype=dtype,

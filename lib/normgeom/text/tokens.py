@@ -91,11 +91,6 @@ class TokenBatches:
     def __iter__(self) -> Iterator[Tensor]:
         return itertools.islice(self._batches(), self.rank, None, self.of)
 
-    @property
-    def provenance(self) -> dict:
-        """How the windows are made."""
-        return dict(tokenizer=self.encoder.name, length=self.length, batch_size=self.batch_size, asked=self.tokens)
-
     def _batches(self) -> Iterator[Tensor]:
         """The batches of all processes."""
         size, wanted = self.batch_size * self.length, self.tokens // self.length * self.length

@@ -5,14 +5,12 @@ import errno
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
 
 import normgeom as ng
-import pandas as pd
 import pytest
 import torch
 import transformers
@@ -154,16 +152,6 @@ def test_an_empty_folder_is_taken(source, tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "link", "there"]
 
 
-@pytest.mark.parametrize("family", ["falcon", "stablelm", "cohere", "nemotron", "olmo"])
-def test_a_family_is_written_and_loaded(tmp_path, family):
-    uneven(family, dtype=torch.float32, vocab_size=256).save_pretrained(tmp_path / family)
-    assert convert_model(str(tmp_path / family), tmp_path / "out").exact <= 1e-10
-    loaded = ng.load_converted(tmp_path / "out")
-    before = logits(AutoModelForCausalLM.from_pretrained(tmp_path / family).eval())
-    assert apart(logits(loaded), before) <= 1e-4 * float(before.abs().max())
-    assert "rms" in {site.kind for site in ng.find_norms(loaded)}
-
-
 @pytest.mark.parametrize("family", ["megatron_bert", "opt_projected"])
 def test_weights_that_are_still_tied_are_written_and_loaded(tmp_path, family):
     """The bias of a head that BERT's kind holds twice, the embedding of OPT-350m that its head reads."""
@@ -179,10 +167,10 @@ def test_weights_that_are_still_tied_are_written_and_loaded(tmp_path, family):
 # nobody takes it for another
 
 
-@pytest.mark.parametrize("name", ["out", "gpt2", "llama"])
 @pytest.mark.parametrize("kind", [AutoModel, AutoModelForCausalLM, AutoConfig])
-def test_transformers_alone_refuses_it(written, tmp_path, name, kind):
-    copied = shutil.copytree(written[0], tmp_path / name)
+def test_transformers_alone_refuses_it(written, tmp_path, kind):
+    """Though its name be that of a family."""
+    copied = shutil.copytree(written[0], tmp_path / "gpt2")
     with pytest.raises(ValueError, match=r"type `.*, to be loaded by normgeom\.load_converted` but Transformers "):
         kind.from_pretrained(copied)
 
@@ -191,13 +179,6 @@ def test_transformers_alone_refuses_it(written, tmp_path, name, kind):
 def test_a_class_that_is_named_finds_no_weights(written, kind):
     with pytest.raises(OSError, match=r"no file named model\.safetensors"):
         kind.from_pretrained(written[0])
-
-
-def test_a_survey_of_it_reads_rms_norms(written, given, tmp_path):
-    words = ["--model", written[0], "--out", tmp_path / "a", "--corpus", given / "long.txt", "--length", "16"]
-    result = CliRunner().invoke(main, ["survey", *map(str, words), "--device", "cpu", "--tokens", "320"])
-    assert result.exit_code == 0, result.output
-    assert set(pd.read_parquet(tmp_path / "a" / "table.parquet").kind) == {"rms"}
 
 
 # what load_converted takes
@@ -246,11 +227,6 @@ def test_what_is_not_whole_is_not_loaded(written, tmp_path, damage):
         ng.load_converted(broken)
 
 
-def test_no_folder(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"^folder: expected one that normgeom convert wrote, .* is no folder"):
-        ng.load_converted(tmp_path / "none")
-
-
 # all or nothing
 
 
@@ -275,26 +251,6 @@ def test_a_full_disk_or_an_interrupt_leaves_nothing(source, tmp_path, monkeypatc
     with pytest.raises(type(error), match=r"^out: .*No space left on device|^$"):
         convert_model(str(source), tmp_path / "out")
     assert [path.name for path in tmp_path.rglob("*")] == ["out"] * exists
-
-
-@pytest.mark.slow
-def test_a_kill_leaves_nothing_that_is_taken(source, tmp_path):
-    """Killed when the weights are written and the configuration is not."""
-    killed = (
-        "import os, signal\n"
-        "from transformers import GenerationConfig\n"
-        "from normgeom.commands.convert import convert_model\n"
-        "GenerationConfig.save_pretrained = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-        f"convert_model({str(source)!r}, {str(tmp_path / 'out')!r})\n"
-    )
-    done = subprocess.run([sys.executable, "-c", killed], env=ENVIRONMENT, capture_output=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert not (tmp_path / "out").exists()
-    (left,) = tmp_path.glob(".out-*/out")
-    assert (left / "converted.safetensors").exists(), "killed too early to show anything"
-    with pytest.raises(ValueError, match=r"^folder: expected what normgeom convert wrote"):
-        ng.load_converted(left)
-    convert_model(str(source), tmp_path / "out")
 
 
 def test_a_model_that_says_something_else_is_not_written(source, tmp_path, monkeypatch):

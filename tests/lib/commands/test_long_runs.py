@@ -135,7 +135,7 @@ def test_a_full_disk_leaves_nothing_half_written(run, kind, whole, tmp_path, mon
 FOREIGN = {
     "survey": [
         (dict(seed=1), "seed: 0 there, 1 asked for"),
-        (dict(tokens=500), "windows: .*'asked': 600.* there, .*'asked': 500.* asked for"),
+        (dict(tokens=500), "windows: .*'tokens': 600.* there, .*'tokens': 500.* asked for"),
         (dict(length=8), "windows: .*'length': 8"),
         (dict(batch_size=2), "windows: .*'batch_size': 2"),
         (dict(nulls=0), "nulls: 1 there, 0 asked for"),

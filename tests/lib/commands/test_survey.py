@@ -16,7 +16,6 @@ import torch
 from normgeom.commands import survey
 from normgeom.commands.survey import survey_model
 from normgeom.survey.directions import nulls
-from normgeom.text import corpora
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import BYTES, TokenBatches, load_tokenizer
 from normgeom.training.twins import save_twin, variants
@@ -51,7 +50,7 @@ def test_the_table_is_that_of_a_survey_by_hand(given, run, tmp_path):
     assert noted == json.loads((tmp_path / "out" / "provenance.json").read_text("utf-8"))
     asked, had = noted["asked"], noted["had"]
     assert asked["model"] == dict(name="tiny-gpt2", commit=None)
-    assert asked["windows"] == dict(tokenizer="bytes", length=16, batch_size=4, asked=600)
+    assert asked["windows"] == dict(tokens=600, length=16, batch_size=4) and asked["tokenizer"] == "bytes"
     assert (asked["seed"], asked["dtype"], asked["device"], asked["processes"]) == (0, "auto", "cpu", 1)
     assert (had["tokens"], had["batches"], had["network"], had["dtype"]) == (592, len(batches), "GPT2Model", "float32")
     assert (had["digest"], had["fingerprint"]) == (by_hand.digest, by_hand.fingerprint)
@@ -74,19 +73,6 @@ def test_a_model_with_a_tokenizer_reads_its_tokens(given, run, tmp_path):
         batches_of(given, load_tokenizer(str(model))), progress=False
     )
     assert had["digest"] == alone.digest, "other token ids than the tokenizer's"
-
-
-def test_a_corpus_that_ends_early_is_surveyed(given, run):
-    noted = run(corpus=str(given / "short.txt"))
-    assert (noted["asked"]["windows"]["asked"], noted["had"]["tokens"]) == (600, 144), "tokens that were not seen"
-
-
-def test_a_corpus_on_the_hub_is_surveyed(run, tmp_path, monkeypatch):
-    (tmp_path / "hub").mkdir()
-    pd.DataFrame(dict(text=["γ ⊙ n"] * 100)).to_parquet(tmp_path / "hub" / "train.parquet")
-    monkeypatch.setattr(corpora, "HUB", dict(wikipedia=(str(tmp_path / "hub"), "default", None)))
-    noted = run(corpus="wikipedia")
-    assert noted["asked"]["corpus"]["name"] == "wikipedia" and noted["had"]["tokens"] == 592
 
 
 def test_an_rms_norm_twin_is_surveyed_by_its_folder(run, tmp_path):
