@@ -163,14 +163,6 @@ def test_bad_input_is_one_line(arguments, folder, tmp_path, monkeypatch, command
     assert sorted(tmp_path.rglob("*")) == there, "something was written"
 
 
-@pytest.mark.parametrize("missing", ["--model", "--out"])
-def test_what_must_be_given(missing):
-    given = {"--model": "m", "--out": "o"}
-    del given[missing]
-    result = invoke("survey", *(part for pair in given.items() for part in pair))
-    assert result.exit_code == 2 and f"Missing option '{missing}'" in result.stderr
-
-
 @pytest.mark.parametrize("error", [ValueError, TypeError, OSError, ImportError, RuntimeError, KeyError])
 def test_an_error_is_a_line_unless_it_is_a_bug(arguments, monkeypatch, error):
     def run(*args, **kwargs):

@@ -41,15 +41,7 @@ def survey_model(
     ``table.parquet`` is the table of :class:`normgeom.Survey`.  ``provenance.json`` says what was asked for, from
     before the first batch on, and in the end what was had.  ``state-<rank>-of-<n>.safetensors``, one a process, is
     saved on the way: the same call goes on where an earlier one stopped.  Under ``torchrun`` or ``accelerate launch``
-    each process takes its share of the batches, and the first writes the result; they share the folder.
-
-    Returns:
-        what ``provenance.json`` holds; None in a process that is not the first.
-
-    Raises:
-        ValueError: an argument that cannot be, a corpus of less than a window, weights that are missing, a folder that
-            holds something else.
-        OSError: model, corpus or folder are out of reach, damaged or in use, or the disk is full; what was saved stays.
+    each process takes its share of the batches, and the first writes the result, which the others do not return.
     """
     out, config = Path(out), load_config(model)
     if config.is_encoder_decoder:

@@ -43,14 +43,6 @@ def train_twins(
     the corpus as token ids: so many as there are to train on, and ``held_out`` behind them to measure on.  Where the
     corpus ends before, windows are read more than once, each as often as the others.  The same call goes on where an
     earlier one stopped.
-
-    Returns:
-        what ``provenance.json`` holds: what was asked for, and what was had.
-
-    Raises:
-        ValueError: an argument that cannot be, a corpus too short, a folder that holds something else.
-        OSError: corpus, tokenizer or folder are out of reach, damaged or in use, or the disk is full; finished
-            checkpoints stay.
     """
     given = dict(steps=steps, batch=batch_size, length=length, eval_interval=eval_interval)
     size = replace(SIZES[size], **{name: value for name, value in given.items() if value is not None})

@@ -165,13 +165,6 @@ def test_the_folder_of_another_run_is_refused(run, kind, whole):
 
 
 @pytest.mark.usefixtures("no_work")
-def test_the_folder_of_the_other_command_is_refused(run, kind, tmp_path):
-    (tmp_path / PROVENANCE).write_text(json.dumps(dict(work="something else", asked={})))
-    with pytest.raises(ValueError, match=rf"^out: .*work: something else there, {kind} asked for"):
-        run(tmp_path)
-
-
-@pytest.mark.usefixtures("no_work")
 def test_a_folder_in_use_is_refused(run, tmp_path):
     with locked(tmp_path), pytest.raises(BlockingIOError, match=r"^out: .* is in use by another run"):
         run(tmp_path)
