@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 import torch
-from normgeom.jobs.folders import held, note, versions
+from normgeom.jobs import locked, versions, write_json
 from normgeom.records import FOLDER
 from normgeom.text.corpora import load_corpus
 
@@ -43,14 +43,14 @@ PLANS = {
         twins={
             # thirteen epochs of the standard library's documentation; beyond, such models learn it by heart
             "10M": (240, "--steps 1000 --held-out 131072"),
-            "70M": (300, "--steps 1000 --length 256 --spacing 50 --held-out 131072"),
+            "70M": (300, "--steps 1000 --length 256 --eval-interval 50 --held-out 131072"),
         },
         seeds=(0, 1),
     ),
     "cpu": Plan(
         seconds=dict(tests=30, norms=30, survey=30, converted=30),
         norms="--rounds 2 --processes 1 --shape 32 64 --threads 1 --no-compiler",
-        twins={"0.2M": (30, "--steps 4 --batch-size 2 --length 16 --spacing 2 --held-out 64")},
+        twins={"0.2M": (30, "--steps 4 --batch-size 2 --length 16 --eval-interval 2 --held-out 64")},
         seeds=(0,),
     ),
 }
@@ -90,10 +90,10 @@ def plan_steps(device: str, corpus: str, kept: Path, folder: Path) -> list[Step]
                     f"twins-{size}-{seed}",
                     f"twins of {size} in bfloat16, seed {seed}",
                     seconds,
-                    (*python, "normgeom.cli", "train", *given, *options.split()),
+                    (*python, "normgeom", "train", *given, *options.split()),
                     (*python, "records", "pairs", size, *map(str, folders), "--folder", str(folder)),
                     resumes=True,
-                    smaller="--at-once 8, in another --out",
+                    smaller="--micro-batch 8, in another --out",
                 )
             )
     return steps
@@ -108,7 +108,7 @@ def claim(kept: Path, device: str) -> Path:
     if others and not mine.exists():
         click.echo(f"Another device or other versions than in {', '.join(map(str, others))}: all begins anew in {mine}")
     mine.mkdir(parents=True, exist_ok=True)
-    note(mine / "circumstances.json", about)
+    write_json(mine / "circumstances.json", about)
     return mine
 
 
@@ -148,7 +148,7 @@ def main(minutes: float, device: str, corpus: str, kept: Path, folder: Path | No
     check(device, corpus, folder)
     corpus = str(Path(corpus).resolve()) if Path(corpus).is_file() else corpus
     try:
-        with held(kept, kept / ".lock"):
+        with locked(kept):
             mine = claim(kept, device)
             became = run_all(plan_steps(device, corpus, mine, folder), mine, 60 * minutes)
     except BlockingIOError as error:

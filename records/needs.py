@@ -13,7 +13,6 @@ import torch
 from huggingface_hub import HfApi
 from huggingface_hub.constants import HF_HUB_CACHE
 from huggingface_hub.errors import GatedRepoError
-from normgeom.commands.finding import find_commit
 from normgeom.commands.loading import load_config
 from normgeom.survey.directions import nulls
 from normgeom.survey.survey import Survey
@@ -147,9 +146,9 @@ def _of_model(reads: Reading, name: str, tokens: int, speed: Callable[[], Speed]
 
 def _config(place: str) -> PreTrainedConfig:
     try:
-        return load_config(place, revision=find_commit(place))
+        return load_config(place)
     except (OSError, ValueError) as error:
-        if isinstance(error.__cause__, GatedRepoError):
+        if isinstance(getattr(error.__cause__, "__cause__", None), GatedRepoError):
             raise Absent(
                 f"behind a licence: accept it at https://huggingface.co/{place} and run `hf auth login`"
             ) from error

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 import pandas as pd
-from normgeom.jobs.folders import PROVENANCE
+from normgeom.jobs import PROVENANCE
 from normgeom.records import FOLDER
 from normgeom.training.trainer import DIRECTIONS
 from normgeom_lab.common.recording import record
@@ -120,16 +120,15 @@ def _hours(runs: Iterable[Path]) -> str:
 def _in_words(about: dict) -> dict[str, str]:
     """What a reader must know of a training that was asked for."""
     size = about["size"]
-    measured = about["survey_corpus"] or dict(name="its end")
     return dict(
         model=f"GPT-2, {size['layers']} blocks, d = {size['width']}, {size['heads']} heads, no dropout, head tied; "
         "norms of normgeom.training.twins.NORMS",
         tokens=f"{about['tokenizer']['name']}, a vocabulary of {about['tokenizer']['vocabulary']}",
-        corpus=f"{_joined(about['corpus'])}; measured on {about['held_out']} tokens of {measured['name']}",
+        corpus=f"{_joined(about['corpus'])}; measured on {about['held_out']} tokens of its end",
         training=f"{size['steps']} updates of {size['batch']} windows of {size['length']} tokens, with a peak rate of "
         f"{size['rate']} and a decay of {about['decay']}; {RULE}",
         precision={"no": "float32"}.get(about["precision"], about["precision"]),
-        trained=f"on {about['device']}, {about['processes']} process(es), with {_joined(about['versions'])}",
+        trained=f"on {about['device']}, with {_joined(about['versions'])}",
     )
 
 

@@ -16,8 +16,8 @@ import pandas as pd
 import torch
 import yaml
 from nbclient.exceptions import DeadKernelError
-from normgeom.commands.finding import find_commit
-from normgeom.jobs.folders import note
+from normgeom.commands.loading import described
+from normgeom.jobs import write_json
 from normgeom.records import FOLDER
 from normgeom.text.corpora import load_corpus
 from normgeom_lab.common.recording import record
@@ -154,7 +154,7 @@ def run(rerun: Rerun, folder: Path, live: list[claims.Live]) -> None:
     _write_observed(rerun, verdicts, live, folder, about)
     if rerun.chapter in WRITERS:
         WRITERS[rerun.chapter](rerun, folder, about)
-    note(rerun.kept(".json"), dict(version=rerun.version))
+    write_json(rerun.kept(".json"), dict(version=rerun.version))
 
 
 def _about(parameters: dict) -> dict:
@@ -164,7 +164,7 @@ def _about(parameters: dict) -> dict:
     rest = {name: value for name, value in parameters.items() if name not in ("model", "corpus", "out")}
     return dict(
         model="/".join(Path(model).parts[-2:]) if local else model,
-        **(dict(commit=find_commit(model)) if "model" in parameters and not local else {}),
+        **(dict(commit=described(model)["commit"]) if "model" in parameters and not local else {}),
         corpus=json.dumps(load_corpus(parameters["corpus"]).provenance),
         parameters=json.dumps(rest),
         seed=parameters.get("seed", 0),

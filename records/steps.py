@@ -16,7 +16,7 @@ from threading import Thread
 from typing import BinaryIO
 
 import click
-from normgeom.jobs.folders import note, now
+from normgeom.jobs import now, write_json
 
 ROOT = Path(__file__).parents[1]
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -98,7 +98,7 @@ def _run(step: Step, kept: Path, end: float) -> str:
     if code:
         click.echo(f"{step.name}: failed with exit code {code} ({said}); {_advice(log, step)}; its output: {log}")
         return "failed"
-    note(mark, dict(asked=asked, said=said, finished=now()))
+    write_json(mark, dict(asked=asked, said=said, finished=now()))
     return "finished"
 
 

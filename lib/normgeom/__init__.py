@@ -34,7 +34,12 @@ __all__ = sorted(_HOME)
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(f"normgeom.{_HOME[name]}")
+    try:
+        module = import_module(f"normgeom.{_HOME[name]}")
+    except ModuleNotFoundError as error:
+        extra = "notebooks" if _HOME[name].startswith("view") else "models"
+        said = f"normgeom.{name} needs {error.name}, which is missing: install normgeom[{extra}]"
+        raise ModuleNotFoundError(said, name=error.name) from error
     value = globals()[name] = getattr(module, name, module)
     return value
 

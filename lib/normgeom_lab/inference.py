@@ -15,13 +15,15 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from normgeom.checks import Draws
+from normgeom.commands.loading import load_model, most_tokens
 from normgeom.models.flow import stream_writers
 from normgeom.models.gpt2 import gpt2
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import watch
 from normgeom.surgery.surgery import center_writers, fold_norms
 from normgeom.survey.survey import Survey
-from normgeom.text.tokens import byte_tokens, random_windows, windows
+from normgeom.text.corpora import Corpus
+from normgeom.text.tokens import TokenBatches, byte_tokens, load_tokenizer, random_windows, windows
 from normgeom.training.loop import train
 from normgeom.training.twins import twins
 from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
@@ -42,6 +44,25 @@ def held_out_bytes(text: str, tokens: int, length: int) -> tuple[Tensor, list[Te
     training, held_out = ids[:-HELD_OUT], ids[-HELD_OUT:][:tokens]
     assert len(held_out) == tokens, f"tokens: {tokens} asked, the corpus gives {len(held_out)}; name a larger one"
     return training, windows(held_out, length, 32)
+
+
+def load_to_survey(name: str, corpus: Corpus, tokens: int) -> tuple[dict[str, nn.Module], list[Tensor]]:
+    """A model, or the twins in a folder of ``normgeom train``, by name, and windows of a corpus to measure it on.
+
+    The windows ``(≤ 32, length)`` are read by the model's own tokenizer; they have 128 tokens, fewer where the model
+    has fewer positions, and ``tokens`` in all.
+    """
+    folder = Path(name)
+    places = {"LayerNorm twin": folder / "layer/model", "RMSNorm twin": folder / "rms/model"}
+    if not all(path.is_dir() for path in places.values()):
+        places = {folder.name if folder.is_dir() else name: name}
+    networks = {title: load_model(str(place)) for title, place in places.items()}
+    config, place = next(iter(networks.values())).config, str(next(iter(places.values())))
+    length = most_tokens(config, 128)
+    batches = list(TokenBatches(corpus, load_tokenizer(place, config), tokens, length, 32))
+    had = sum(batch.numel() for batch in batches)
+    assert had == tokens // length * length, f"tokens: {tokens} asked, the corpus gives {had}; name a larger one"
+    return networks, batches
 
 
 def pairs(config: GPT2Config, seeds: Iterable[int], device: str = "cpu") -> dict[tuple[str, int], GPT2LMHeadModel]:

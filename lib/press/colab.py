@@ -72,8 +72,11 @@ def colab(book: Book) -> dict[str, bytes]:
 
 def setup_source(project: dict, file: str, content: bytes) -> str:
     """The code of a cell that installs the wheel ``file`` with ``content`` unless that very wheel is installed."""
-    needs = {re.match(r"[\w.-]+", need)[0]: need for need in project.get("dependencies", [])}
-    needs.pop("torch", None)
+    extras = project.get("optional-dependencies", {})
+    wanted = [*project.get("dependencies", []), *extras.get("models", []), *extras.get("notebooks", [])]
+    needs = {re.match(r"[\w.-]+", need)[0]: need for need in wanted}
+    for known in ("torch", project["name"]):
+        needs.pop(known, None)
     head = CARRIED.format(
         name=project["name"],
         version=project["version"],

@@ -35,8 +35,10 @@ import importlib.util
 
 if importlib.util.find_spec("{name}") is None:
     {install}"""
-INSTALL = '%pip install -q "{name} @ git+{url}"'
-REFUSE = 'raise ModuleNotFoundError("{name} is missing: run `pip install .` in the folder of the repository")'
+INSTALL = '%pip install -q "{name}[notebooks] @ git+{url}"'
+REFUSE = (
+    """raise ModuleNotFoundError("{name} is missing: run `pip install '.[notebooks]'` in the repository's folder")"""
+)
 
 
 def notebooks(book: Book) -> dict[str, bytes]:

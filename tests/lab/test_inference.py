@@ -11,8 +11,10 @@ from norm_checks import close, rounding
 from normgeom.checks import Draws
 from normgeom.models.flow import stream_writers
 from normgeom.models.gpt2 import gpt2
+from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import random_windows
 from normgeom.training.loop import train
+from normgeom.training.twins import save_twin, variants
 from normgeom_lab import inference as lab
 from normgeom_lab.common.pictures import null_band
 from normgeom_lab.common.tiny import shaken
@@ -343,3 +345,38 @@ def test_arrows_stand_at_the_angles_of_one_constant():
     marks = {line.get_label(): np.hstack(line.get_data()).tolist() for line in right.lines if line.get_markersize() > 5}
     assert marks == {"LayerNorm twin": [1.0, 2e-7], "RMSNorm twin": [1.0, 1.25]}, "the mark of another constant"
     assert "With c = 1 " in alt and "LayerNorm twin: angle 60 degrees, change of the output 2e-07 of its length" in alt
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("".join(chr(48 + i % 70) for i in range(1000)), encoding="utf-8")
+    return load_corpus(text)
+
+
+@pytest.mark.filterwarnings("ignore:.*has no tokenizer")
+@pytest.mark.parametrize(("positions", "length"), [(32, 32), (500, 128)])
+def test_a_model_and_what_it_is_to_read(tmp_path, corpus, positions, length):
+    model = variants(gpt2(256, positions, 16, 1, 2), 3, ("layer",))["layer"]
+    model.save_pretrained(tmp_path / "my model")
+    networks, batches = lab.load_to_survey(str(tmp_path / "my model"), corpus, 700)
+    ((name, network),) = networks.items()
+    assert name == "my model", "the last part of the folder"
+    assert torch.equal(network.wte.weight, model.transformer.wte.weight) and not network.training
+    assert {batch.shape[1] for batch in batches} == {length}, "the model takes no longer windows"
+    read = torch.cat([batch.flatten() for batch in batches]).tolist()
+    assert read == list(corpus.text.encode())[: 700 // length * length], "whole windows of what was asked for"
+    with pytest.raises(AssertionError, match=r"tokens: 1100 asked, the corpus gives .*; name a larger one"):
+        lab.load_to_survey(str(tmp_path / "my model"), corpus, 1100)
+
+
+@pytest.mark.filterwarnings("ignore:.*has no tokenizer")
+def test_the_twins_in_a_folder_of_training(tmp_path, corpus):
+    pair = variants(gpt2(256, 32, 16, 1, 2), 3, ("layer", "rms"))
+    for norm, model in pair.items():
+        save_twin(model, tmp_path / norm / "model")
+    networks, _ = lab.load_to_survey(str(tmp_path), corpus, 700)
+    assert list(networks) == ["LayerNorm twin", "RMSNorm twin"]
+    for model, network in zip(pair.values(), networks.values(), strict=True):
+        norms = type(network.ln_f), type(model.transformer.ln_f)
+        assert norms[0] is norms[1] and torch.equal(network.wte.weight, model.transformer.wte.weight)

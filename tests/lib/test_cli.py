@@ -1,4 +1,4 @@
-"""The command: options, messages, several processes, and a kill in the middle."""
+"""The command: options, one line for what a user can mend, a bare installation, and a kill in the middle."""
 
 import json
 import os
@@ -7,21 +7,27 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
+import click
 import normgeom as ng
-import numpy as np
 import pandas as pd
 import pytest
-import torch
 from click.testing import CliRunner
-from normgeom.cli import main
+from normgeom.cli import Count, main
 from normgeom.commands import survey
 from normgeom.training.twins import SIZES
 from tiny_models import tiny
+from tiny_training import save_words
 
-TOKENS, LENGTH, BATCH_SIZE, BATCHES = 2400, 16, 5, 30
 COMMIT = "0123456789abcdef" * 2 + "01234567"
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": str(Path(ng.__file__).parents[1]),
+    "TQDM_DISABLE": "1",
+    "OMP_NUM_THREADS": "1",
+}
 # The command, with a line in a file for every batch that was measured and a moment's rest after it.
 LOGGED = """
 import sys, time
@@ -30,13 +36,24 @@ measure = Survey._measure
 def logged(self, batch, digest):
     result = measure(self, batch, digest)
     with open(sys.argv[1], "a") as file:
-        print(hash(batch.numpy().tobytes()), file=file)
+        print(batch.flatten().tolist(), file=file)
     time.sleep(0.03)
     return result
 Survey._measure = logged
 from normgeom.cli import main
 main(sys.argv[2:])
 """
+# What a bare installation has not.
+MISSING = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {missing}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+"""
+MODELS = {"transformers", "accelerate", "safetensors", "pandas", "pyarrow", "tqdm", "filelock", "huggingface_hub"}
+NOTEBOOKS, REPORT = {"matplotlib", "IPython", "ipywidgets"}, {"papermill", "nbformat", "nbconvert"}
 
 
 @pytest.fixture(scope="module")
@@ -47,254 +64,221 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def arguments(folder):
-    given = dict(model=folder / "tiny", corpus=folder / "text.txt", tokens=TOKENS, length=LENGTH, device="cpu")
-    more = {"batch-size": BATCH_SIZE, "directions": "uniform,random_a,matched_a"}
-    return ["survey", *(str(part) for key, value in {**given, **more}.items() for part in (f"--{key}", value))]
-
-
-@pytest.fixture(scope="module")
-def undisturbed(arguments, tmp_path_factory):
-    """The result of one process that nothing disturbed."""
-    out = tmp_path_factory.mktemp("out")
-    result = CliRunner().invoke(main, [*arguments, "--out", str(out)])
-    assert result.exit_code == 0, result.output
-    return out, result
-
-
-def table(out):
-    return pd.read_parquet(out / survey.TABLE)
-
-
-def noted(out):
-    return json.loads((out / survey.PROVENANCE).read_text("utf-8"))
-
-
-def environment(**changes):
-    library = str(Path(ng.__file__).parents[1])
-    return {
-        **os.environ,
-        "PYTHONPATH": library,
-        "OMP_NUM_THREADS": "1",
-        "TQDM_DISABLE": "1",
-        "PYTHONHASHSEED": "0",
-        **changes,
-    }
-
-
-# one process
-
-
-def test_a_survey(undisturbed):
-    out, result = undisturbed
-    assert result.stdout == f"{TOKENS} tokens: {out}/table.parquet\n"
-    assert set(table(out).direction) == {"uniform", "random_a", "matched_a"}
-    assert noted(out)["had"]["batches"] == BATCHES
-
-
-def test_the_bar_knows_how_many_batches_there_are(undisturbed):
-    assert f"{BATCHES}/{BATCHES}" in undisturbed[1].stderr, "no total: the bar cannot tell the time that is left"
-
-
-def test_directions_by_commas_and_by_repetition(arguments, tmp_path):
-    asked = ["--directions", "signs_a", "--directions", "uniform,random_b", "--tokens", "64"]
-    result = CliRunner().invoke(main, [*arguments[:-2], *asked, "--out", str(tmp_path)])
-    assert result.exit_code == 0, result.output
-    assert noted(tmp_path)["asked"]["directions"] == ["signs_a", "uniform", "random_b"]
-
-
-def test_nulls_are_added(arguments, tmp_path):
-    result = CliRunner().invoke(main, [*arguments, "--nulls", "2", "--tokens", "64", "--out", str(tmp_path)])
-    assert result.exit_code == 0, result.output
-    drawn = [f"{null}_00{i}" for null in ("random", "signs", "matched") for i in range(2)]
-    assert list(table(tmp_path).direction.unique()) == ["uniform", "random_a", "matched_a", *drawn]
-
-
-def test_a_report_is_asked_for(monkeypatch, tmp_path):
-    asked = []
-    monkeypatch.setattr(
-        "normgeom.commands.report.write_report",
-        lambda model, out, parameters: asked.append((model, out, parameters)) or out,
+@pytest.fixture
+def arguments(folder, tmp_path):
+    """Complete command lines, by their command; the results go to ``out`` in the test's folder."""
+    model, text, out = str(folder / "tiny"), str(folder / "text.txt"), str(tmp_path / "out")
+    some = f"--corpus {text} --device cpu --out {out}"
+    return dict(
+        survey=f"--model {model} --tokens 2.4e3 --length 16 --batch-size 5 --nulls 1 {some}".split(),
+        train=f"--size 0.2M --tokenizer bytes --steps 2 --batch-size 2 --length 16 --held-out 64 {some}".split(),
+        convert=[model, out],
+        report=[model, f"{out}.html"],
     )
-    out = str(tmp_path / "a.html")
-    result = CliRunner().invoke(main, ["report", "some/model", out, "-p", "tokens", "5000", "-p", "corpus", "my.txt"])
+
+
+def invoke(command, *words):
+    return CliRunner().invoke(main, [command, *map(str, words)])
+
+
+def test_a_survey(arguments, tmp_path):
+    result = invoke("survey", *arguments["survey"])
     assert result.exit_code == 0, result.output
-    assert asked == [("some/model", out, {"tokens": "5000", "corpus": "my.txt"})]
-    assert result.stdout == f"{out}\n"
+    out = tmp_path / "out"
+    assert result.stdout == f"2400 tokens: {out}/table.parquet\n"
+    drawn = [f"{null}_000" for null in ("random", "signs", "matched")]
+    assert list(pd.read_parquet(out / survey.TABLE).direction.unique()) == ["uniform", "random_a", "random_b", *drawn]
+    assert "30/30" in result.stderr, "no total: the bar cannot tell the time that is left"
+    said = [line for line in result.stderr.splitlines() if "Warning" in line]
+    assert len(said) == 1 and said[0].startswith("Warning: ") and said[0].endswith("of the text are its token ids")
 
 
-def test_a_report_that_fails_is_a_line(monkeypatch, tmp_path):
-    def fail(*_):
-        raise RuntimeError("report: a cell failed\nValueError: tokens: expected more")
-
-    monkeypatch.setattr("normgeom.commands.report.write_report", fail)
-    result = CliRunner().invoke(main, ["report", "some/model", str(tmp_path / "a.html")])
-    assert result.exit_code == 1
-    assert result.stderr == "Error: report: a cell failed ValueError: tokens: expected more\n"
+def test_a_training(arguments, tmp_path):
+    result = invoke("train", *arguments["train"])
+    assert result.exit_code == 0, result.output
+    had = json.loads((tmp_path / "out" / "provenance.json").read_text("utf-8"))["had"]
+    expected = [f"{norm}: {had['loss'][norm]:.4f} nats per token, {tmp_path}/out/{norm}" for norm in ("layer", "rms")]
+    assert result.stdout.splitlines() == expected
 
 
-def test_a_warning_is_a_line(undisturbed):
-    _, result = undisturbed
-    assert "Warning: " in result.stderr and "has no tokenizer" in result.stderr
-    assert "UserWarning" not in result.stderr and ".py:" not in result.stderr
+# What each command says of what cannot be, in its last line, before any work.
+BAD = [
+    ("survey", "--dtype int8", "Error: Invalid value for '--dtype': 'int8' is not one of 'auto', 'float64', 'float32'"),
+    ("survey", "--device gpu", "Error: Invalid value for '--device': 'gpu' is not one of 'cpu', 'cuda', "),
+    ("survey", "--tokens 0", "Error: Invalid value for '--tokens': 0 is not in the range x>=1."),
+    ("survey", "--tokens 1.5", "Error: Invalid value for '--tokens': '1.5' is not a valid integer range."),
+    ("survey", "--length many", "Error: Invalid value for '--length': 'many' is not a valid integer range."),
+    ("survey", "--seed 5e9", "Error: Invalid value for '--seed': 5000000000 is not in the range 0<=x<=4294967295."),
+    ("survey", "--tokens 15", "Error: tokens: expected at least one window of 16, got 15"),
+    ("survey", "--length 65", "Error: length: expected at most 64, which the model takes, got 65"),
+    ("survey", "--corpus nowhere.txt", "Error: corpus: expected 'stdlib' (needs no network), 'wikipedia', "),
+    ("survey", f"--corpus {'a' * 5000}", "Error: corpus: expected 'stdlib'"),
+    ("survey", "--corpus short.txt", "Error: corpus: expected short.txt to hold a window of 16 tokens, it has fewer"),
+    ("survey", "--model no/such/model", "Error: model: 'no/such/model' cannot be loaded (OSError: Repo id must be "),
+    ("survey", f"--model {'a' * 300}", "Error: model: 'aaa"),
+    ("survey", "--model b\udcff", r"Error: model: 'b\udcff' cannot be loaded"),
+    ("survey", "--model nobody/nothing", "Error: model: 'nobody/nothing' cannot be loaded (OSError: "),
+    ("survey", "--model empty", "Error: model: 'empty' cannot be loaded ("),
+    ("survey", "--model t5", "Error: model: expected one that reads one text, got a T5Config"),
+    ("survey", "--out short.txt", "Error: Invalid value for '--out': Directory 'short.txt' is a file."),
+    ("train", "--size 2M", "Error: Invalid value for '--size': '2M' is not one of '0.2M', '1M', '5M', '10M', '70M', "),
+    ("train", "--precision int8", "Error: Invalid value for '--precision': 'int8' is not one of 'no', 'bf16'."),
+    ("train", "--length 1", "Error: Invalid value for '--length': 1 is not in the range x>=2."),
+    ("train", "--steps 0", "Error: Invalid value for '--steps': 0 is not in the range x>=1."),
+    ("train", "--micro-batch 3", "Error: micro_batch: expected a divisor of 2, the batch, got 3"),
+    ("train", "--tokenizer no/such", "Error: tokenizer: 'no/such' has no usable one"),
+    ("train", "--corpus nowhere.txt", "Error: corpus: expected 'stdlib'"),
+    ("train", "--held-out 1e5", "Error: held_out: expected a window of 16 tokens to train on, got a corpus of "),
+    ("convert", "short.txt out", "Error: model: 'short.txt' cannot be loaded (OSError: "),
+    ("convert", "t5 out", "Error: model: 't5' cannot be loaded ("),
+    ("convert", "tiny full", "Error: out: expected a new or empty folder, got "),
+    ("report", "tiny r.htm", "Error: out: expected a file that ends in .html, in a folder to write to, got 'r.htm'"),
+    ("report", "tiny full", "Error: out: expected a file that ends in .html"),
+    ("report", "tiny none/r.html", "Error: out: expected a file that ends in .html, in a folder to write to"),
+    ("report", "nobody/nothing r.html", "Error: model: 'nobody/nothing' cannot be loaded"),
+    ("report", "tiny r.html -p token 5", "Error: parameters: expected names out of ['corpus', 'directions', 'model', "),
+    ("report", "tiny r.html -p model x", "Error: parameters: expected names out of ["),
+]
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (["--dtype", "int8"], "Error: dtype: expected one of auto, float64, float32, bfloat16, float16, got 'int8'\n"),
-        (["--device", "gpu"], "Error: device: expected 'cpu', 'cuda', 'mps' or the like, got 'gpu'"),
-        (["--directions", "north"], "Error: directions: expected 'uniform', 'random_…'"),
-        (["--tokens", "15"], "Error: tokens: expected at least one window of 16, got 15\n"),
-        (["--corpus", "a" * 5000], "Error: corpus: expected 'stdlib'"),
-        (["--corpus", "b\udcff"], "Error: corpus: expected 'stdlib' (needs no network), "),
-        (["--model", "a" * 300], "Error: model: 'aaa"),
-        (["--out", "b\udcff"], "Error: out: expected a name in UTF-8, got b'b\\xff'"),
-        (["--corpus", "nowhere.txt"], "Error: corpus: expected 'stdlib' (needs no network), 'wikipedia', "),
-        (["--model", "no/such/model"], "Error: model: there is no folder 'no/such/model'"),
-        (["--tokens", "0"], "Invalid value for '--tokens': 0 is not in the range x>=1."),
-        (["--length", "many"], "Invalid value for '--length': 'many' is not a valid integer range."),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, list) else "",
+    ("command", "changes", "message"), BAD, ids=[f"{c} {w}"[:50].encode("ascii", "replace").decode() for c, w, _ in BAD]
 )
-def test_bad_input_is_a_line(arguments, tmp_path, monkeypatch, changes, message):
+def test_bad_input_is_one_line(arguments, folder, tmp_path, monkeypatch, command, changes, message):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    result = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path / "out"), *changes])
-    assert result.exit_code in (1, 2) and message in result.stderr
+    monkeypatch.setattr("papermill.execute_notebook", lambda *_, **__: pytest.fail("work before the refusal"))
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(folder / "tiny", "tiny")
+    tiny("t5").save_pretrained("t5")
+    Path("empty").mkdir()
+    Path("full").mkdir()
+    for name in ("full/mine", "short.txt"):
+        Path(name).write_text("mine")
+    there = sorted(tmp_path.rglob("*"))
+    given = arguments[command] if changes.startswith("-") else []
+    result = invoke(command, *given, *changes.split())
     last = result.stderr.rstrip("\n").splitlines()[-1]
-    assert last.startswith("Error: ") and len(last) < 500, "more than a line"
-    assert isinstance(result.exception, SystemExit), "a traceback"
-    assert not (tmp_path / "out").exists(), "something was written"
+    assert result.exit_code == 2 and last.startswith(message), result.output
+    assert isinstance(result.exception, SystemExit) and len(last) < 600, "a traceback, or a message of pages"
+    assert sorted(tmp_path.rglob("*")) == there, "something was written"
 
 
-def test_output_that_cannot_be_written_is_said_after_the_work(arguments, undisturbed, tmp_path, monkeypatch):
-    def full(message="", err=False, **_):
-        if not err:
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("click.echo", full)
-    result = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path)])
-    assert result.exit_code == 1 and isinstance(result.exception, SystemExit), "a traceback"
-    assert (tmp_path / "table.parquet").read_bytes() == (undisturbed[0] / "table.parquet").read_bytes()
-
-
-def test_a_folder_in_place_of_the_table_is_said_before_any_work(arguments, tmp_path, monkeypatch):
-    (tmp_path / "table.parquet").mkdir()
-    monkeypatch.setattr(ng.Survey, "run", lambda *_, **__: pytest.fail("work before the refusal"))
-    (tmp_path / "provenance.json").write_text('{"work": "survey", "asked": {}}')
-    result = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path)])
-    assert "a folder is in the way (table.parquet)" in result.stderr
-
-
-def test_an_error_of_several_lines_is_a_line(arguments, tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [ValueError, TypeError, OSError, ImportError, RuntimeError, KeyError])
+def test_an_error_is_a_line_unless_it_is_a_bug(arguments, monkeypatch, error):
     def run(*args, **kwargs):
-        raise ValueError("model: one\n  two\n")
+        raise error("model: one\n  two\n")
 
     monkeypatch.setattr(ng.Survey, "run", run)
-    result = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path)])
-    assert result.stderr.endswith("\nError: model: one two\n")
+    result = invoke("survey", *arguments["survey"])
+    if error in (RuntimeError, KeyError):
+        assert type(result.exception) is error, "a bug without its traceback"
+    else:
+        assert result.exit_code == 2 and result.stderr.endswith("\nError: model: one two\n")
 
 
-def test_an_out_that_is_a_file(arguments, tmp_path):
-    (tmp_path / "file").write_text("mine")
-    result = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path / "file")])
-    assert result.exit_code == 2 and "is a file" in result.stderr
-    assert (tmp_path / "file").read_text() == "mine"
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1e6", 1_000_000), ("2.5e3", 2500), ("1_000", 1000), ("12", 12), ("1e400", None), ("nan", None)],
+)
+def test_numbers_are_read_as_people_write_them(text, number):
+    if number is None:
+        with pytest.raises(click.BadParameter):
+            Count(1).convert(text, None, None)
+    else:
+        assert Count(1).convert(text, None, None) == number
 
 
-@pytest.mark.parametrize("missing", ["--model", "--out"])
-def test_what_must_be_given(missing):
-    given = {"--model": "m", "--out": "o"}
-    del given[missing]
-    result = CliRunner().invoke(main, ["survey", *(part for pair in given.items() for part in pair)])
-    assert result.exit_code == 2 and f"Missing option '{missing}'" in result.stderr
-
-
-def test_too_little_memory_is_a_line(arguments, tmp_path, monkeypatch):
-    def run(*args, **kwargs):
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    monkeypatch.setattr(ng.Survey, "run", run)
-    result = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path)])
-    assert "Error: CUDA out of memory. Less --batch-size, --at-once or --length can help.\n" in result.stderr
-
-
-@pytest.mark.parametrize("error", [RuntimeError("shapes"), ValueError("not about an argument"), KeyError("model: x")])
-def test_what_a_user_cannot_mend_keeps_its_traceback(arguments, tmp_path, monkeypatch, error):
-    def run(*args, **kwargs):
-        raise error
-
-    monkeypatch.setattr(ng.Survey, "run", run)
-    assert CliRunner().invoke(main, [*arguments, "--out", str(tmp_path)]).exception is error
+def test_a_report_is_asked_for(monkeypatch):
+    module = import_module("normgeom.commands.report")
+    monkeypatch.setattr(module, "write_report", lambda model, out, parameters: f"{model} {out} {parameters}")
+    result = invoke("report", *["m", "r.html", "-p", "tokens", "5000", "-p", "corpus", "my.txt"])
+    assert result.stdout == "m r.html {'tokens': '5000', 'corpus': 'my.txt'}\n"
 
 
 def test_help_and_version():
     assert "survey" in CliRunner().invoke(main, ["-h"]).stdout
-    shown = CliRunner().invoke(main, ["survey", "--help"]).stdout
-    for option in ("model", "out", "tokens", "corpus", "length", "batch-size", "directions", "seed"):
-        assert f"--{option}" in shown
     for size in SIZES:
-        assert size in CliRunner().invoke(main, ["train", "--help"]).stdout, f"{size} is taken and not said"
-    assert "0." in CliRunner().invoke(main, ["--version"]).stdout
+        assert size in invoke("train", "--help").stdout, f"{size} is taken and not said"
+    done = subprocess.run(
+        [sys.executable, "-m", "normgeom", "--version"], env=ENVIRONMENT, capture_output=True, text=True
+    )
+    assert done.stdout.startswith("normgeom, version ") or "version 0." in done.stdout
 
 
-# several processes
+def bare(code, missing, *words):
+    """What Python says at last where packages are missing."""
+    command = [sys.executable, "-c", MISSING.format(missing=missing) + code, *words]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
+    return done.returncode, (done.stderr or done.stdout).rstrip().rpartition("\n")[2]
+
+
+def test_a_bare_installation_has_norms_geometry_and_the_norms_of_a_module():
+    code = """
+import torch, normgeom as ng
+x, model = torch.randn(3, 4, dtype=torch.float64), torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))
+ng.layer_norm(x), ng.rms_norm(x), ng.LayerNorm(4), ng.HeadNorm, ng.DyT, ng.angle(x, ng.uniform_vector(4).double())
+ng.Ellipsoid.of(model[1]).semi_axes, ng.NormJacobian(x[0]).dense(), ng.secular.eigvalsh(torch.ones(3))
+ng.verify("a statement", 0.0, 1.0)
+sites, seen = ng.find_norms(model, torch.randn(2, 4)), []
+with ng.watch(model, sites, lambda site, x, y: seen.append(x)):
+    model(torch.randn(2, 4))
+print(len(sites), len(seen))
+"""
+    assert bare(code, MODELS | NOTEBOOKS | REPORT | {"click"}) == (0, "1 1")
+
+
+@pytest.mark.parametrize(
+    ("code", "missing", "said"),
+    [
+        (
+            "import normgeom as ng; ng.Survey",
+            MODELS,
+            "normgeom.Survey needs pandas, which is missing: install normgeom[models]",
+        ),
+        ("import normgeom as ng; ng.explore", NOTEBOOKS, "which is missing: install normgeom[notebooks]"),
+        ("import normgeom.__main__", {"click"}, "click is missing: install normgeom[models]"),
+        ("import normgeom.__main__", {"transformers"}, "Error: transformers is missing: install normgeom[models]"),
+    ],
+)
+def test_what_is_missing_names_its_extra(code, missing, said):
+    status, last = bare(code, missing, "convert", "model", "out")
+    assert status and last.endswith(said)
+
+
+def test_a_report_without_its_packages_names_its_extra():
+    status, last = bare("import normgeom.__main__", REPORT, "report", "model", "r.html")
+    assert (status, last) == (2, "Error: nbformat is missing: install normgeom[report]")
 
 
 @pytest.mark.slow
-def test_two_processes_give_the_table_of_one(arguments, undisturbed, tmp_path):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launch, "-m", "normgeom.cli", *arguments, "--out", str(tmp_path)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("tokens: ") == 1, "the first process alone reports"
-    one, two = table(undisturbed[0]), table(tmp_path)
-    numbers = one.select_dtypes("number").columns
-    assert two.drop(columns=numbers).equals(one.drop(columns=numbers))
-    off = np.nanmax(np.abs(two[numbers].to_numpy() - one[numbers].to_numpy()))
-    assert off <= 1e-9, f"the table of two processes is off by {off:.1e}: not the same batches, or another pilot?"
-    states = [ng.Survey.load(tmp_path / survey.STATE.format(rank, 2)) for rank in (0, 1)]
-    assert [state.batches for state in states] == [BATCHES // 2] * 2
-    asked, had = noted(tmp_path)["asked"], noted(tmp_path)["had"]
-    assert (asked["processes"], had["tokens"], had["tokens_read"], had["batches"]) == (2, TOKENS, TOKENS, BATCHES)
-
-
-# a kill
-
-
-@pytest.mark.slow
-def test_a_killed_survey_goes_on(folder, arguments, undisturbed, tmp_path):
+def test_a_killed_survey_goes_on(folder, arguments, tmp_path):
     """The model comes by its name out of the hub's cache, as after a download."""
     cached = tmp_path / "home" / "hub" / "models--org--tiny"
-    shutil.copytree(folder / "tiny", cached / "snapshots" / COMMIT)
+    named = shutil.copytree(folder / "tiny", cached / "snapshots" / COMMIT)
+    save_words(named)
     (cached / "refs").mkdir()
     (cached / "refs" / "main").write_text(COMMIT)
+    whole = invoke("survey", *arguments["survey"], "--model", named, "--out", tmp_path / "whole")
+    assert whole.exit_code == 0, whole.output
     out, log = tmp_path / "out", tmp_path / "log"
     log.touch()
-    command = [sys.executable, "-c", LOGGED, str(log), *arguments, "--model", "org/tiny", "--out", str(out)]
-    offline = environment(HF_HOME=str(tmp_path / "home"), HF_HUB_OFFLINE="1")
-    state = out / survey.STATE.format(0, 1)
-
-    def start():
-        return subprocess.Popen(command, env=offline, stderr=subprocess.PIPE, text=True)
-
-    first = start()
-    until = time.monotonic() + 60
+    command = [sys.executable, "-c", LOGGED, str(log), "survey", *arguments["survey"], "--model", "org/tiny"]
+    offline = ENVIRONMENT | dict(HF_HOME=str(tmp_path / "home"), HF_HUB_OFFLINE="1")
+    first = subprocess.Popen(command, env=offline, stderr=subprocess.PIPE, text=True)
+    state, until = out / survey.STATE.format(0, 1), time.monotonic() + 60
     while not (state.exists() and len(log.read_text().splitlines()) >= 5):
         assert first.poll() is None and time.monotonic() < until, first.communicate()[1]
         time.sleep(0.01)
     first.send_signal(signal.SIGKILL)
     first.communicate()
     held, before = ng.Survey.load(state).batches, log.read_text().splitlines()
-    assert 0 < held < BATCHES and not (out / survey.TABLE).exists(), "killed too late to show anything"
-
-    second = start()
-    _, errors = second.communicate(timeout=120)
-    assert second.returncode == 0, errors
-    pd.testing.assert_frame_equal(table(out), table(undisturbed[0]), check_exact=True)
-    assert noted(out)["asked"]["model"] == dict(name="org/tiny", revision=None, commit=COMMIT)
-    assert noted(out)["had"]["digest"] == noted(undisturbed[0])["had"]["digest"]
+    assert 0 < held < 30 and not (out / survey.TABLE).exists(), "killed too late to show anything"
+    second = subprocess.run(command, env=offline, capture_output=True, text=True, timeout=120)
+    assert second.returncode == 0, second.stderr
+    pd.testing.assert_frame_equal(
+        *(pd.read_parquet(tmp_path / f / survey.TABLE) for f in ("out", "whole")), check_exact=True
+    )
+    noted = json.loads((out / "provenance.json").read_text("utf-8"))
+    assert noted["asked"]["model"] == dict(name="org/tiny", commit=COMMIT)
     measured = log.read_text().splitlines()
-    assert len(set(measured)) == BATCHES, "a batch was left out"
-    assert len(measured) - len(before) == BATCHES - held, "what the state holds was measured again"
+    assert len(measured) - len(before) == 30 - held, "what the state holds was measured again"

@@ -16,6 +16,7 @@ FLOORS = (
     {"training"},
     {"commands"},
     {"cli"},
+    {"__main__"},
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 LIBRARY = Path(ng.__file__).parent

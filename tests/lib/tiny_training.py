@@ -11,13 +11,27 @@ import pytest
 import torch
 from normgeom.training.trainer import Run, fit_and_measure
 from normgeom.training.twins import Size, load_twin, variants
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
 
 VOCABULARY = 64
 # Measured after 0, 4 and 8 steps, a checkpoint after every second.  An epoch of 15 windows ends within a step.
 SIZE = Size(layers=1, width=16, heads=2, rate=1e-2, steps=8, batch=4, length=16, eval_interval=4)
+# Of a whole command: four updates of four windows, measured after 0, 2 and 4.
+SHORT = Size(layers=1, width=16, heads=2, rate=1e-2, steps=4, batch=4, length=16, eval_interval=2)
 TEXT = np.random.default_rng(5).integers(0, VOCABULARY, 15 * SIZE.length + 3).astype(np.uint8)
 HELD_OUT = list(torch.randint(0, VOCABULARY, (5, SIZE.length), generator=torch.Generator().manual_seed(6)).split(3))
 TABLES = ("curve", "loss", "survey", "gains", "surface")
+
+
+def save_words(folder: Path) -> None:
+    """Write a tokenizer of a few words to a folder."""
+    known = {word: i for i, word in enumerate(["?", ":", "γ", "⊙", "n", "as", "it"])}
+    words = Tokenizer(WordLevel(known, unk_token="?"))
+    words.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?").save_pretrained(folder)
 
 
 def model(norm="rms", size=SIZE, seed=3):

@@ -79,10 +79,10 @@ def test_more_than_text_is_not_compared(kind):
 
 def test_the_setup_installs_from_the_repository_once_it_has_an_address():
     project = {"name": "toy", "urls": {"Repository": "https://github.com/toys/book"}}
-    assert '%pip install -q "toy @ git+https://github.com/toys/book"' in setup_cell(project).source
+    assert '%pip install -q "toy[notebooks] @ git+https://github.com/toys/book"' in setup_cell(project).source
 
 
 def test_without_an_address_the_setup_says_what_to_do():
     source = setup_cell({"name": "no_such_library"}).source
-    with pytest.raises(ModuleNotFoundError, match=r"run `pip install \.` in the folder of the repository"):
+    with pytest.raises(ModuleNotFoundError, match=r"run `pip install '\.\[notebooks\]'` in the repository's folder"):
         exec(source)

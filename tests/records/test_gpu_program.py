@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from normgeom.cli import main as normgeom_main
 from normgeom.commands.train import train_twins
-from normgeom.jobs.folders import held
+from normgeom.jobs import locked
 from normgeom.records import FOLDER
 
 ROOT = Path(__file__).parents[2]
@@ -168,7 +168,7 @@ def test_every_planned_command_is_one(planned, tmp_path):
             if program == "pytest":
                 assert (ROOT / arguments[-1]).is_file()
                 continue
-            group = {"records": main, "normgeom.cli": normgeom_main}[program]
+            group = {"records": main, "normgeom": normgeom_main}[program]
             context = group.commands[arguments[0]].make_context(arguments[0], arguments[1:])
             assert context.params.get("folder", tmp_path / "records") == tmp_path / "records"
 
@@ -204,7 +204,7 @@ def test_what_cannot_be_is_refused_before_any_work(tmp_path, monkeypatch):
         done = gpu("--kept", kept, *options)
         assert done.exit_code == 2 and words in done.output, f"{options}: {done.output}"
         assert not kept.exists(), f"{options}: something was written"
-    with held(kept, kept / ".lock"):
+    with locked(kept):
         done = gpu("--device", "cpu", "--minutes", 0, "--kept", kept)
     assert done.exit_code == 1 and "in use by another run" in done.output
 
@@ -241,7 +241,7 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("twins")
     (folder / "text.txt").write_text("".join(f"{i}: as it was said\n" for i in range(100)), "utf-8")
     given = dict(size="0.2M", tokenizer="bytes", corpus=folder / "text.txt", precision="bf16", device="cpu")
-    given |= dict(steps=4, batch_size=2, length=16, spacing=2, held_out=64, progress=False)
+    given |= dict(steps=4, batch_size=2, length=16, eval_interval=2, held_out=64, progress=False)
     for seed in (0, 1):
         train_twins(out=folder / str(seed), seed=seed, **given)
     return folder

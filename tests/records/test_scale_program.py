@@ -146,10 +146,10 @@ def test_what_cannot_be_had(at_root, given, said):
 def test_a_model_behind_a_licence(monkeypatch):
     from huggingface_hub.errors import GatedRepoError
 
-    def refuse(model):
+    def refuse(model, **_):
         raise OSError("model: cannot be loaded") from GatedRepoError.__new__(GatedRepoError)
 
-    monkeypatch.setattr(needs, "find_commit", refuse)
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", refuse)
     with pytest.raises(
         Absent, match=r"behind a licence: accept it at https://huggingface.co/a/b and run `hf auth login`"
     ):

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import copy
-import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from normgeom.commands.loading import check_unconverted, load_with_head
-from normgeom.commands.survey import DTYPES, read_config
-from normgeom.jobs.folders import held, versions
-from normgeom.jobs.processes import check_choice
+from normgeom.commands.loading import described, load_config, load_model, most_tokens
+from normgeom.jobs import check_out_dir, versions
 from normgeom.models.calls import evaluating, forward
 from normgeom.models.flow import double_throughout
-from normgeom.surgery.converted import check_free, save_converted
-from normgeom.surgery.surgery import refusal, to_rms_norm
+from normgeom.surgery.converted import save_converted
+from normgeom.surgery.surgery import to_rms_norm
 from normgeom.text.corpora import load_corpus
-from normgeom.text.tokens import TokenBatches
+from normgeom.text.tokens import TokenBatches, load_tokenizer
+
+BOUND = 1e-10  # of a logit in float64
+TOKENS, LENGTH = 1024, 512
 
 
 @dataclass(frozen=True)
@@ -45,89 +44,36 @@ class Agreement:
     dtype: str
 
 
-def convert_model(
-    model: str,
-    out: str | os.PathLike,
-    bound: float = 1e-10,
-    tokens: int = 1024,
-    length: int | None = None,
-    corpus: str = "stdlib",
-    dtype: str = "auto",
-    revision: str | None = None,
-    tokenizer: str | None = None,
-) -> Agreement:
-    """Convert a pre-norm LayerNorm model to RMSNorm, see that it computes the same, and write it to a folder.
+def convert_model(model: str, out: str | os.PathLike) -> Agreement:
+    """Convert a pre-norm LayerNorm model to RMSNorm, see that it computes the same, and write it to a new folder.
 
-    :func:`normgeom.to_rms_norm` is applied twice, on the CPU: in float64, where the logits on the first ``tokens`` of
-    ``corpus`` must be what they were, and in ``dtype``, which is written.  :func:`normgeom.load_converted` loads it;
-    ``AutoModelForCausalLM`` refuses it.
-    Memory holds the weights three times, twice of them in float64.
-
-    Args:
-        model: a name on the hub or a folder.
-        out: a folder that does not exist or is empty, or a link to one that is.  It takes weights, configuration and
-            tokenizer, all or nothing.
-        bound: of the largest difference between two logits in float64.
-        tokens, length, corpus: what is read; ``length`` as in :func:`normgeom.commands.survey.survey_model`.
-        dtype: one of ``normgeom.commands.survey.DTYPES``; ``"auto"`` is that of the saved weights.
-        revision: a branch, tag or commit of a model on the hub.
-        tokenizer: as in :func:`normgeom.text.tokens.load_tokenizer`; by default the model's.
+    :func:`normgeom.to_rms_norm` is applied twice, on the CPU: in float64, where the logits on 1024 tokens of the
+    standard library's documentation must be what they were, and in the dtype of the saved weights, which is written,
+    all or nothing.
 
     Raises:
-        ValueError: an argument that cannot be; a model that cannot be converted; a difference above ``bound``.
-            Nothing has been written then.
-        OSError: model or corpus are out of reach or damaged, or the folder cannot be written or is in use.
+        ValueError: the folder holds something; the model cannot be converted, or computes something else afterwards.
+        OSError: the model is out of reach or damaged, or the folder cannot be written.
     """
-    out = check_free(out)
-    check_choice("dtype", dtype, DTYPES)
-    if not bound >= 0:
-        raise ValueError(f"bound: expected a number >= 0, got {bound}")
-    if tokens < 1:
-        raise ValueError(f"tokens: expected at least 1, got {tokens}")
-    check_unconverted(model)
-    with held(out, out.with_name(f".{out.name}.lock")):
-        check_free(out)  # since then another run may have filled it
-        commit, encoder, window = read_config(model, revision, length, tokenizer)
-        read = load_corpus(corpus)
-        network = load_with_head(model, revision=commit, dtype=dtype)
-        if reason := refusal(network):
-            raise ValueError(reason)
-        if length is None:
-            window = min(window, tokens)
-        batches = list(TokenBatches(read, encoder, tokens, window, 1))
-        if not batches:
-            raise ValueError(f"corpus: expected {corpus} to hold a window of {window} tokens, it has fewer")
-        found = agreement(network, batches)
-        if not 0 < found.largest < math.inf:
-            raise ValueError(f"model: expected logits to compare on this text, the largest is {found.largest}")
-        if not found.exact <= bound:  # NaN, too
-            raise ValueError(f"bound: expected logits to differ by at most {bound:g}, got {found.exact:.1e}")
-        about = dict(
-            model=dict(name=model if commit else Path(model).resolve().name, revision=revision, commit=commit),
-            corpus=read.provenance,
-            tokenizer=encoder.name,
-            agreement=asdict(found),
-            versions=versions(),
-        )
-        save_converted(network, out, about, encoder.save)
-        return found
+    out = check_out_dir(out)
+    config = load_config(model)
+    encoder, corpus = load_tokenizer(model, config), load_corpus("stdlib")
+    network = load_model(model, head=True)
+    found = agreement(network, list(TokenBatches(corpus, encoder, TOKENS, most_tokens(config, LENGTH), 1)))
+    if not found.exact <= BOUND:  # NaN, too
+        raise ValueError(f"model: expected logits to differ by at most {BOUND:g} in float64, got {found.exact:.1e}")
+    about = dict(model=described(model), tokenizer=encoder.name, corpus=corpus.provenance)
+    save_converted(network, out, about | dict(agreement=asdict(found), versions=versions()), encoder.save)
+    return found
 
 
 def agreement(network: nn.Module, batches: Sequence[Tensor]) -> Agreement:
     """Convert a model in place, in its dtype, and compare it on the way with what it computes in float64.
 
     Args:
-        network: a pre-norm LayerNorm language model on the CPU; :func:`normgeom.to_rms_norm` is applied to it.
+        network: a pre-norm LayerNorm language model on the CPU; a ValueError if it cannot be converted.
         batches: token ids ``(batch, length)``.
-
-    Returns:
-        how far its logits are from those in float64, before and after.
-
-    Raises:
-        ValueError: it cannot be converted, or there is no batch; nothing has been changed then.
     """
-    if not batches:
-        raise ValueError("batches: expected at least one, got none")
     exact = copy.deepcopy(network).double()
     with double_throughout():
         before = _logits(exact, batches)

@@ -1,191 +1,121 @@
-"""Models by name or from a folder."""
+"""Models by name or from a folder, whole or refused."""
 
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Callable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from huggingface_hub import hf_hub_download
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
+from transformers.utils import logging
 
-from normgeom.commands.finding import reading
-from normgeom.jobs.paths import is_file
-from normgeom.models.pretrained import load_pretrained, not_finite
 from normgeom.surgery import converted
 from normgeom.text.corpora import Corpus
 from normgeom.text.tokens import TokenBatches, load_tokenizer
 from normgeom.training import twins
 
 # Folders that this package writes and transformers refuses: what loads them, and where they hold the configuration.
-_OWN: dict[str, tuple[Callable[[str], nn.Module], str]] = {
+_OWN = {
     twins.MODEL_TYPE: (twins.load_twin, "config"),
     converted.MODEL_TYPE: (converted.load_converted, "converted"),
 }
-_LENGTH = 128  # of windows
+_MASK = re.compile(r"(attn|attention)\.(masked_)?bias$")  # older versions saved it, newer ones compute it
 
 
-def load_to_survey(name_or_path: str, corpus: Corpus, tokens: int) -> tuple[dict[str, nn.Module], list[Tensor]]:
-    """A model, or the twins in a folder of ``normgeom train``, and the windows of a corpus that it is measured on.
-
-    Args:
-        tokens: the windows hold so many, what is left after the last window left out.
-
-    Returns:
-        the model by its name, of a folder the last part, as :func:`load_model` loads it, or both twins by
-        their names; and batches ``(≤ 32, length)`` of token ids, read by the model's own
-        tokenizer, as :class:`normgeom.text.tokens.TokenBatches` makes them: windows of 128 tokens, shorter where the
-        model has fewer positions.
-
-    Raises:
-        OSError: the model or its tokenizer cannot be loaded.
-        ValueError: weights are missing; the model has no tokenizer and other ids than bytes; or the corpus gives fewer
-            tokens.
-    """
-    folder = Path(name_or_path)
-    of_twins = {"LayerNorm twin": folder / "layer/model", "RMSNorm twin": folder / "rms/model"}
-    if all(path.is_dir() for path in of_twins.values()):
-        places = {name: str(path) for name, path in of_twins.items()}
-    else:
-        places = {folder.name if folder.is_dir() else name_or_path: name_or_path}
-    networks = {name: load_model(place) for name, place in places.items()}
-    first, place = next(iter(networks.values())), next(iter(places.values()))
-    length = min(_LENGTH, most_tokens(first.config) or _LENGTH)
-    encoder = load_tokenizer(place, first.config.vocab_size)
-    batches = list(TokenBatches(corpus, encoder, tokens, length, 32))
-    had = sum(batch.numel() for batch in batches)
-    if had < tokens // length * length:
-        raise ValueError(f"tokens: {tokens} asked, the corpus gives {had}; name a larger one")
-    return networks, batches
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # those of transformers, of the hub and of the file formats share no class
+        raise OSError(f"model: {name!r:.80} cannot be loaded ({type(error).__name__}: {error!s:.300})") from error
 
 
-def load_config(name_or_path: str, **options) -> PreTrainedConfig:
-    """The configuration of what :func:`load_model` loads."""
-    with reading(name_or_path):
-        about = _own(name_or_path)
-        if about is None:
-            return AutoConfig.from_pretrained(name_or_path, trust_remote_code=False, **options)
+def _own(name: str) -> dict:
+    """What ``config.json`` says in a folder that this package wrote; empty for any other model."""
+    path = Path(name, "config.json")
+    about = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return about if about.get("model_type") in _OWN else {}
+
+
+def load_config(name: str) -> PreTrainedConfig:
+    """The configuration of what :func:`load_model` loads; an OSError as there."""
+    with _reading(name):
+        if not (about := _own(name)):
+            return AutoConfig.from_pretrained(name, trust_remote_code=False)
         settings = about[_OWN[about["model_type"]][1]]
         return CONFIG_MAPPING[settings["model_type"]].from_dict(settings)
 
 
-def most_tokens(config: PreTrainedConfig) -> int | None:
-    """The number of positions that a configuration states, and None if it states none."""
-    stated = getattr(config.get_text_config(), "max_position_embeddings", None) or 0
-    return stated if stated > 0 else None
+def most_tokens(config: PreTrainedConfig, length: int) -> int:
+    """``length``, or the number of positions that a configuration states, if that is less."""
+    return min(length, getattr(config.get_text_config(), "max_position_embeddings", None) or length)
 
 
-def load_model(
-    name_or_path: str,
-    dtype: str = "auto",
-    device_map: str | dict | None = None,
-    allow_missing: bool = False,
-    **options,
-) -> nn.Module:
-    """A transformers model in evaluation mode, without its head, as ``AutoModel.from_pretrained`` loads it.
+def described(name: str) -> dict:
+    """A model's name and its commit on the hub; of a folder the last part."""
+    if Path(name).is_dir():
+        return dict(name=Path(name).resolve().name, commit=None)
+    return dict(name=name, commit=Path(hf_hub_download(name, "config.json")).parent.name)
 
-    What ``normgeom train`` and ``normgeom convert`` wrote is loaded too; it fits on one device.
+
+def load_model(name: str, dtype: str = "auto", head: bool = False) -> nn.Module:
+    """A transformers model on the CPU, in evaluation mode; also what ``normgeom train`` and ``convert`` wrote.
 
     Args:
-        dtype, device_map, options: as there.
-        allow_missing: whether weights that are missing, unexpected, of another shape or not finite are a warning, not
-            an error; what is not there is drawn.
+        name: on the hub, or a folder.
+        dtype: ``"auto"`` is that of the saved weights.
+        head: whether as ``AutoModelForCausalLM`` loads it, or as ``AutoModel`` does.
 
     Raises:
-        OSError: it cannot be loaded; the message says what can.
-        ValueError: weights are missing, unexpected, of another shape or not finite; a ``device_map`` that spreads one
-            of our own folders.
+        OSError: it cannot be loaded; the message says why.
+        ValueError: weights are missing, unexpected or not finite; the message names them.
     """
-    own = _load_own(name_or_path, dtype, allow_missing)
-    if own is None:
-        with reading(name_or_path):
-            model, amiss = load_pretrained(AutoModel, name_or_path, dtype=dtype, device_map=device_map, **options)
-        _check_whole(name_or_path, amiss, allow_missing)
-        return model
-    if isinstance(device_map, str):
-        raise ValueError(f"device_map: expected none for what normgeom wrote, got {device_map!r}")
-    return own.base_model.to((device_map or {"": "cpu"})[""])
+    logging.set_verbosity_error()  # it lists the weights of each head that is left out
+    told = {}
+    with _reading(name):
+        if about := _own(name):
+            model = _OWN[about["model_type"]][0](name)
+            model = model if head else model.base_model
+            model = model if dtype == "auto" else model.to(getattr(torch, dtype))
+        else:
+            kind = AutoModelForCausalLM if head else AutoModel
+            model, told = kind.from_pretrained(name, dtype=dtype, output_loading_info=True, trust_remote_code=False)
+    if wrong := _wrong_weights(model, **told):
+        raise ValueError(f"model: {name!r} has wrong weights, {len(wrong)} in all: {', '.join(wrong[:4])}")
+    return model.eval()
 
 
-def load_with_head(name_or_path: str, dtype: str = "auto", **options) -> nn.Module:
-    """A language model with its head, in evaluation mode, as ``AutoModelForCausalLM.from_pretrained`` loads it.
-
-    What ``normgeom train`` and ``normgeom convert`` wrote is loaded too.
-
-    Raises:
-        OSError: it cannot be loaded; the message says what can.
-        ValueError: weights are missing, unexpected, of another shape or not finite.
-    """
-    own = _load_own(name_or_path, dtype)
-    if own is not None:
-        return own
-    with reading(name_or_path):
-        model, amiss = load_pretrained(AutoModelForCausalLM, name_or_path, dtype=dtype, **options)
-    _check_whole(name_or_path, amiss)
-    return model
+def _wrong_weights(model: nn.Module, missing_keys: Iterable = (), unexpected_keys: Iterable = (), **_) -> list[str]:
+    """What is missing, too much or not finite; a head that is left out, an optional pooler and old masks aside."""
+    parts = {
+        model.base_model_prefix,
+        *(name for part in (model, model.base_model) for name, _ in part.named_children()),
+    }
+    missing = [key for key in missing_keys if "pooler" not in key]  # it comes after the last norm
+    unexpected = [key for key in unexpected_keys if key.partition(".")[0] in parts and not _MASK.search(key)]
+    odd = [key for key, p in model.named_parameters() if p.dtype.itemsize > 1 and not torch.isfinite(p).all()]
+    found = {"missing": missing, "unexpected": unexpected, "NaN or Inf": odd}
+    return [f"{key} ({what})" for what, keys in found.items() for key in sorted(keys)]
 
 
-def _load_own(name_or_path: str, dtype: str, allow_missing: bool = False) -> nn.Module | None:
-    """What this package wrote, with its head; None if it is another's."""
-    with reading(name_or_path):
-        about = _own(name_or_path)
-        model = about and _OWN[about["model_type"]][0](name_or_path)
-    if model is None:
-        return None
-    _check_whole(name_or_path, not_finite(model), allow_missing)
-    return model if dtype == "auto" else model.to(getattr(torch, dtype))
-
-
-def _check_whole(name_or_path: str, amiss: str, allowed: bool = False) -> None:
-    """A ValueError if weights are amiss, or a warning where that is allowed."""
-    if amiss and not allowed:
-        raise ValueError(
-            f"model: the weights of {name_or_path!r} are not those of its configuration ({amiss}); save it again, or "
-            "survey it with --allow-missing, which draws what is missing"
-        )
-    if amiss:
-        warnings.warn(f"weights of {name_or_path} are amiss, and what is not there is drawn ({amiss})", stacklevel=3)
-
-
-def load_with_windows(name_or_path: str, corpus: Corpus, tokens: int, length: int) -> tuple[nn.Module, Tensor]:
-    """A language model with its head, and a text as it reads it.
+def load_with_windows(name: str, corpus: Corpus, tokens: int, length: int) -> tuple[nn.Module, Tensor]:
+    """A language model with its head, and a text as it reads it; raises as :func:`load_model`.
 
     Args:
-        name_or_path: as ``AutoModelForCausalLM.from_pretrained`` takes it.
-        corpus: the text.
-        tokens: of it, at most.
+        tokens: of the corpus, at most; a ValueError if that, or the corpus, is shorter than a window.
         length: of the windows; shorter where the model has fewer positions.
 
     Returns:
         the model, float32, on the CPU, in evaluation mode; token ids ``(windows, length)``.
-
-    Raises:
-        OSError: the model or its tokenizer cannot be loaded; the message says what can.
-        ValueError: weights are missing; ``tokens`` or the text is shorter than a window.
     """
-    model = load_with_head(name_or_path, dtype="float32")
-    length = min(length, most_tokens(model.config) or length)
-    encoder = load_tokenizer(name_or_path, model.config.vocab_size)
-    batches = list(TokenBatches(corpus, encoder, tokens, length, batch_size=1))
+    model = load_model(name, dtype="float32", head=True)
+    length = most_tokens(model.config, length)
+    batches = list(TokenBatches(corpus, load_tokenizer(name, model.config), tokens, length, batch_size=1))
     if not batches:
         raise ValueError(f"corpus: expected at least one window of {length} tokens, got fewer")
     return model, torch.cat(batches)
-
-
-def check_unconverted(name_or_path: str) -> None:
-    """Raise a ValueError if a folder is what ``normgeom convert`` wrote."""
-    with reading(name_or_path):
-        about = _own(name_or_path)
-    if about and about["model_type"] == converted.MODEL_TYPE:
-        raise ValueError(f"model: {name_or_path!r} is converted already, and normgeom.load_converted loads it")
-
-
-def _own(name_or_path: str) -> dict | None:
-    """What the ``config.json`` of one of our own folders says."""
-    path = Path(name_or_path) / "config.json"
-    about = json.loads(path.read_text("utf-8")) if is_file("model", path) else {}
-    if not isinstance(about, dict):
-        raise ValueError(f"expected {path.name} to hold an object, got a {type(about).__name__}")
-    return about if about.get("model_type") in _OWN else None

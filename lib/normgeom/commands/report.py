@@ -4,55 +4,38 @@ from __future__ import annotations
 
 import ast
 import os
-import platform
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-try:
-    import nbformat
-    import papermill
-    from ipykernel.kernelspec import get_kernel_dict
-    from jupyter_client.kernelspec import KernelSpec
-    from jupyter_client.manager import AsyncKernelManager
-    from nbclient.exceptions import DeadKernelError
-    from nbconvert import HTMLExporter
-    from nbformat import NotebookNode
-    from papermill.exceptions import PapermillExecutionError
-    from traitlets.config import Config
+import nbformat
+import papermill
+from nbclient.exceptions import DeadKernelError
+from nbconvert import HTMLExporter
+from papermill.exceptions import PapermillExecutionError
+from traitlets.config import Config
 
-    from normgeom.commands.finding import find_commit
-    from normgeom.jobs.folders import held, whole, writing
-
-    # Of MathJax's bundles, the one with every extension and all glyphs inside: the others fetch what a formula needs.
-    BUNDLE = "sphinx-mathjax-offline/static/mathjax/tex-svg-full.js"
-    MATHJAX = Path(metadata.distribution("sphinx-mathjax-offline").locate_file(BUNDLE))
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f"report: {error.name} is missing: run `pip install '.[report]'` in the folder of the repository",
-        name=error.name,
-    ) from error
+from normgeom.commands.loading import load_config
+from normgeom.jobs import atomic_path, now, versions
 
 CHAPTER = Path(__file__).parents[1] / "notebooks/07-inference.ipynb"  # lib/normgeom/notebooks is a link to notebooks/
-KERNEL_OPTIONS = [
+# Of MathJax's bundles, the one with every extension and all glyphs inside: the others fetch what a formula needs.
+MATHJAX = "sphinx-mathjax-offline/static/mathjax/tex-svg-full.js"
+# Progress bars as text: standard error is shown while a cell runs, widgets are not.
+KERNEL = [
     "--IPKernelApp.log_level=40",
-    # Progress bars as text: standard error is shown while a cell runs, widgets are not.
     "--IPKernelApp.exec_lines=import tqdm.auto; tqdm.auto.tqdm = tqdm.std.tqdm",
 ]
 UNSEEN = {"setup", "parameters", "injected-parameters"}
-# nbconvert's page, with a heading above the notebook, folded code, no standard error, and alt texts of the pictures.
-# The page carries the MathJax that sets its formulas, without the commands that make links; its policy forbids the
-# browser to load anything.
+# nbconvert's page with MathJax inside, which is without its menu and its commands that make links; a heading; no
+# standard error; alt texts.
 TEMPLATE = """{% extends 'lab/index.html.j2' %}
 {% block html_head_js_requirejs %}{% endblock %}
 {% block html_head_js_mermaidjs %}{% endblock %}
 {% block html_head_js_mathjax %}
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
 <style>
 body { max-width: 50rem; margin: 0 auto; }
 .jp-Notebook pre { white-space: pre-wrap; }
@@ -66,22 +49,14 @@ window.MathJax = {options: {enableMenu: false}, tex: {inlineMath: [['$', '$']], 
 {% endblock %}
 {% block body_header %}{{ super() }}
 <header class="jp-RenderedHTMLCommon mathjax_ignore">
-<p>Norm report</p>
-<h1>{{ resources.model | e }}</h1>
-<p>Measured on the corpus {{ resources.corpus | e }}, {{ "{:,}".format(resources.tokens) }} tokens asked for;
-written {{ resources.written }} UTC.</p>
+<h1>{{ nb.metadata.title | e }}</h1>
 <p>This is chapter 7 of <cite>The Geometry of Layer Normalization</cite>, run on this model. The text is the book's and
-describes the small models that the chapter trains. What the cells print and draw comes from this run, except where
-they show a recorded measurement and say so. The numbers of chapters, statements and figures are the book's.</p>
-<details>
-<summary>Parameters and versions</summary>
+describes the small models that the chapter trains; what the cells print and draw comes from this run.</p>
 <table>
 {% for row in resources.rows %}<tr>{% for entry in row %}<td>{{ entry | e }}</td>{% endfor %}</tr>
 {% endfor %}</table>
-</details>
 </header>
 {% endblock %}
-{% block input %}<details><summary>Code</summary>{{ super() }}</details>{% endblock %}
 {% block stream_stderr %}{% endblock %}
 {% block data_svg %}
 <img alt="{{ output.metadata.alt | e }}"
@@ -90,125 +65,52 @@ they show a recorded measurement and say so. The numbers of chapters, statements
 """
 
 
-def write_report(model: str, out: str | os.PathLike, parameters: Mapping[str, object] | None = None) -> Path:
-    """Run chapter 7 on a model and write what it shows as one page of HTML.
+def write_report(model: str, out: str | os.PathLike, parameters: Mapping[str, str]) -> Path:
+    """Run chapter 7 on a model and write what it shows as one page of HTML; warnings and progress go to standard error.
 
     Args:
         model: a transformers model, by name or folder, or ``"twins"``.
         out: path of the page, ending in ``.html``.
-        parameters: the chapter's other parameters by name; numbers may come as text, as from a command line.
-
-    Progress and warnings go to standard error.  Relative paths start at the current folder.
+        parameters: the chapter's other parameters by name, as text.
 
     Raises:
-        ValueError: ``out`` does not end in ``.html`` or is a folder, or the chapter has no such parameter.
-        OSError: the model is neither a folder of one nor on the hub; nothing can be written where ``out`` is to be, or
-            another report is being written there.
-        RuntimeError: a cell of the chapter failed; the message says which and why.
+        ValueError: ``out`` cannot be written or does not end in ``.html``, or the chapter has no such parameter.
+        OSError: the model is neither a folder of one nor on the hub, or a cell of the chapter failed.
 
-    The first two are raised before any work.  Whatever is raised, what stood at ``out`` is as it was.
+    Whatever is raised, what stood at ``out`` is as it was.
     """
-    chapter = nbformat.read(CHAPTER, as_version=4)
-    known = papermill.inspect_notebook(chapter)
-    values = _values(known, model, parameters or {})
-    with _appearing(Path(out)) as part:
-        if model != "twins":
-            find_commit(model)
-        done = _run(chapter, values)
-        meanings = {name: parameter["help"] for name, parameter in known.items()}
-        part.write_text(_page(done, values, meanings), encoding="utf-8")
-    return Path(out)
-
-
-def _values(known: Mapping[str, dict], model: str, given: Mapping[str, object]) -> dict[str, object]:
-    """The value of every parameter: what was given, or the chapter's default."""
-    others = known.keys() - {"model"}
-    if unknown := given.keys() - others:
-        raise ValueError(f"parameters: expected names out of {sorted(others)}, got {sorted(unknown)}")
-    values = {name: ast.literal_eval(parameter["default"]) for name, parameter in known.items()}
-    for name, value in given.items():
-        values[name] = value if isinstance(values[name], str) else _read(value)
-    return values | {"model": model}
-
-
-def _read(value: object) -> object:
-    if not isinstance(value, str):
-        return value
+    out, chapter = Path(out), nbformat.read(CHAPTER, as_version=4)
+    if out.suffix != ".html" or out.is_dir() or not os.access(out.parent, os.W_OK):
+        raise ValueError(f"out: expected a file that ends in .html, in a folder to write to, got {str(out)!r}")
+    values = {name: ast.literal_eval(of["default"]) for name, of in papermill.inspect_notebook(chapter).items()}
+    if unknown := parameters.keys() - (values.keys() - {"model"}):
+        raise ValueError(f"parameters: expected names out of {sorted(values)} but model, got {sorted(unknown)}")
+    for name, text in parameters.items():
+        is_text, values[name] = isinstance(values[name], str), text
+        with suppress(ValueError, SyntaxError):  # the chapter's first cell says what it expected
+            values[name] = text if is_text else ast.literal_eval(text)
+    values["model"] = model
+    if model != "twins":
+        load_config(model)
+    how = dict(kernel_name="python3", extra_arguments=KERNEL, store_widget_state=False, stderr_file=sys.stderr)
     try:
-        return ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return value  # the chapter's first cell says what it expected
+        done = papermill.execute_notebook(chapter, None, values, **how)
+    except (PapermillExecutionError, DeadKernelError) as error:
+        raise ChildProcessError(f"report: chapter 7 failed ({getattr(error, 'evalue', error)})") from error
+    with atomic_path(out) as part:
+        part.write_text(_page(done, values), encoding="utf-8")
+    return out
 
 
-@contextmanager
-def _appearing(out: Path) -> Iterator[Path]:
-    """A file that replaces ``out`` when the block ends well; taking the lock first shows that it can be written."""
-    if out.suffix != ".html" or out.is_dir():
-        raise ValueError(f"out: expected the name of a file that ends in .html, got {str(out)!r}")
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f"out: there is no folder {str(out.parent)!r}")
-    with held(out, out.with_name(f".{out.name}.lock")), writing(out), whole(out) as part:
-        yield part
-
-
-class _ThisPython(AsyncKernelManager):
-    """Kernels of the Python that runs; the one that Jupyter finds under the name python3 may be another."""
-
-    kernel_spec = KernelSpec(**get_kernel_dict())
-
-
-def _run(chapter: NotebookNode, values: Mapping[str, object]) -> NotebookNode:
-    try:
-        return papermill.execute_notebook(
-            chapter,
-            None,
-            values,
-            kernel_manager_class=_ThisPython,
-            extra_arguments=KERNEL_OPTIONS,
-            shutdown_kernel="immediate",
-            store_widget_state=False,
-            stderr_file=sys.stderr,
-        )
-    except PapermillExecutionError as error:
-        where = _section(chapter, error.source)
-        raise RuntimeError(f"report: chapter 7 stopped in “{where}”. {error.ename}: {error.evalue}") from error
-    except DeadKernelError as error:
-        raise RuntimeError("report: the process of chapter 7 died, most often for want of memory") from error
-
-
-def _section(chapter: NotebookNode, source: str) -> str:
-    """The heading above the cell with that source."""
-    place = [cell.source for cell in chapter.cells].index(source)
-    text = "\n".join(cell.source for cell in chapter.cells[:place] if cell.cell_type == "markdown")
-    return re.findall(r"^#+ (.+)$", text, re.M)[-1]
-
-
-def _page(notebook: NotebookNode, values: Mapping[str, object], meanings: Mapping[str, str]) -> str:
+def _page(notebook: nbformat.NotebookNode, values: Mapping[str, object]) -> str:
     """An executed chapter as one page of HTML that needs no other file and no network."""
-    versions = {name: metadata.version(name) for name in ("normgeom", "torch", "transformers")}
-    versions["python"] = platform.python_version()
-    head = {
-        "model": _short(values["model"]),
-        "corpus": _short(values["corpus"]),
-        "tokens": values["tokens"],
-        "written": f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
-        "rows": [(name, value, meanings.get(name, "")) for name, value in {**values, **versions}.items()],
-    }
-    notebook.metadata["title"] = f"Norm report: {head['model']}"
+    model = Path(values["model"])
+    notebook.metadata["title"] = f"Norm report: {model.resolve().name if model.exists() else model}"
     for cell in notebook.cells:
         if cell.cell_type == "markdown":  # a link to another file of the book leads nowhere: its words stay
             cell.source = re.sub(r"\[([^\]]*)\]\((?!http|#)[^)]*\)", r"\1", cell.source)
-    exporter = HTMLExporter(
-        raw_template=TEMPLATE,
-        exclude_input_prompt=True,
-        exclude_output_prompt=True,
-        config=Config(TagRemovePreprocessor={"remove_cell_tags": UNSEEN}),
-    )
-    html, _ = exporter.from_notebook_node(notebook, head | {"mathjax": MATHJAX.read_text("utf-8")})
-    return html
-
-
-def _short(name_or_path: str) -> str:
-    """The last part of a path that is there; a name stays as it is."""
-    path = Path(name_or_path)
-    return path.resolve().name if path.exists() else name_or_path
+    unseen = Config(TagRemovePreprocessor={"remove_cell_tags": UNSEEN})
+    exporter = HTMLExporter(raw_template=TEMPLATE, exclude_input=True, exclude_output_prompt=True, config=unseen)
+    mathjax = metadata.distribution("sphinx-mathjax-offline").locate_file(MATHJAX).read_text("utf-8")
+    rows = [*values.items(), *versions().items(), ("written, UTC", now())]
+    return exporter.from_notebook_node(notebook, dict(rows=rows, mathjax=mathjax))[0]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig, PreTrainedConfig
 from transformers.utils import logging
 
-from normgeom.jobs.folders import place
+from normgeom.jobs import check_out_dir
 from normgeom.models.modules import replace_module
 from normgeom.norms.functions import RMSNorm
 from normgeom.surgery.surgery import make_bias
@@ -39,7 +39,7 @@ def save_converted(
         ValueError: the folder exists and is not empty.
         OSError: it cannot be written.
     """
-    folder = check_free(folder)
+    folder = check_out_dir(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
@@ -120,16 +120,3 @@ def _as_pretrained(config: PreTrainedConfig, state: dict[str, Tensor]) -> nn.Mod
             )
     finally:
         logging.set_verbosity(verbosity)
-
-
-def check_free(folder: str | os.PathLike) -> Path:
-    """Where a new folder is to be made, links followed.
-
-    Raises:
-        ValueError: something is there that is no empty folder.
-        OSError: it cannot be made.
-    """
-    folder = place(folder).resolve()
-    if folder.exists() and any(folder.iterdir()):
-        raise ValueError(f"out: expected a new or empty folder, {folder} holds something; name another")
-    return folder

@@ -42,7 +42,7 @@ def load_corpus(name_or_path: str | os.PathLike = "stdlib") -> Corpus:
 
     Raises:
         FileNotFoundError: none of these.
-        ValueError: the file is not UTF-8, or cannot be read.
+        ValueError: the file is not UTF-8.
         ConnectionError: the hub is out of reach, now or while its documents are read; datasets is not installed.
 
     Example:
@@ -88,7 +88,7 @@ def _pieces(path: str | os.PathLike) -> Iterator[str]:
     try:
         with open(path, encoding="utf-8-sig") as file:
             yield from iter(lambda: file.read(2**16) + file.readline(2**16), "")
-    except (UnicodeDecodeError, OSError) as error:
+    except UnicodeDecodeError as error:
         raise ValueError(f"corpus: expected {Path(path).name} to be UTF-8 text, got {error}") from error
 
 

@@ -17,7 +17,7 @@ from transformers import GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArgu
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging
 
-from normgeom.jobs.folders import whole as atomic_path
+from normgeom.jobs import atomic_path
 from normgeom.training.loop import adamw, warmup_cosine
 from normgeom.training.stages import measure_stage
 from normgeom.training.twins import Size, save_twin

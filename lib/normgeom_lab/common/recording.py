@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from normgeom.jobs.folders import whole
+from normgeom.jobs import atomic_path
 from normgeom.records import FOLDER
 from safetensors.torch import save
 from torch import Tensor
@@ -37,7 +37,7 @@ def record_tensors(
 def _write(path: Path, content: bytes, what: str, provenance: dict[str, object]) -> Path:
     notes = {"what": what, **{key: str(value) for key, value in provenance.items()}, **_circumstances()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole(path) as draft, whole(path.with_suffix(".json")) as about:
+    with atomic_path(path) as draft, atomic_path(path.with_suffix(".json")) as about:
         draft.write_bytes(content)
         about.write_text(json.dumps(notes, indent=1, ensure_ascii=False) + "\n", "utf-8")
     return path

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
-from transformers import PreTrainedTokenizerFast
+from transformers import GPT2Config, PreTrainedTokenizerFast, ViTConfig
 
 
 @pytest.fixture
@@ -58,26 +58,27 @@ def test_bytes_by_name_and_for_a_model_without_a_tokenizer(tmp_path):
     assert load_tokenizer("bytes") is BYTES
     (tmp_path / "config.json").write_text(json.dumps(dict(model_type="gpt2", vocab_size=256)))
     with pytest.warns(UserWarning, match="has no tokenizer: the bytes of the text are its token ids"):
-        assert load_tokenizer(str(tmp_path), 256) is BYTES
+        assert load_tokenizer(str(tmp_path), GPT2Config(vocab_size=256)) is BYTES
+    for config in (None, GPT2Config(vocab_size=255), GPT2Config(vocab_size=1000), ViTConfig()):
+        with pytest.raises(OSError, match=r"^tokenizer: '.*' has no usable one \(.+\); 'bytes' needs none$"):
+            load_tokenizer(str(tmp_path), config)
 
 
 @pytest.mark.parametrize("left", [0, 60, -1], ids=["empty", "half", "gone"])
-@pytest.mark.parametrize("vocabulary", [None, 256, 1000])
-def test_a_tokenizer_that_cannot_be_read(words, left, vocabulary):
+def test_a_tokenizer_that_cannot_be_read_is_not_replaced_by_bytes(words, left):
     path = Path(words) / "tokenizer.json"
     if left < 0:
         path.unlink()  # tokenizer_config.json says that there was one
     else:
         path.write_bytes(path.read_bytes()[:left])
-    with pytest.raises(OSError, match=r"^tokenizer: '.*' has no usable one \(.*\); name another, or 'bytes'$"):
-        load_tokenizer(str(words), vocabulary)
+    with pytest.raises(OSError, match=r"(?s)^tokenizer: '.*' has no usable one \(.*\); 'bytes' needs none$"):
+        load_tokenizer(str(words), GPT2Config(vocab_size=256))
 
 
 def test_a_tokenizer_out_of_reach(monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    for name in ("nobody/nothing", ""):
-        with pytest.raises(OSError, match=rf"^tokenizer: '{name}' has no usable one"):
-            load_tokenizer(name)
+    with pytest.raises(OSError, match=r"^tokenizer: 'nobody/nothing' has no usable one"):
+        load_tokenizer("nobody/nothing", GPT2Config(vocab_size=256))
 
 
 def test_a_tokenizer_s_own_code_is_not_run(words, tmp_path):
@@ -99,7 +100,6 @@ def test_a_stream_of_windows_is_the_text():
     batches = TokenBatches(stdlib, BYTES, len(ids), length=100, batch_size=7)
     assert len(list(batches)) == len(batches)
     assert all(map(torch.equal, batches, windows(ids, 100, 7))), "a token is lost, doubled or of another document"
-    assert batches.had == len(ids) // 100 * 100
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,6 @@ def test_windows_do_not_depend_on_where_pieces_end(tokens, length, batch_size, c
     got, expected = list(batches), windows(byte_tokens(text)[:tokens], length, batch_size)
     assert [batch.tolist() for batch in got] == [batch.tolist() for batch in expected]
     assert len(batches) == len(got), "the bar would not end where the survey ends"
-    assert batches.had == tokens // length * length
 
 
 @pytest.mark.parametrize(
@@ -130,7 +129,7 @@ def test_without_an_end_of_text_documents_are_joined_by_a_blank_line():
     assert bytes(batch[0].tolist()) == b"ab\n\nc"
 
 
-@pytest.mark.parametrize("processes", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("processes", [1, 3, 8])
 def test_shares_together_are_what_one_process_sees(processes):
     batches = TokenBatches(of(*(f"document {i}" for i in range(12))), BYTES, 120, length=5, batch_size=4)
     shares = [replace(batches, rank=rank, of=processes) for rank in range(processes)]
@@ -138,15 +137,11 @@ def test_shares_together_are_what_one_process_sees(processes):
     assert [len(share) for share in shares] == [len(of_share) for of_share in got], "len() is not the share's"
     for k, batch in enumerate(batches):
         assert torch.equal(got[k % processes][k // processes], batch), f"batch {k} is not in share {k} mod {processes}"
-    assert {share.had for share in shares} == {120}, "each process knows how much all had"
-    assert {str(share.provenance) for share in shares} == {str(batches.provenance)}, "a share is of the same windows"
-    assert batches.provenance == dict(tokenizer="bytes", length=5, batch_size=4, asked=120)
 
 
 def test_a_corpus_that_ends_early_says_so():
     batches = TokenBatches(of("a" * 47), BYTES, 1000, length=10, batch_size=3)
     assert [tuple(batch.shape) for batch in batches] == [(3, 10), (1, 10)]
-    assert batches.had == 40, "whole windows only"
     assert list(TokenBatches(of("short"), BYTES, 1000, length=10, batch_size=3)) == []
 
 
@@ -170,19 +165,10 @@ def test_windows_share_no_token(count, shapes):
     assert torch.cat(got).flatten().tolist() == list(range(count // 5 * 5)), "in order, the rest left out"
 
 
-@pytest.mark.parametrize(
-    ("sizes", "message"),
-    [
-        (dict(length=0), "^length: expected at least 1, got 0"),
-        (dict(batch_size=0), "^batch_size: expected at least 1, got 0"),
-        (dict(length=5), "^tokens: expected at least one window of 5, got 4"),
-    ],
-)
-def test_impossible_windows(sizes, message):
-    sizes = dict(length=2, batch_size=2) | sizes
+def test_a_text_shorter_than_a_window():
     for cut in (windows, partial(random_windows, seed=0), lambda ids, **of: TokenBatches(None, BYTES, len(ids), **of)):
-        with pytest.raises(ValueError, match=message):
-            cut(torch.arange(4), **sizes)
+        with pytest.raises(ValueError, match=r"^tokens: expected at least one window of 5, got 4"):
+            cut(torch.arange(4), length=5, batch_size=2)
 
 
 def test_random_windows_are_pieces_of_the_text():

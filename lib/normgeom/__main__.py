@@ -1,0 +1,5 @@
+"""``python -m normgeom``."""
+
+from normgeom.cli import main
+
+main(prog_name="normgeom")

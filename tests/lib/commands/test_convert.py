@@ -1,0 +1,314 @@
+"""`normgeom convert`: what it writes is the model, in a new process too, or nothing; nobody takes it for another."""
+
+import copy
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import normgeom as ng
+import pytest
+import torch
+import transformers
+from click.testing import CliRunner
+from flow_models import MORE as FLOW_FAMILIES
+from normgeom.cli import main
+from normgeom.commands import convert
+from normgeom.commands.convert import agreement, convert_model
+from normgeom.surgery import converted
+from normgeom.surgery.converted import save_converted
+from surgery_models import CONVERTIBLE, IDS, Untouched, apart, logits, name_of, uneven
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    GPT2LMHeadModel,
+    GPT2Model,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*has no tokenizer")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(ng.__file__).parents[1]), "TQDM_DISABLE": "1"}
+# loads every folder in a folder, in a process of its own
+LOAD = """
+import sys, torch, normgeom as ng
+from pathlib import Path
+torch.set_num_threads(int(sys.argv[2]))
+ids = torch.load(Path(sys.argv[1]) / "ids.pt")
+state = torch.random.get_rng_state()
+with torch.no_grad():
+    folders = [folder for folder in Path(sys.argv[1]).iterdir() if folder.is_dir()]
+    found = {folder.name: ng.load_converted(folder)(ids).logits for folder in folders}
+assert torch.equal(torch.random.get_rng_state(), state), "loading drew random numbers"
+torch.save(found, Path(sys.argv[1]) / "logits.pt")
+"""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A model without a tokenizer."""
+    folder = tmp_path_factory.mktemp("given") / "tiny"
+    uneven("gpt2", dtype=torch.float32, vocab_size=256).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def written(source, tmp_path_factory):
+    out = tmp_path_factory.mktemp("parent") / "of" / "out"
+    return out, convert_model(str(source), out)
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# what is written
+
+
+def test_what_is_loaded_is_the_converted_model(source, written):
+    out, found = written
+    expected = ng.to_rms_norm(AutoModelForCausalLM.from_pretrained(source).eval())
+    loaded = ng.load_converted(out)
+    assert isinstance(loaded, GPT2LMHeadModel) and not loaded.training
+    assert torch.equal(logits(loaded), logits(expected))
+    assert {site.kind for site in ng.find_norms(loaded)} == {"rms"}
+    assert loaded.lm_head.bias is not None and loaded.lm_head.weight is not loaded.transformer.wte.weight
+    assert sorted(contents(out)) == ["config.json", "converted.safetensors", "generation_config.json"]
+    about = json.loads((out / "config.json").read_text("utf-8"))["about"]
+    assert about["model"] == dict(name="tiny", commit=None) and about["corpus"]["name"] == "stdlib"
+    assert about["agreement"]["exact"] == found.exact and about["versions"]["torch"] == metadata.version("torch")
+    assert str(out.parent) not in json.dumps(about) and "/tiny" not in json.dumps(about), "a path of this machine"
+
+
+def test_the_same_logits_in_a_new_process(tmp_path):
+    """Each converted family, in the dtypes that a model is saved in, bit for bit."""
+    torch.save(IDS, tmp_path / "ids.pt")
+    dtypes, here = [torch.float32, torch.bfloat16, torch.float64], {}
+    cases = [(case, dtypes[0]) for case in CONVERTIBLE]
+    cases += [((family, {}), dtype) for family in ("gpt2", "gptj", "gpt_neox", "opt", "mpt") for dtype in dtypes[1:]]
+    for (family, changes), dtype in cases:
+        name = f"{family}-{name_of(changes)}-{dtype}"
+        uneven(family, torch.float32, **changes).save_pretrained(tmp_path / "plain")
+        # as from_pretrained makes it in its dtype, buffers and all
+        model = ng.to_rms_norm(AutoModelForCausalLM.from_pretrained(tmp_path / "plain", dtype=dtype).eval())
+        shutil.rmtree(tmp_path / "plain")
+        save_converted(model, tmp_path / name, {})
+        with torch.no_grad():
+            here[name] = model(IDS).logits
+    command = [sys.executable, "-c", LOAD, str(tmp_path), str(torch.get_num_threads())]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    there = torch.load(tmp_path / "logits.pt")
+    assert here.keys() == there.keys() and len(here) == len(CONVERTIBLE) + 10
+    for name, expected in here.items():
+        assert there[name].dtype == expected.dtype and torch.equal(there[name], expected), f"{name}: not bit for bit"
+
+
+def test_the_tokenizer_and_what_is_set_for_generation_come_along(source, given, tmp_path):
+    worded = shutil.copytree(source, tmp_path / "worded")
+    shutil.copytree(given / "words", worded, dirs_exist_ok=True)
+    GenerationConfig(max_new_tokens=7, do_sample=False, pad_token_id=3).save_pretrained(worded)
+    convert_model(str(worded), tmp_path / "out")
+    assert AutoTokenizer.from_pretrained(tmp_path / "out")("γ ⊙ n")["input_ids"] == [2, 3, 4]
+    assert ng.load_converted(tmp_path / "out").generate(IDS[:, :2]).shape == (3, 9)
+
+
+def test_an_empty_folder_is_taken(source, tmp_path, monkeypatch):
+    """By a link, and where one stands."""
+    for name in ("there", "here"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to("there")
+    convert_model(str(source), tmp_path / "link")
+    assert (tmp_path / "link").is_symlink() and contents(tmp_path / "there") == contents(tmp_path / "link") != {}
+    monkeypatch.chdir(tmp_path / "here")
+    convert_model(str(source), ".")
+    ng.load_converted(tmp_path / "here")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "link", "there"]
+
+
+@pytest.mark.parametrize("family", ["megatron_bert", "opt_projected"])
+def test_weights_that_are_still_tied_are_written_and_loaded(tmp_path, family):
+    """The bias of a head that BERT's kind holds twice, the embedding of OPT-350m that its head reads."""
+    name, kind, settings = FLOW_FAMILIES[family]
+    name = name.replace("MaskedLM", "CausalLM")
+    plain = getattr(transformers, name)(getattr(transformers, kind)(**settings, is_decoder=True))
+    plain.save_pretrained(tmp_path / "plain")
+    model = ng.to_rms_norm(AutoModelForCausalLM.from_pretrained(tmp_path / "plain").eval())
+    save_converted(model, tmp_path / "out", {})
+    assert torch.equal(logits(ng.load_converted(tmp_path / "out")), logits(model))
+
+
+# nobody takes it for another
+
+
+@pytest.mark.parametrize("kind", [AutoModel, AutoModelForCausalLM, AutoConfig])
+def test_transformers_alone_refuses_it(written, tmp_path, kind):
+    """Though its name be that of a family."""
+    copied = shutil.copytree(written[0], tmp_path / "gpt2")
+    with pytest.raises(ValueError, match=r"type `.*, to be loaded by normgeom\.load_converted` but Transformers "):
+        kind.from_pretrained(copied)
+
+
+@pytest.mark.parametrize("kind", [GPT2LMHeadModel, GPT2Model])
+def test_a_class_that_is_named_finds_no_weights(written, kind):
+    with pytest.raises(OSError, match=r"no file named model\.safetensors"):
+        kind.from_pretrained(written[0])
+
+
+# what load_converted takes
+
+
+def cut(folder, name, left):
+    (folder / name).write_bytes((folder / name).read_bytes()[:left])
+
+
+def other(folder, **entries):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **entries}))
+
+
+def narrower(folder):
+    settings = json.loads((folder / "config.json").read_text())["converted"]
+    other(folder, converted={**settings, "n_embd": 16})
+
+
+def exchanged(folder):
+    """One weight too few, and another too many."""
+    state = converted.load_file(folder / "converted.safetensors")
+    del state["lm_head.bias"]
+    converted.save_file({**state, "transformer.ln_f.bias": torch.zeros(32)}, folder / "converted.safetensors")
+
+
+DAMAGE = {
+    "no configuration": (lambda folder: (folder / "config.json").unlink(), r"config\.json"),
+    "half a configuration": (lambda folder: cut(folder, "config.json", 500), "is not that"),
+    "no weights": (lambda folder: (folder / "converted.safetensors").unlink(), r"converted\.safetensors"),
+    "half of the weights": (lambda folder: cut(folder, "converted.safetensors", 90_000), "is not that"),
+    "a plain model": (lambda folder: other(folder, model_type="gpt2"), "its model_type is 'gpt2', not"),
+    "nothing of the model": (lambda folder: other(folder, converted={}), "model_type"),
+    "another size": (narrower, "size mismatch"),
+    "a list": (lambda folder: (folder / "config.json").write_text("[]"), "is not that"),
+    "other weights": (exchanged, r"missing or too many: lm_head\.bias, transformer\.ln_f\.bias"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_what_is_not_whole_is_not_loaded(written, tmp_path, damage):
+    broken = shutil.copytree(written[0], tmp_path / "broken")
+    do, message = DAMAGE[damage]
+    do(broken)
+    with pytest.raises(ValueError, match=rf"(?s)^folder: expected what normgeom convert wrote, .*{message}"):
+        ng.load_converted(broken)
+
+
+# all or nothing
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "error"),
+    [
+        (converted, "save_file", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "file")),
+        (GenerationConfig, "save_pretrained", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "file")),
+        (Path, "write_text", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "file")),
+        (GenerationConfig, "save_pretrained", KeyboardInterrupt()),
+    ],
+)
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_full_disk_or_an_interrupt_leaves_nothing(source, tmp_path, monkeypatch, owner, name, error, exists):
+    if exists:
+        (tmp_path / "out").mkdir()
+
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(owner, name, fail)
+    with pytest.raises(type(error), match=r"^out: .*No space left on device|^$"):
+        convert_model(str(source), tmp_path / "out")
+    assert [path.name for path in tmp_path.rglob("*")] == ["out"] * exists
+
+
+def test_a_model_that_says_something_else_is_not_written(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(convert, "to_rms_norm", ng.drop_mean_subtraction)
+    with pytest.raises(ValueError, match=r"^model: expected logits to differ by at most 1e-10 in float64, got \d"):
+        convert_model(str(source), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("exact", "fits"), [(1e-10, True), (1.1e-10, False), (float("nan"), False)])
+def test_the_bound_is_1e_10(source, tmp_path, monkeypatch, exact, fits):
+    def found(network, _):
+        ng.to_rms_norm(network)
+        return convert.Agreement(exact, 0.0, 0.0, 1.0, 1, "float32")
+
+    monkeypatch.setattr(convert, "agreement", found)
+    if fits:
+        convert_model(str(source), tmp_path / "out")
+    else:
+        with pytest.raises(ValueError, match=r"^model: expected logits to differ"):
+            convert_model(str(source), tmp_path / "out")
+    assert (tmp_path / "out").exists() == fits
+
+
+@pytest.mark.filterwarnings("ignore:.*RoPE")
+@pytest.mark.parametrize(
+    ("family", "message"),
+    [
+        ("llama", r"^model: expected LayerNorm .* is a LlamaRMSNorm"),
+        ("bloom", r"^model: transformer\.word_embeddings_layernorm normalises what stays"),
+        ("gemma2", r"^model: model\.layers\.0\.post_attention_layernorm normalises what stays"),
+    ],
+)
+def test_a_model_that_cannot_be_converted(tmp_path, family, message):
+    uneven(family, dtype=torch.float32, vocab_size=256).save_pretrained(tmp_path / "model")
+    with pytest.raises(ValueError, match=message):
+        convert_model(str(tmp_path / "model"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+# the command, and what it is told
+
+
+def test_the_command(source, tmp_path):
+    arguments = ["convert", str(source), str(tmp_path / "out")]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("Largest difference of a logit on 1024 tokens (the largest logit is ")
+    assert float(lines[1].rpartition(" ")[2]) <= 1e-12 and lines[1].lstrip().startswith("float64")
+    assert "float32" in lines[2] and len(lines) == 3
+    before = contents(tmp_path)
+    again = CliRunner().invoke(main, arguments)
+    assert again.exit_code == 2 and "Error: out: expected a new or empty folder" in again.stderr
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_agreement_is_of_the_model_with_itself_in_float64(dtype):
+    model = uneven("gpt2", dtype=dtype)
+    batches = [IDS[:2], IDS[2:]]
+    before, rounded = logits(copy.deepcopy(model).double()), logits(model)
+    converted_rounded = logits(ng.to_rms_norm(copy.deepcopy(model)))
+    found = agreement(model, batches)
+    assert found.exact < 1e-10, "the conversion was compared in the model's own format"
+    assert found.unconverted == pytest.approx(apart(rounded, before), rel=1e-6), "not the largest, or after converting"
+    assert found.converted == pytest.approx(apart(converted_rounded, before), rel=1e-6), "not from the original's"
+    assert found.largest == pytest.approx(float(before.abs().max()))
+    assert (found.tokens, found.dtype) == (IDS.numel(), str(dtype).removeprefix("torch."))
+    assert {site.kind for site in ng.find_norms(model)} == {"rms"}, "the model was to be converted in place"
+
+
+def test_an_agreement_in_float64_is_float64_throughout():
+    """A GPT-J of float64 weights has an error of its own: its attention is float32."""
+    found = agreement(uneven("gptj", dtype=torch.float64), [IDS])
+    assert found.exact <= 1e-12 and 1e-10 < found.unconverted < 1e-4
+
+
+def test_an_agreement_of_a_model_that_cannot_be_converted_is_refused():
+    model = uneven("bloom")
+    with Untouched(model), pytest.raises(ValueError, match=r"^model: transformer\.word_embeddings_layernorm"):
+        agreement(model, [IDS])

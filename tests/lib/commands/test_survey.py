@@ -1,0 +1,168 @@
+"""Surveys from names: what comes out, which tokens are read, and what each of several processes does."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import normgeom as ng
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from normgeom.commands import survey
+from normgeom.commands.survey import survey_model
+from normgeom.survey.directions import nulls
+from normgeom.text.corpora import load_corpus
+from normgeom.text.tokens import BYTES, TokenBatches, load_tokenizer
+from normgeom.training.twins import save_twin, variants
+from tiny_models import tiny
+from transformers import AutoModel, GPT2Config
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*has no tokenizer")
+DIRECTIONS = ["uniform", "random_a", "random_b", *nulls(1)]
+
+
+@pytest.fixture
+def run(given, tmp_path):
+    def call(out=tmp_path / "out", **changes):
+        named = dict(model=str(given / "tiny-gpt2"), corpus=str(given / "long.txt"), out=out)
+        sizes = dict(tokens=600, length=16, batch_size=4, nulls=1, device="cpu")
+        return survey_model(**named | sizes | changes)
+
+    return call
+
+
+def batches_of(given, encoder=BYTES):
+    return list(TokenBatches(load_corpus(given / "long.txt"), encoder, 600, 16, 4))
+
+
+def test_the_table_is_that_of_a_survey_by_hand(given, run, tmp_path):
+    noted = run()
+    batches = batches_of(given)
+    by_hand = ng.Survey(AutoModel.from_pretrained(given / "tiny-gpt2"), DIRECTIONS, 0, pilot=batches[0])
+    by_hand.run(batches, progress=False)
+    table = pd.read_parquet(tmp_path / "out" / survey.TABLE)
+    pd.testing.assert_frame_equal(table, by_hand.table(), check_exact=True)
+    assert noted == json.loads((tmp_path / "out" / "provenance.json").read_text("utf-8"))
+    asked, had = noted["asked"], noted["had"]
+    assert asked["model"] == dict(name="tiny-gpt2", commit=None)
+    assert asked["windows"] == dict(tokens=600, length=16, batch_size=4) and asked["tokenizer"] == "bytes"
+    assert (asked["seed"], asked["dtype"], asked["device"], asked["processes"]) == (0, "auto", "cpu", 1)
+    assert (had["tokens"], had["batches"], had["network"], had["dtype"]) == (592, len(batches), "GPT2Model", "float32")
+    assert (had["digest"], had["fingerprint"]) == (by_hand.digest, by_hand.fingerprint)
+    names = ["provenance.json", "state-0-of-1.safetensors", "table.parquet"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
+
+
+def test_dtype_seed_and_default_length(run, tmp_path):
+    changed = run(dtype="bfloat16", seed=3, length=None, tokens=64)
+    assert changed["had"]["dtype"] == "bfloat16"
+    assert changed["asked"]["windows"]["length"] == 64, "the model takes 64 positions, fewer than the default"
+    assert ng.Survey.load(tmp_path / "out" / "state-0-of-1.safetensors").seed == 3
+
+
+def test_a_model_with_a_tokenizer_reads_its_tokens(given, run, tmp_path):
+    model = shutil.copytree(given / "tiny-gpt2", tmp_path / "model")
+    shutil.copytree(given / "words", model, dirs_exist_ok=True)
+    had = run(model=str(model))["had"]
+    alone = ng.Survey(AutoModel.from_pretrained(model)).run(
+        batches_of(given, load_tokenizer(str(model))), progress=False
+    )
+    assert had["digest"] == alone.digest, "other token ids than the tokenizer's"
+
+
+def test_an_rms_norm_twin_is_surveyed_by_its_folder(run, tmp_path):
+    config = GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=256, n_positions=32)
+    model = variants(config, 3, ("rms",))["rms"]
+    save_twin(model, tmp_path / "model")
+    run(model=str(tmp_path / "model"))
+    table = pd.read_parquet(tmp_path / "out" / survey.TABLE)
+    assert set(table.kind) == {"rms"} and set(table.site) == {site.name for site in ng.find_norms(model.base_model)}
+
+
+def test_a_model_whose_configuration_states_no_positions(run, tmp_path):
+    tiny("bloom", vocab_size=256).save_pretrained(tmp_path / "bloom")
+    assert run(model=str(tmp_path / "bloom"), length=None)["asked"]["windows"]["length"] == 512
+
+
+def test_another_model_in_a_folder_of_the_same_name_is_refused(given, run, tmp_path):
+    run()
+    model = AutoModel.from_pretrained(given / "tiny-gpt2")
+    model.h[1].mlp.c_fc.weight.data[-1, -1] += 1e-3  # the last of its entries
+    model.save_pretrained(tmp_path / "tiny-gpt2")
+    with pytest.raises(ValueError, match=r"^out: .* holds a survey of other weights under this name; name another"):
+        run(model=str(tmp_path / "tiny-gpt2"))
+
+
+def test_a_damaged_state_says_what_to_delete(run, tmp_path):
+    had = run()["had"]
+    state = tmp_path / "out" / survey.STATE.format(0, 1)
+    state.write_bytes(state.read_bytes()[:500])
+    with pytest.raises(
+        OSError, match=r"^out: .*state-0-of-1.safetensors is damaged; delete it and run the same command"
+    ):
+        run()
+    state.unlink()
+    assert {**run()["had"], "finished": ""} == {**had, "finished": ""}
+
+
+def test_a_tokenizer_of_another_model(given, run, tmp_path):
+    """Ids that the model does not take are refused, and nothing is left."""
+    model = shutil.copytree(given / "tiny-gpt2", tmp_path / "model")
+    words = json.loads((given / "words" / "tokenizer.json").read_text("utf-8"))
+    words["model"]["vocab"]["said"] = 900
+    shutil.copytree(given / "words", model, dirs_exist_ok=True)
+    (model / "tokenizer.json").write_text(json.dumps(words))
+    with pytest.raises(ValueError, match=r"expected token ids from 0 to 255, got 0 to 900; is the tokenizer another"):
+        run(model=str(model))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_share_without_a_batch_is_merged_too(run, tmp_path, monkeypatch):
+    """One batch for two processes.  The second runs while the first waits for it; no process is launched here."""
+
+    def process(rank, waits):
+        return SimpleNamespace(
+            process_index=rank,
+            is_main_process=rank == 0,
+            num_processes=2,
+            device=torch.device("cpu"),
+            wait_for_everyone=lambda: next(waits),
+            destroy_process_group=lambda: None,
+        )
+
+    def second():
+        yield
+        with monkeypatch.context() as patch:
+            patch.setattr(survey, "PartialState", lambda **settings: process(1, iter([None, None])))
+            assert run(tokens=64) is None, "the second process has no result of its own"
+        yield
+
+    monkeypatch.setattr(survey, "PartialState", lambda **settings: process(0, second()))
+    had = run(tokens=64)["had"]
+    assert (had["tokens"], had["batches"]) == (64, 1)
+    states = [ng.Survey.load(tmp_path / "out" / survey.STATE.format(rank, 2)) for rank in (0, 1)]
+    assert [state.batches for state in states] == [1, 0]
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_table_of_one(given, run, tmp_path):
+    run(tmp_path / "one")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    options = dict(model=given / "tiny-gpt2", corpus=given / "long.txt", tokens=600, length=16, nulls=1, device="cpu")
+    options |= {"batch-size": 4, "out": tmp_path / "two"}
+    command = [*launch, "-m", "normgeom", "survey", *(str(word) for k, v in options.items() for word in (f"--{k}", v))]
+    environment = {**os.environ, "PYTHONPATH": str(Path(ng.__file__).parents[1]), "TQDM_DISABLE": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("tokens: ") == 1, "the first process alone reports"
+    one, two = (pd.read_parquet(tmp_path / name / survey.TABLE) for name in ("one", "two"))
+    numbers = one.select_dtypes("number").columns
+    assert two.drop(columns=numbers).equals(one.drop(columns=numbers))
+    off = np.nanmax(np.abs(two[numbers].to_numpy() - one[numbers].to_numpy()))
+    assert off <= 1e-9, f"the table of two processes is off by {off:.1e}: not the same batches, or another pilot?"
+    assert json.loads((tmp_path / "two" / "provenance.json").read_text("utf-8"))["asked"]["processes"] == 2
