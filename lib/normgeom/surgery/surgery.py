@@ -10,12 +10,13 @@ from operator import attrgetter
 import torch
 from torch import Tensor, nn
 
-from normgeom.models.flow import Flow, StreamNorm, seen
-from normgeom.models.modules import replace_module
+from normgeom.models.flow import Flow, StreamNorm, Trial, written
+from normgeom.models.modules import hooked, replace_module
 from normgeom.models.trace import READS, WRITES, matrix_of
 from normgeom.norms.functions import RMSNorm
 
 _BOUND = 1e-10  # in float64, of the change of an output over the largest
+_FAR, _FAR_BOUND = 2.0**20, 1e-3  # a mean beyond what a bound on the stream lets pass, and the change that is rounding
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -133,7 +134,8 @@ def _operate(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor |
 @torch.no_grad()
 def _check(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor | Mapping | None) -> Flow:
     """What the steps are to change, or a ValueError that says why they cannot; the model itself is not changed."""
-    flow, drawn, answer = seen(model, example_inputs)
+    trial = Trial(model, example_inputs)
+    flow = trial.flow
     if _swap in steps:
         flow = replace(flow, aside=())
     norms = (*flow.norms, *flow.aside)
@@ -148,16 +150,30 @@ def _check(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor | M
         reasons += kept
     for reason in filter(None, [*reasons, flow.unseen, _unfit(model, flow, steps)]):
         raise ValueError(f"model: {reason}")
-    before = answer()
+    before = trial.answer()
+    if _center in steps:
+        maps = [trial.model.get_submodule(name) for name in flow.writers]
+        far = [(m, lambda *call: call[-1] + _FAR) for m in maps if not isinstance(m, nn.MultiheadAttention)]
+        with hooked(after=far):
+            moved = _change(trial.answer(), before)
+        if not moved <= _FAR_BOUND:
+            raise ValueError(
+                f"model: a copy of this {type(model).__name__} computes something else when a number is added to all "
+                f"entries of its stream, by {moved:.1e} of the largest output: the mean matters"
+            )
     for step in (_untie, *steps):
-        step(drawn, flow)
-    off = [(x - y).abs().max() / y.abs().max() for x, y in zip(answer(), before, strict=True)]
-    if not (found := float(torch.stack(off).max())) <= _BOUND:
+        step(trial.model, flow)
+    if not (changed := _change(trial.answer(), before)) <= _BOUND:
         raise ValueError(
             f"model: a copy of this {type(model).__name__} with drawn weights computes something else when changed, by "
-            f"{found:.1e} of the largest output: modules share a weight, or do more than their weights and biases say"
+            f"{changed:.1e} of the largest output: modules share a weight, or do more than their weights and biases say"
         )
     return flow
+
+
+def _change(after: list[Tensor], before: list[Tensor]) -> float:
+    """The largest difference over the largest output."""
+    return float(torch.stack([(x - y).abs().max() / y.abs().max() for x, y in zip(after, before, strict=True)]).max())
 
 
 def _unfit(model: nn.Module, flow: Flow, steps: tuple[Step, ...]) -> str | None:
@@ -220,13 +236,8 @@ def make_bias(reader: nn.Module) -> None:
 
 def _center(model: nn.Module, flow: Flow) -> None:
     """Take the mean out of everything that is written to the stream."""
-    for writer in map(model.get_submodule, flow.writers):
-        matrix = matrix_of(writer, WRITES)
-        _subtract_mean(attrgetter(matrix.weight)(writer), matrix.axis)
-        if matrix.bias and (bias := attrgetter(matrix.bias)(writer)) is not None:
-            _subtract_mean(bias, 0)
-    for name in flow.added:
-        _subtract_mean(attrgetter(name)(model), -1)
+    for tensor, axis in written(model, flow):
+        _set(tensor, _wide(tensor) - _wide(tensor).mean(axis, keepdim=True))
 
 
 def _swap(model: nn.Module, flow: Flow) -> None:
@@ -240,10 +251,6 @@ def _swap(model: nn.Module, flow: Flow) -> None:
 
 def _foldable(flow: Flow) -> list[StreamNorm]:
     return [norm for norm in (*flow.norms, *flow.aside) if not norm.kept]
-
-
-def _subtract_mean(tensor: Tensor, axis: int) -> None:
-    _set(tensor, _wide(tensor) - _wide(tensor).mean(axis, keepdim=True))
 
 
 def _set(parameter: Tensor, value: Tensor) -> None:
