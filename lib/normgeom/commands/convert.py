@@ -16,8 +16,8 @@ from normgeom.commands.loading import check_unconverted, load_with_head
 from normgeom.commands.survey import DTYPES, read_config
 from normgeom.jobs.folders import held, versions
 from normgeom.jobs.processes import check_choice
-from normgeom.models.calls import evaluating, forward
 from normgeom.models.flow import double_throughout
+from normgeom.models.watch import evaluating, forward
 from normgeom.surgery.converted import check_free, save_converted
 from normgeom.surgery.surgery import refusal, to_rms_norm
 from normgeom.text.corpora import load_corpus

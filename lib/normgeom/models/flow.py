@@ -20,17 +20,23 @@ from normgeom.models.trace import READS, WRITES, Read, Trace, matrix_of
 
 @dataclass(frozen=True)
 class StreamNorm:
-    """A norm and the linear maps that read it; name, kind, dim and eps as in :class:`normgeom.NormSite`."""
+    """A norm and the linear maps that read it; name, kind, dim and eps as in :class:`normgeom.NormSite`.
+
+    Attributes:
+        readers: the names of the maps.
+        gain, bias: the names of the parameters that act as γ, plus ``offset``, and as β; None where there is none.
+        kept: why its readers cannot take gain and bias, in words.
+    """
 
     name: str
     kind: str
     dim: int
     eps: float
-    readers: tuple[str, ...]  # names
-    gain: str | None  # the name of the parameter that, plus ``offset``, acts as gain
+    readers: tuple[str, ...]
+    gain: str | None
     offset: float
     bias: str | None
-    kept: str | None  # why its readers cannot take gain and bias, in words
+    kept: str | None
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,7 @@ class Flow:
         added: the names of parameters, their last axis along the stream.
         obstacle: why centring all that writes leaves a mean on the stream, or changes what the model computes though
             every norm subtracts the mean; None where it does neither.
-        unseen: a module with weights that did not run, in words.
+        unseen: a map or embedding that took no part, in words.
     """
 
     norms: tuple[StreamNorm, ...]
@@ -138,9 +144,7 @@ class Trial:
             trace = Trace(self.model, sites, self.answer)
         except (RuntimeError, NotImplementedError) as error:
             why = str(error).partition("\n")[0]
-            raise ValueError(
-                f"model: a float64 copy of this {type(model).__name__} does not run ({why})"
-            ) from error
+            raise ValueError(f"model: a float64 copy of this {type(model).__name__} does not run ({why})") from error
         if not sites:
             raise ValueError(f"model: this {type(model).__name__} runs no LayerNorm or RMSNorm")
         self.flow = _judge(trace)
@@ -175,11 +179,10 @@ def _double(value: object) -> object:
 
 def _judge(trace: Trace) -> Flow:
     begin = {name for name, module in trace.modules.items() if isinstance(module, (nn.Embedding, _ConvNd))}
-    begin.update(name for name, _ in trace.model.named_parameters())
     of_stream: list[Read] = []
     for read in (read for read in trace.reads if read.name in trace.norms):
         summands = {source for source, share in read.sources.items() if share is not None} - trace.norms.keys()
-        if summands & begin or len(summands) > 1:  # a map's output alone is no stream
+        if len(summands) > 1 or summands & (begin | trace.parameters.keys()):  # a map's output alone is no stream
             of_stream.append(read)
     names = {read.name for read in of_stream}
     sources = {source: share for read in of_stream for source, share in read.sources.items()}
@@ -189,9 +192,9 @@ def _judge(trace: Trace) -> Flow:
         tuple(norm for norm in norms if norm.name in names),
         tuple(norm for norm in norms if norm.name not in names),
         tuple(name for name in written if name in trace.modules),
-        tuple(name for name in written if name not in trace.modules),
+        tuple(name for name in written if name in trace.parameters),
         next(_obstacles(trace, of_stream, written), None),
-        next(_unseen(trace, ran=False), None),
+        next(_unseen(trace, of_maps=True), None),
     )
 
 
@@ -206,46 +209,43 @@ def _obstacles(trace: Trace, of_stream: list[Read], written: list[str]) -> Itera
             yield f"{read.name} reads {source} otherwise than as a summand, so that no weight centres what it reads"
         if not read.whole:
             yield f"{read.name} reads a sum with a part that comes from no map or parameter: no weight centres it"
-    for read in trace.reads:
+    for read in (read for read in trace.reads if read not in by_norms):
         for source in (source for source in written if source in read.sources):
-            if read not in by_norms or read.sources[source] is None:
-                by = trace.reader(read)
-                yield f"what {source} writes to the stream is read without a norm, by {by}, where its mean matters"
+            by = read.name or "the caller"
+            yield f"what {source} writes to the stream is read without a norm, by {by}, where its mean matters"
     if not of_stream:
-        yield f"no norm of this {type(trace.model).__name__} reads a sum of what embeddings and linear maps write"
-    yield from _unseen(trace, ran=True)
+        yield "no norm reads a sum of what embeddings and linear maps write"
+    yield from _unseen(trace, of_maps=False)
 
 
-def _unseen(trace: Trace, ran: bool) -> Iterator[str]:
-    """Parameters that took no part, of modules that ran or of others."""
-    for name, parameter in trace.model.named_parameters():
-        place = name.rpartition(".")[0]
-        owner = trace.modules[place]
-        if parameter not in trace.used and (owner in trace.called) == ran:
-            what = name if ran else f"{place}, a {type(owner).__name__},"
-            yield f"{what} has no place in what the example runs of this {type(trace.model).__name__}"
+def _unseen(trace: Trace, of_maps: bool) -> Iterator[str]:
+    """Parameters of maps and embeddings, or others, that took no part."""
+    for name, parameter in trace.parameters.items():
+        owner = trace.modules[name.rpartition(".")[0]]
+        if parameter not in trace.used and bool(matrix_of(owner, WRITES)) == of_maps:
+            yield f"{name}, of a {type(owner).__name__}, has no place in what the example runs"
 
 
 def _as_norm(trace: Trace, site: NormSite) -> StreamNorm:
     readers = dict.fromkeys(read.name for read in trace.reads if site.name in read.sources)
-    reads = [read for read in trace.reads if read.name in readers]
-    others = [trace.reader(read) for read in reads if not _takes_gain(trace.modules[read.name], read, site.name)]
+    others = [read.name for read in trace.reads if read.name in readers and not _takes_gain(trace, read, site.name)]
     parameters = dict(site.module.named_parameters(recurse=False))
     gain, bias = _which(site.weight, parameters, (0.0, 1.0), 1.0), _which(site.bias, parameters, (0.0,), 0.0)
     kept = None
     if others or not readers:
-        by = f"{(others or ['nothing'])[0]}, and not only by linear maps that read it alone and as it is"
-        kept = f"the output of {site.name}, a norm, is read by {by}"
+        by = (others[0] or "the caller") if others else "nothing"
+        kept = f"{site.name}, a norm, is read by {by}, and not only by linear maps that read it alone and as it is"
     elif gain is None or bias is None:
         kept = f"gain or bias of {site.name} is none of its parameters"
     (gain, offset), (bias, _) = gain or (None, 0.0), bias or (None, 0.0)
     return StreamNorm(site.name, site.kind, site.dim, site.eps, tuple(readers), gain, offset, bias, kept)
 
 
-def _takes_gain(module: nn.Module, read: Read, norm: str) -> bool:
+def _takes_gain(trace: Trace, read: Read, norm: str) -> bool:
     """Whether a linear map reads a norm alone and as it is, copied or averaged."""
     share = read.sources.get(norm)
-    return bool(matrix_of(module, READS)) and len(read.sources) == 1 and share is not None and abs(share - 1) < 1e-9
+    alone = len(read.sources) == 1 and share is not None and abs(share - 1) < 1e-9
+    return alone and matrix_of(trace.modules[read.name], READS) is not None
 
 
 def _which(acts: Tensor, parameters: Mapping, offsets: tuple[float, ...], none: float) -> tuple | None:

@@ -11,8 +11,8 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_leaves, tree_map
 from transformers.pytorch_utils import Conv1D
 
-from normgeom.models.modules import hooked
 from normgeom.models.sites import NormSite
+from normgeom.models.watch import hooked
 
 _TOLERANCE = 1e-9  # in float64
 
@@ -65,54 +65,37 @@ class Trace:
     parameters are.  So the gradient of what a norm or a map reads is zero for all that reaches it through another one.
 
     Attributes:
-        modules: of the model, by name.
+        modules, parameters: of the model, by name.
         norms: what :func:`normgeom.find_norms` found in it, by name.
         reads: in the order in which norms and maps ran, the caller last.
-        called: the modules that ran.
         used: the parameters that took part.
     """
 
     def __init__(self, model: nn.Module, sites: list[NormSite], call: Callable[[], list[Tensor]]):
-        self.model, self.modules = model, dict(model.named_modules())
+        self.modules, self.parameters = dict(model.named_modules()), dict(model.named_parameters())
         self.norms = {site.name: site for site in sites}
-        self._names = {module: name for name, module in self.modules.items()}
-        self._sites = {site.module for site in sites}
-        self.called: set[nn.Module] = set()
         self.used: set[Tensor] = set()
-        self._leaves = [(name, p, -1) for name, p in model.named_parameters() if p.is_floating_point()]
+        self._leaves = [(name, p, -1) for name, p in self.parameters.items() if p.is_floating_point()]
         for _, parameter, _ in self._leaves:
             parameter.requires_grad_()
-        self._given: list[tuple[str, list[Tensor]]] = []
-        self._within: nn.Module | None = None  # the norm or map that runs
-        modules = self.modules.values()
-        with torch.enable_grad(), hooked([(m, self._enter) for m in modules], [(m, self._leave) for m in modules]):
-            self._given.append(("", call()))
-            self.reads = [self._read(name, tensors) for name, tensors in self._given]
+        given: list[tuple[str, list[Tensor]]] = []
 
-    def reader(self, read: Read) -> str:
-        """Who reads, in words."""
-        if not read.name:
-            return f"the caller of this {type(self.model).__name__}"
-        return f"{read.name}, a {type(self.modules[read.name]).__name__}"
+        def cut(name: str) -> Callable:
+            def leave(module, args, kwargs, output):
+                self.used.update(module.parameters())
+                given.append((name, _inputs(args, kwargs)))
+                first = next(t for t in tree_leaves(output) if isinstance(t, Tensor))
+                leaf = first.detach().requires_grad_()
+                self._leaves.append((name, leaf, 1 - module.weight.dim() if isinstance(module, _ConvNd) else -1))
+                instead = leaf.clone()  # which an operation may change in place
+                return tree_map(lambda t: instead if t is first else t.detach() if isinstance(t, Tensor) else t, output)
 
-    def _enter(self, module, args, kwargs):
-        self.called.add(module)
-        if self._within is None and (module in self._sites or matrix_of(module, WRITES)):
-            self._within = module
+            return leave
 
-    def _leave(self, module, args, kwargs, output):
-        if self._within is not module:
-            return output
-        self._within = None
-        self.called.update(module.modules())
-        self.used.update(module.parameters())
-        name = self._names[module]
-        self._given.append((name, _inputs(args, kwargs)))
-        first = next(t for t in tree_leaves(output) if isinstance(t, Tensor))
-        leaf = first.detach().requires_grad_()
-        self._leaves.append((name, leaf, 1 - module.weight.dim() if isinstance(module, _ConvNd) else -1))
-        instead = leaf.clone()  # which an operation may change in place
-        return tree_map(lambda t: instead if t is first else t.detach() if isinstance(t, Tensor) else t, output)
+        cuts = {m: name for name, m in self.modules.items() if name in self.norms or matrix_of(m, WRITES)}
+        with torch.enable_grad(), hooked(after=[(module, cut(name)) for module, name in cuts.items()]):
+            given.append(("", call()))
+            self.reads = [self._read(name, tensors) for name, tensors in given]
 
     def _read(self, name: str, tensors: list[Tensor]) -> Read:
         """From the gradient of a weighted sum of what is read, the weights of each row a multiple of one vector."""

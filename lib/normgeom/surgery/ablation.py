@@ -9,11 +9,9 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from normgeom.models.calls import entries, evaluating, forward
 from normgeom.models.flow import check_present
-from normgeom.models.modules import replace_module
 from normgeom.models.sites import NormSite, find_norms
-from normgeom.models.watch import watch
+from normgeom.models.watch import entries, evaluating, forward, replace_module, watch
 from normgeom.norms.formula import center, widen
 from normgeom.norms.functions import rms_norm
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from normgeom.models.flow import Flow, StreamNorm, Trial, written
-from normgeom.models.modules import hooked, replace_module
 from normgeom.models.trace import READS, WRITES, matrix_of
+from normgeom.models.watch import hooked, replace_module
 from normgeom.norms.functions import RMSNorm
 
 _BOUND = 1e-10  # in float64, of the change of an output over the largest

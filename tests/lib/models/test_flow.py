@@ -6,7 +6,7 @@ import torch
 from family_norms import EXPECTED
 from normgeom.models.flow import double_throughout, stream, stream_readers, stream_writers
 from normgeom.models.gpt2 import gpt2
-from normgeom.models.modules import replace_module
+from normgeom.models.watch import replace_module
 from normgeom_lab.common.tiny import shaken
 from surgery_models import CONVERTIBLE, FOLDABLE, IDS, apart, logits, name_of, uneven
 from tiny_models import tiny, token_ids

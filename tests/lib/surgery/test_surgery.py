@@ -179,10 +179,10 @@ PARTLY = {  # the names of norms that keep gain and bias, and what a warning say
     ),
     "t5": (
         r"decoder\.final_layer_norm",
-        r"decoder\.final_layer_norm, a norm, is read by lm_head, a Linear, and not only by",
+        r"decoder\.final_layer_norm, a norm, is read by lm_head, and not only by",
     ),
-    "vit_no_head": (r"^layernorm", r"layernorm, a norm, is read by the caller of this ViTModel"),
-    "gpt2, no head": ("ln_f", r"ln_f, a norm, is read by the caller of this GPT2Model"),
+    "vit_no_head": (r"^layernorm", r"layernorm, a norm, is read by the caller"),
+    "gpt2, no head": ("ln_f", r"ln_f, a norm, is read by the caller"),
 }
 
 
@@ -524,8 +524,8 @@ ODD = "otherwise than as a summand, so that no weight centres"
 BARE = "reads a sum with a part that comes from no map or parameter"
 NO_SURGERY = {
     "bert": (lambda: uneven("bert"), r"embeddings\.LayerNorm"),
-    "an adapter": (with_an_adapter, r"model\.decoder\.layers\.1\.adapter, a Linear, has no place"),
-    "another head": (lambda: uneven("pegasus, decoder"), r"encoder_attn\.k_proj, a Linear, has no place"),
+    "an adapter": (with_an_adapter, r"model\.decoder\.layers\.1\.adapter\.weight, of a Linear, has no place"),
+    "another head": (lambda: uneven("pegasus, decoder"), r"encoder_attn\S*\.weight, of a \w+, has no place"),
     "meta": (meta, "expected all its parameters on one device that holds data, got meta"),
     "int8": (with_int8, r"does not run"),
     "quantised": (with_a_note_of_quantisation, "expected weights that are not quantised"),
@@ -560,11 +560,11 @@ NO_CENTRING = {
     "no norm at the end": (lambda: uneven("opt", _remove_final_layer_norm=True), "read without a norm, by lm_head"),
 }
 NO_CONVERSION = {
-    "no head": (lambda: uneven("gpt2").base_model, r"ln_f, a norm, is read by the caller of this GPT2Model, and not"),
+    "no head": (lambda: uneven("gpt2").base_model, r"ln_f, a norm, is read by the caller, and not"),
     "clip": (lambda: uneven("clip"), r"final_layer_norm, a norm, is read by the caller"),
-    "keys by name": (lambda: Crossed().double(), r"read by attention, a MultiheadAttention, and not only"),
-    "one map, two norms": (lambda: uneven("encoder", shared=True), r"linear1, a Linear, and not only"),
-    "a shared block": (with_a_shared_block, r"c_fc, a Conv1D, and not only"),
+    "keys by name": (lambda: Crossed().double(), r"read by attention, and not only"),
+    "one map, two norms": (lambda: uneven("encoder", shared=True), r"linear1, and not only"),
+    "a shared block": (with_a_shared_block, r"c_fc, and not only"),
     "a shared weight": (with_a_shared_weight, r"a copy .* computes something else when changed, by \d.*share a weight"),
 }
 
