@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from normgeom.models.sites import NormSite, find_norms
 from normgeom.models.trace import READS, WRITES, Read, Trace, matrix_of
+from normgeom.models.watch import hooked
 
 
 @dataclass(frozen=True)
@@ -149,10 +150,15 @@ class Trial:
             raise ValueError(f"model: this {type(model).__name__} runs no LayerNorm or RMSNorm")
         self.flow = _judge(trace)
 
-    def answer(self) -> list[Tensor]:
-        """The logits on the example, or, of a model that has none, all that it returns."""
+    def answer(self, mean: float = 0.0) -> list[Tensor]:
+        """The logits on the example, or, of a model that has none, all that it returns.
+
+        ``mean`` is added to all entries of what the writers put out, but those of attention.
+        """
         args, kwargs = self._call
-        with double_throughout():
+        writers = map(self.model.get_submodule, self.flow.writers if mean else ())
+        raised = [(m, lambda *call: call[-1] + mean) for m in writers if not isinstance(m, nn.MultiheadAttention)]
+        with double_throughout(), hooked(after=raised):
             output = self.model(*args, **kwargs)
         logits = getattr(output, "logits", None)
         leaves = tree_leaves(output) if logits is None else [logits]
