@@ -141,4 +141,5 @@ def _inputs(args: tuple, kwargs: dict) -> list[Tensor]:
     """The vectors that a module is given; of attention's entries by name those that are no mask."""
     named = [kwargs[name] for name in ("query", "key", "value") if name in kwargs]
     given = [*args, *named] or kwargs.values()
-    return [value for value in given if isinstance(value, Tensor) and value.is_floating_point()]
+    # copied, for the model may add to them in place later
+    return [value.clone() for value in given if isinstance(value, Tensor) and value.is_floating_point()]

@@ -151,7 +151,7 @@ class Crossed(nn.Module):
     def forward(self, ids):
         x = self.scale * self.words(ids)
         queries, keys = self.norm(x), torch.ones_like(x) if self.named else self.norm(x)
-        x = x + self.attention(query=queries, key=keys, value=keys, need_weights=False)[0]
+        x += self.attention(query=queries, key=keys, value=keys, need_weights=False)[0]  # in place
         return self.head(self.other(x))
 
 
