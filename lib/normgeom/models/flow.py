@@ -145,7 +145,9 @@ class Trial:
             trace = Trace(self.model, sites, self.answer)
         except (RuntimeError, NotImplementedError) as error:
             why = str(error).partition("\n")[0]
-            raise ValueError(f"model: a float64 copy of this {type(model).__name__} does not run ({why})") from error
+            raise ValueError(
+                f"model: a float64 copy of this {type(model).__name__} does not run with gradients ({why})"
+            ) from error
         if not sites:
             raise ValueError(f"model: this {type(model).__name__} runs no LayerNorm or RMSNorm")
         self.flow = _judge(trace)
