@@ -428,6 +428,18 @@ def has_an_adapter(model):
     model.transformer.h[1].adapter = nn.Linear(32, 32)
 
 
+class Beside(nn.Module):
+    """The head reads a norm and, beside it, what the norm reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.norm, self.head = nn.Embedding(64, 32), nn.LayerNorm(32), nn.Linear(32, 64)
+
+    def forward(self, ids):
+        x = self.words(ids)
+        return self.head(x + self.norm(x))
+
+
 def encoder(skip):
     return lambda: uneven("encoder", skip=skip)
 
@@ -437,6 +449,7 @@ ODD = "otherwise than as a summand, so that no weight centres"
 BARE = "reads a sum with a part that comes from no map or parameter"
 NO_SURGERY = {
     "bert": (lambda: uneven("bert"), r"embeddings\.LayerNorm"),
+    "beside a norm": (lambda: Beside().double(), r"is read (by|without a norm, by) head, (and not only|where)"),
     "an adapter": (changed("gpt2", has_an_adapter), r"h\.1\.adapter\.weight, of a Linear, has no place"),
     "another head": (lambda: uneven("pegasus, decoder"), r"encoder_attn\S*\.weight, of a \w+, has no place"),
     "meta": (lambda: tiny("gpt2").to("meta"), "expected all its parameters on one device that holds data, got meta"),
