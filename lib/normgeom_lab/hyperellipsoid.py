@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from normgeom.geometry import secular
 from normgeom.geometry.ellipsoid import Ellipsoid
 from normgeom.geometry.uniform import angle
-from normgeom.models.calls import evaluating, forward
 from normgeom.models.sites import NormSite, find_norms
+from normgeom.models.watch import evaluating, forward
 from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 

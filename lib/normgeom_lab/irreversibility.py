@@ -10,9 +10,8 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
-from normgeom.models.calls import evaluating, forward
 from normgeom.models.sites import NormSite, find_norms
-from normgeom.models.watch import watch
+from normgeom.models.watch import evaluating, forward, watch
 from normgeom.norms.functions import layer_norm, rms_norm
 from normgeom.text.tokens import random_windows
 from normgeom.training.loop import train

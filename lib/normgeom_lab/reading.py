@@ -10,10 +10,9 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from normgeom.checks import Draws
-from normgeom.models.calls import evaluating, forward
 from normgeom.models.gpt2 import gpt2
-from normgeom.models.modules import hooked, replace_module
 from normgeom.models.sites import find_norms
+from normgeom.models.watch import evaluating, forward, hooked, replace_module
 from normgeom.norms.functions import RMSNorm
 from normgeom.text.tokens import byte_tokens, random_windows
 from normgeom.training.loop import train

@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from normgeom.models.calls import evaluating, forward
-from normgeom.models.modules import replace_module
 from normgeom.models.sites import find_norms
+from normgeom.models.watch import evaluating, forward, replace_module
 from normgeom.surgery.ablation import drop_mean_subtraction
 from normgeom.surgery.surgery import center_writers, fold_norms, to_rms_norm
 from normgeom.survey.survey import Survey

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from normgeom.commands.loading import described, load_config, load_model, most_tokens
 from normgeom.jobs import check_out_dir, versions
-from normgeom.models.calls import evaluating, forward
 from normgeom.models.flow import double_throughout
+from normgeom.models.watch import evaluating, forward
 from normgeom.surgery.converted import save_converted
 from normgeom.surgery.surgery import to_rms_norm
 from normgeom.text.corpora import load_corpus

@@ -4,35 +4,40 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
-from transformers.pytorch_utils import Conv1D
 
 from normgeom.models.sites import NormSite, find_norms
-from normgeom.models.trace import READS, Trace, matrix_of
-
-_NO_SUM = "is no plain sum of what linear maps, embeddings and parameters write, so that no weight centres it"
+from normgeom.models.trace import READS, WRITES, Read, Trace, matrix_of
+from normgeom.models.watch import hooked
 
 
 @dataclass(frozen=True)
 class StreamNorm:
-    """A norm and the linear maps that read it; name, kind, dim and eps as in :class:`normgeom.NormSite`."""
+    """A norm and the linear maps that read it; name, kind, dim and eps as in :class:`normgeom.NormSite`.
+
+    Attributes:
+        readers: the names of the maps.
+        gain, bias: the names of the parameters that act as γ, plus ``offset``, and as β; None where there is none.
+        kept: why its readers cannot take gain and bias, in words.
+    """
 
     name: str
     kind: str
     dim: int
     eps: float
-    readers: tuple[str, ...]  # names
-    gain: str | None  # the name of the parameter that, plus ``offset``, acts as gain
+    readers: tuple[str, ...]
+    gain: str | None
     offset: float
     bias: str | None
-    kept: str | None  # why its readers cannot take gain and bias, in words
+    kept: str | None
 
 
 @dataclass(frozen=True)
@@ -40,34 +45,30 @@ class Flow:
     """A residual stream; norms and writers are in the order in which they run.
 
     Attributes:
+        norms: those that read the stream.
+        aside: the others, such as those of queries and keys.
+        writers: the names of embeddings, convolutions and linear maps.
+        added: the names of parameters, their last axis along the stream.
         obstacle: why centring all that writes leaves a mean on the stream, or changes what the model computes though
             every norm subtracts the mean; None where it does neither.
-        unseen: a module with weights that did not run, in words.
+        unseen: a map or embedding that took no part, in words.
     """
 
-    norms: tuple[StreamNorm, ...]  # that read the stream
-    aside: tuple[StreamNorm, ...]  # others, such as those of queries and keys
-    writers: tuple[str, ...]  # the names of embeddings, convolutions and linear maps
-    added: tuple[str, ...]  # of parameters and buffers, their last axis along the stream
+    norms: tuple[StreamNorm, ...]
+    aside: tuple[StreamNorm, ...]
+    writers: tuple[str, ...]
+    added: tuple[str, ...]
     obstacle: str | None
     unseen: str | None
-
-
-class Seen(NamedTuple):
-    """A flow, the copy that showed it, and what that copy answers."""
-
-    flow: Flow
-    drawn: nn.Module
-    answer: Callable[[], list[Tensor]]
 
 
 def stream(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> Flow:
     """The residual stream of a model: its norms, who reads them, and who writes to it.
 
     Names of classes and modules play no part.  A float64 copy of the model on the CPU, all its parameters drawn, runs
-    once and is watched operation by operation, which takes twice the memory of float32 weights and many times as long
-    as a bare run.  A norm is of the stream if it reads a sum of what embeddings, linear maps, convolutions and
-    parameters wrote.  What the run on the example does not reach, such as another branch of the code, is not seen.
+    once, which takes twice the memory of float32 weights.  A norm is of the stream if it reads a sum of what
+    embeddings, linear maps, convolutions and parameters wrote.  What the run on the example does not reach, such as
+    another branch of the code, is not seen.
 
     Args:
         model: any module; a transformers model of text or of images needs no example.
@@ -76,28 +77,49 @@ def stream(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> 
     Raises:
         ValueError: the copy does not run, or runs no norm; parameters are on the meta device or on several.
         TypeError: no example was given and none can be made for this model.
+
+    >>> import torch
+    >>> from normgeom.models.flow import stream
+    >>> model = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2))
+    >>> flow = stream(model, torch.arange(9))
+    >>> flow.writers, flow.norms[0].name, flow.norms[0].readers
+    (('0',), '1', ('2',))
     """
-    return seen(model, example_inputs).flow
+    return Trial(model, example_inputs).flow
 
 
-def stream_writers(model: nn.Module) -> list[nn.Parameter]:
+def written(model: nn.Module, flow: Flow) -> Iterator[tuple[Tensor, int]]:
+    """All that decides what is written to a stream, in the order in which it runs, and the axis along the stream."""
+    for name in flow.writers:
+        module, matrix = model.get_submodule(name), matrix_of(model.get_submodule(name), WRITES)
+        yield attrgetter(matrix.weight)(module), matrix.axis
+        if matrix.bias and (bias := attrgetter(matrix.bias)(module)) is not None:
+            yield bias, 0
+    for name in flow.added:
+        yield model.get_parameter(name), -1
+
+
+def stream_writers(model: nn.Module, flow: Flow | None = None) -> list[nn.Parameter]:
     """Weights and biases of all that writes to the stream of a GPT-2 or its like, which is their last axis.
 
     The token embedding comes first, which may be the head's matrix too; then in the order in which they run.
 
+    Args:
+        flow: what :func:`stream` says of this model or of one with the same modules, where it is known.
+
     Raises:
-        ValueError: something writes to the stream that is no embedding and no ``Conv1D``; as :func:`stream`.
+        ValueError: something writes to the stream along another axis, as ``nn.Linear`` does; as :func:`stream`.
     """
-    flow = stream(model)
-    writers = [model.get_submodule(name) for name in flow.writers]
-    if flow.obstacle or flow.added or not all(isinstance(writer, (Conv1D, nn.Embedding)) for writer in writers):
+    flow = flow or stream(model)
+    found = list(written(model, flow))
+    if flow.obstacle or any(axis % tensor.dim() < tensor.dim() - 1 for tensor, axis in found):
         raise ValueError(f"model: expected a GPT-2 or its like, of embeddings and Conv1D, got a {type(model).__name__}")
-    return [p for writer in writers for p in writer.parameters()]
+    return [tensor for tensor, _ in found]
 
 
-def stream_readers(model: nn.Module) -> list[nn.Parameter]:
+def stream_readers(model: nn.Module, flow: Flow | None = None) -> list[nn.Parameter]:
     """The matrices that read the norms of a GPT-2 or its like but the last, whose first axis is the stream."""
-    norms = stream(model).norms[:-1]
+    norms = (flow or stream(model)).norms[:-1]
     return [model.get_submodule(name).weight for norm in norms for name in norm.readers]
 
 
@@ -108,30 +130,41 @@ def check_present(model: nn.Module) -> None:
         raise ValueError(f"model: expected all its parameters on one device that holds data, got {', '.join(devices)}")
 
 
-def seen(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> Seen:
-    """As :func:`stream`, with the copy."""
-    check_present(model)
-    drawn, given = _drawn(model), []
-    caught = drawn.register_forward_pre_hook(lambda _, args, kwargs: given.append((args, kwargs)), with_kwargs=True)
+class Trial:
+    """A float64 copy of a model with drawn weights, on which a change is tried, and the flow that it shows."""
 
-    def answer() -> list[Tensor]:
-        args, kwargs = given[-1]
-        with double_throughout(), torch.no_grad():
-            return _floats(drawn(*args, **kwargs))
+    def __init__(self, model: nn.Module, example_inputs: Tensor | Mapping | None):
+        check_present(model)
+        self.model, given = _drawn(model), []
+        caught = self.model.register_forward_pre_hook(lambda _, *call: given.append(call), with_kwargs=True)
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                sites = find_norms(self.model, tree_map(_double, example_inputs))
+            caught.remove()
+            self._call = given[-1]
+            trace = Trace(self.model, sites, self.answer)
+        except (RuntimeError, NotImplementedError) as error:
+            why = str(error).partition("\n")[0]
+            raise ValueError(
+                f"model: a float64 copy of this {type(model).__name__} does not run with gradients ({why})"
+            ) from error
+        if not sites:
+            raise ValueError(f"model: this {type(model).__name__} runs no LayerNorm or RMSNorm")
+        self.flow = _judge(trace)
 
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            sites = find_norms(drawn, tree_map(_double, example_inputs))
-        caught.remove()
-        trace = Trace(drawn, sites)
-        with trace.watching():
-            trace.returned(answer())
-    except (RuntimeError, NotImplementedError) as error:
-        why = str(error).partition("\n")[0]
-        raise ValueError(f"model: a float64 copy of this {type(model).__name__} does not run ({why})") from error
-    if not sites:
-        raise ValueError(f"model: this {type(model).__name__} runs no LayerNorm or RMSNorm")
-    return Seen(_judge(trace), drawn, answer)
+    def answer(self, mean: float = 0.0) -> list[Tensor]:
+        """The logits on the example, or, of a model that has none, all that it returns.
+
+        ``mean`` is added to all entries of what the writers put out, but those of attention.
+        """
+        args, kwargs = self._call
+        writers = map(self.model.get_submodule, self.flow.writers if mean else ())
+        raised = [(m, lambda *call: call[-1] + mean) for m in writers if not isinstance(m, nn.MultiheadAttention)]
+        with double_throughout(), hooked(after=raised):
+            output = self.model(*args, **kwargs)
+        logits = getattr(output, "logits", None)
+        leaves = tree_leaves(output) if logits is None else [logits]
+        return [t for t in leaves if isinstance(t, Tensor) and t.is_floating_point()]
 
 
 @torch.no_grad()
@@ -152,78 +185,75 @@ def _double(value: object) -> object:
     return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
-def _floats(output) -> list[Tensor]:
-    """The logits, or, of a model that has none, all that it returns."""
-    found = getattr(output, "logits", None)
-    leaves = tree_leaves(output) if found is None else [found]
-    return [t for t in leaves if isinstance(t, Tensor) and t.is_floating_point()]
-
-
 def _judge(trace: Trace) -> Flow:
-    maps = [name for name in trace.inputs if trace.modules[name] not in trace.norms]
-    begins = {*trace.bare, *(name for name in maps if matrix_of(trace.modules[name], READS) is None)}
-    read = {}
-    for site in trace.sites:
-        sources = frozenset().union(*(label.sources for label in trace.inputs[site.name] if label))
-        if sources & begins or len(sources) > 1:  # a map's output alone is no stream
-            read[site.name] = sources
-    written = sorted(frozenset().union(*read.values()), key=[*maps, *trace.bare].index)
-    norms = [_as_norm(trace, site) for site in trace.sites]
+    begin = {name for name, module in trace.modules.items() if isinstance(module, (nn.Embedding, _ConvNd))}
+    of_stream: list[Read] = []
+    for read in (read for read in trace.reads if read.name in trace.norms):
+        summands = {source for source, share in read.sources.items() if share is not None} - trace.norms.keys()
+        if len(summands) > 1 or summands & (begin | trace.parameters.keys()):  # a map's output alone is no stream
+            of_stream.append(read)
+    names = {read.name for read in of_stream}
+    sources = {source: share for read in of_stream for source, share in read.sources.items()}
+    written = [source for source, share in sources.items() if share is not None and source not in trace.norms]
+    norms = [_as_norm(trace, site) for site in trace.norms.values()]
     return Flow(
-        tuple(norm for norm in norms if norm.name in read),
-        tuple(norm for norm in norms if norm.name not in read),
-        tuple(name for name in written if name in maps),
-        tuple(name for name in written if name not in maps),
-        next(_obstacles(trace, written or [name for name in maps if name in begins]), None),
-        next(_unseen(trace, ran=False), None),
+        tuple(norm for norm in norms if norm.name in names),
+        tuple(norm for norm in norms if norm.name not in names),
+        tuple(name for name in written if name in trace.modules),
+        tuple(name for name in written if name in trace.parameters),
+        next(_obstacles(trace, of_stream, written), None),
+        next(_unseen(trace, of_maps=True), None),
     )
 
 
-def _obstacles(trace: Trace, written: list[str]) -> Iterator[str]:
+def _obstacles(trace: Trace, of_stream: list[Read], written: list[str]) -> Iterator[str]:
     """Why the mean does not come out of the stream."""
-    for name in (site.name for site in trace.sites):
-        if any(use.by_norm or use.sum_in for use in trace.uses[name]):
+    by_norms = [read for read in trace.reads if read.name in trace.norms]
+    for name in trace.norms:
+        if any(read.sources.get(name) is not None for read in by_norms):
             yield f"{name} normalises what stays on the stream, and no gain takes its mean out"
-    for source in written:
-        for use in trace.uses[source]:
-            if use.sum_in:
-                yield f"what {source} writes is part of a sum in {use.sum_in} that {_NO_SUM}"
-            yield f"what {source} writes to the stream is read without a norm, by {use.by}, where its mean matters"
-    yield from (f"{name} reads a sum, added in {where}, that {_NO_SUM}" for name, where in trace.unknown.items())
-    if not any(trace.modules[name] for name in written if name in trace.modules):
-        yield f"no norm of this {type(trace.model).__name__} reads a sum of what embeddings and linear maps write"
-    yield from _unseen(trace, ran=True)
-    for name in (name for name in written if name in trace.bare):
-        owner, _, buffer = name.rpartition(".")
-        if buffer in trace.modules[owner]._non_persistent_buffers_set:
-            yield f"{name}, a table that its module computes anew, is added to the stream and would not stay centred"
+    for read in of_stream:
+        for source in (source for source, share in read.sources.items() if share is None):
+            yield f"{read.name} reads {source} otherwise than as a summand, so that no weight centres what it reads"
+        if not read.whole:
+            yield f"{read.name} reads a sum with a part that comes from no map or parameter: no weight centres it"
+    for read in (read for read in trace.reads if read not in by_norms):
+        for source in (source for source in written if source in read.sources):
+            by = read.name or "the caller"
+            yield f"what {source} writes to the stream is read without a norm, by {by}, where its mean matters"
+    if not of_stream:
+        yield "no norm reads a sum of what embeddings and linear maps write"
+    yield from _unseen(trace, of_maps=False)
 
 
-def _unseen(trace: Trace, ran: bool) -> Iterator[str]:
-    """Parameters that took no part, of modules that ran or of others."""
-    for name, parameter in trace.model.named_parameters():
+def _unseen(trace: Trace, of_maps: bool) -> Iterator[str]:
+    """Parameters of maps and embeddings, or others, that took no part."""
+    for name, parameter in trace.parameters.items():
         owner = trace.modules[name.rpartition(".")[0]]
-        if parameter not in trace.touched and (owner in trace.called) == ran:
-            what = name if ran else f"{trace.names[owner]}, a {type(owner).__name__},"
-            yield f"{what} has no place in what the example runs of this {type(trace.model).__name__}"
+        if parameter not in trace.used and bool(matrix_of(owner, WRITES)) == of_maps:
+            yield f"{name}, of a {type(owner).__name__}, has no place in what the example runs"
 
 
 def _as_norm(trace: Trace, site: NormSite) -> StreamNorm:
-    own, read = frozenset([site.name]), {}
-    for name, labels in trace.inputs.items():
-        if any(label and label.sources == own for label in labels):
-            read[name] = all(label and label.sources == own for label in labels)
-    others = [use.by for use in trace.uses[site.name]]
-    others += [f"{name}, which reads something else too" for name, alone in read.items() if not alone]
+    readers = dict.fromkeys(read.name for read in trace.reads if site.name in read.sources)
+    others = [read.name for read in trace.reads if read.name in readers and not _takes_gain(trace, read, site.name)]
     parameters = dict(site.module.named_parameters(recurse=False))
     gain, bias = _which(site.weight, parameters, (0.0, 1.0), 1.0), _which(site.bias, parameters, (0.0,), 0.0)
     kept = None
-    if others or not read:
-        kept = f"the output of {site.name}, a norm, is read by {(others or ['nothing'])[0]}, no linear map of its own"
+    if others or not readers:
+        by = (others[0] or "the caller") if others else "nothing"
+        kept = f"{site.name}, a norm, is read by {by}, and not only by linear maps that read it alone and as it is"
     elif gain is None or bias is None:
         kept = f"gain or bias of {site.name} is none of its parameters"
     (gain, offset), (bias, _) = gain or (None, 0.0), bias or (None, 0.0)
-    return StreamNorm(site.name, site.kind, site.dim, site.eps, tuple(read), gain, offset, bias, kept)
+    return StreamNorm(site.name, site.kind, site.dim, site.eps, tuple(readers), gain, offset, bias, kept)
+
+
+def _takes_gain(trace: Trace, read: Read, norm: str) -> bool:
+    """Whether a linear map reads a norm alone and as it is, copied or averaged."""
+    share = read.sources.get(norm)
+    alone = len(read.sources) == 1 and share is not None and abs(share - 1) < 1e-9
+    return alone and matrix_of(trace.modules[read.name], READS) is not None
 
 
 def _which(acts: Tensor, parameters: Mapping, offsets: tuple[float, ...], none: float) -> tuple | None:

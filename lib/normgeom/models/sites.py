@@ -2,54 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
+import math
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from normgeom.models.calls import entries, maps_of_one_tensor
-from normgeom.models.probes import probe
+from normgeom.models.watch import NormSite, entries, evaluating, forward, hooked
+from normgeom.norms.functions import layer_norm, rms_norm
 
 _BATCH, _TOKENS = 2, 11  # of the default example: sizes that no model uses for heads or groups
-
-
-@dataclass(frozen=True, eq=False)
-class NormSite:
-    """One norm of a model, as its behaviour shows it.
-
-    Attributes:
-        name: the module's name in the model.
-        module: the module itself.
-        kind: ``"layer"`` (removes the mean) or ``"rms"`` (does not).
-        weight: the gain γ that acts, ``(dim,)`` float32 on the CPU: ``1 + w`` for Gemma, ones if there is none; where
-            every head has its own (Cohere's queries and keys), ``(heads, dim)``, to broadcast with the norm's input.
-        bias: the bias β that acts, shaped alike, zeros where there is none.
-        eps: ε as it acts inside the root.
-        dim: d, the length of the vectors.
-        token_axis: the axis of the norm's input that counts positions; None for flattened tokens and for images.
-
-    Example:
-        >>> import torch, normgeom as ng
-        >>> (site,) = ng.find_norms(torch.nn.LayerNorm(4, eps=1e-3), torch.ones(2, 5, 4))
-        >>> site.kind, site.eps, site.weight.tolist(), site.token_axis
-        ('layer', 0.001, [1.0, 1.0, 1.0, 1.0], 1)
-    """
-
-    name: str
-    module: nn.Module
-    kind: str
-    weight: Tensor
-    bias: Tensor
-    eps: float
-    dim: int
-    token_axis: int | None
-
-    def __repr__(self) -> str:
-        kind = {"layer": "LayerNorm", "rms": "RMSNorm"}[self.kind]
-        return f"NormSite({self.name!r}, {kind}, dim={self.dim}, eps={self.eps:g})"
+_MOST = 4  # vectors that a norm holds: gain, bias, and the like
+_LARGE = 1e4  # the size of rows beside which no usual ε counts
 
 
 def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> list[NormSite]:
@@ -57,8 +25,8 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
 
     One forward pass shows which small modules map a floating-point tensor to one of the same shape.  Each is copied and
     probed: rows along one direction show gain, bias and ε, and the formula with these must hold for random rows.  If
-    the output ignores a shift along 1, the formula is LayerNorm's.  Vectors lie along the last axis.  Names do not
-    matter, and neither does compilation.
+    the output ignores a shift along 1, the formula is LayerNorm's (eq-layer-norm), else RMSNorm's (eq-rms-norm).
+    Vectors lie along the last axis.  Names do not matter, and neither does compilation.
 
     Args:
         model: any module; a transformers model of text or of images needs no example.
@@ -81,17 +49,15 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: expected a torch.nn.Module, got a {type(model).__name__}")
     inputs = _example(model) if example_inputs is None else example_inputs
-    texts = _texts(inputs)
-    names = {module: name for name, module in model.named_modules()}
-    sites: dict[nn.Module, NormSite] = {}
-    for module, shape in maps_of_one_tensor(model, inputs).items():
+    names, sites = {module: name for name, module in model.named_modules()}, {}
+    batch, tokens = _texts(inputs)
+    for module, shape in _maps_of_one_tensor(model, inputs).items():
         if any(part in sites for part in module.modules()):
             continue
-        token_axis = _token_axis(shape, *texts)
+        token_axis = _token_axis(shape, batch, tokens)
         with warnings.catch_warnings(action="ignore"):  # of what a module is asked, the user has not asked it
-            found = probe(module, shape, token_axis)
-        if found is not None:
-            sites[module] = NormSite(names[module], module, *found, dim=shape[-1], token_axis=token_axis)
+            if found := _probe(module, shape, token_axis):
+                sites[module] = NormSite(names[module], module, *found, dim=shape[-1], token_axis=token_axis)
     if others := _not_measured(names, sites):
         counts = ", ".join(f"{count} {kind}" for kind, count in Counter(others.values()).items())
         warnings.warn(f"seen and not measured: {counts}, the first at {next(iter(others))!r}", stacklevel=2)
@@ -138,3 +104,110 @@ def _token_axis(shape: Sequence[int], batch: int | None, tokens: int | None) -> 
     if shape[0] == batch:
         return 1  # of another length: a decoder beside its encoder
     return 0 if tuple(shape[:2]) == (tokens, batch) else None
+
+
+def _maps_of_one_tensor(model: nn.Module, inputs: Tensor | Mapping) -> dict[nn.Module, torch.Size]:
+    """The small modules that map one floating-point tensor to one of its shape, with the shape of their first call.
+
+    The model runs once, in evaluation mode.  Modules come in the order in which they end, parts before the whole.  A
+    module that some call gives a second tensor, such as a gate, is not among them.
+    """
+    shapes: dict[nn.Module, torch.Size] = {}
+    gated = set()
+
+    def look(module, args, kwargs, output):
+        x, *others = (*args, *kwargs.values()) or (None,)
+        if not (isinstance(x, Tensor) and isinstance(output, Tensor) and x.is_floating_point()):
+            return
+        if x.dim() < 2 or x.shape != output.shape or x.numel() == 0 or not _is_small(module, x.shape):
+            return
+        shapes.setdefault(module, x.shape)
+        if any(isinstance(other, Tensor) for other in others):
+            gated.add(module)
+
+    modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
+    with evaluating(model), hooked(after=((module, look) for module in modules)):
+        forward(model, inputs)
+    return {module: shape for module, shape in shapes.items() if module not in gated}
+
+
+def _is_small(module: nn.Module, shape: torch.Size) -> bool:
+    """Whether a module holds no more than a norm of such an input may; with parts, no matrix is in it."""
+    held = sum(tensor.numel() for tensor in itertools.chain(module.parameters(), module.buffers()))
+    return held <= _MOST * (max(shape[1:]) if any(module.children()) else shape[1:].numel())
+
+
+@torch.no_grad()
+def _probe(module: nn.Module, shape: Sequence[int], token_axis: int | None) -> tuple[str, Tensor, Tensor, float] | None:
+    """Kind, gain, bias and ε of a module that takes inputs of ``shape``, if it is a norm along the last axis."""
+    *lead, d = shape
+    if d < 2:
+        return None
+    # A gain may differ from head to head, but not from text to text or from position to position.
+    few, one = ([*(n if axis in (0, token_axis) else size for axis, size in enumerate(lead)), d] for n in (4, 1))
+    rows = _LARGE * torch.randn(few, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+    try:
+        run = _plain_copy(module).forward  # past hooks
+        base = run(rows)
+    except Exception:
+        return None  # it cannot be copied, or takes another shape or more arguments: it is more than a norm
+    scale = float(base.abs().max())
+    if _same(base, run(-rows), scale):
+        return None
+    kind = "layer" if _same(base, run(rows + 3 * _LARGE), scale) else "rms"
+    norm = layer_norm if kind == "layer" else rms_norm
+    unit = norm(1 - 2 * (torch.arange(d) % 2).float(), eps=0.0).expand(one)
+    plus, minus = run(_LARGE * unit), run(-_LARGE * unit)
+    weight, bias = (plus - minus) / 2 / unit, (plus + minus) / 2
+    if not _same(base, norm(rows, eps=0.0) * weight + bias, scale):
+        return None
+    eps = _eps(module, run, weight * unit, bias, unit)
+    return None if eps is None else (kind, _of_each_head(weight), _of_each_head(bias), eps)
+
+
+def _plain_copy(module: nn.Module) -> nn.Module:
+    """A float32 copy on the CPU in evaluation mode, without hooks; also of what accelerate keeps elsewhere."""
+    if not hasattr(module, "_hf_hook"):
+        copied = copy.deepcopy(module)
+    else:
+        from accelerate.hooks import remove_hook_from_module
+        from accelerate.utils import align_module_device
+
+        with align_module_device(module, "cpu"):
+            copied = remove_hook_from_module(copy.deepcopy(module))
+    for part in copied.modules():
+        part._forward_hooks.clear()  # the user's
+        part._forward_pre_hooks.clear()
+    return copied.to(device="cpu", dtype=torch.float32).eval()
+
+
+def _same(a: Tensor, b: Tensor, scale: float) -> bool:
+    return bool(torch.isfinite(a).all()) and torch.allclose(a, b, rtol=1e-3, atol=1e-4 * scale)
+
+
+def _eps(
+    module: nn.Module, run: Callable[[Tensor], Tensor], surface: Tensor, bias: Tensor, unit: Tensor
+) -> float | None:
+    """ε from how far short of ``surface`` small rows end; the exact number where an attribute holds it.
+
+    None where they do not end there as ε makes them, as where only rows longer than a bound are shortened.
+    """
+    scales = torch.logspace(-8, 1, 73, dtype=torch.float32)
+    outputs = run(scales.view(-1, *(1 for _ in unit.shape[1:])) * unit) - bias
+    short, full = outputs.flatten(1).double(), surface.flatten().double()
+    share = (short @ full / full.square().sum()).square()  # σ²/(σ² + ε)
+    clearest = (share - 0.5).abs().clamp(max=0.49).argmin()  # without ε the first, where rounding weighs least
+    squares = scales.double().square()
+    measured = max(0.0, float(squares[clearest] * (1 / share[clearest] - 1)))
+    if (share - squares / (squares + measured)).abs().max() > 0.2:  # ε outside the root: 0.12
+        return None
+    stated = [v for v in vars(module).values() if isinstance(v, float) and math.isclose(v, measured, rel_tol=0.01)]
+    return stated[0] if stated else float(f"{measured:.2g}")
+
+
+def _of_each_head(vector: Tensor) -> Tensor:
+    """``(dim,)`` where it is the same for all heads, else without the leading axes of size one."""
+    first = vector.flatten(0, -2)[0]
+    if torch.allclose(vector, first):
+        return first
+    return vector.reshape(vector.shape[next(axis for axis, size in enumerate(vector.shape) if size > 1) :])

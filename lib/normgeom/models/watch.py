@@ -1,16 +1,53 @@
-"""Look at what goes into a norm and what comes out, without storing it."""
+"""Run a model and look at its modules: hooks for a while, and what goes into a norm and what comes out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor, nn
 
-from normgeom.models.calls import by_its_modules
-from normgeom.models.modules import hooked
-from normgeom.models.sites import NormSite
+Hooks = Iterable[tuple[nn.Module, Callable]]
+
+
+@dataclass(frozen=True, eq=False)
+class NormSite:
+    """One norm of a model, as its behaviour shows it.
+
+    Attributes:
+        name: the module's name in the model.
+        module: the module itself.
+        kind: ``"layer"`` (removes the mean) or ``"rms"`` (does not).
+        weight: the gain γ that acts, ``(dim,)`` float32 on the CPU: ``1 + w`` for Gemma, ones if there is none; where
+            every head has its own (Cohere's queries and keys), ``(heads, dim)``, to broadcast with the norm's input.
+        bias: the bias β that acts, shaped alike, zeros where there is none.
+        eps: ε as it acts inside the root (eq-layer-norm, eq-rms-norm).
+        dim: d, the length of the vectors.
+        token_axis: the axis of the norm's input that counts positions; None for flattened tokens and for images.
+
+    Example:
+        >>> import torch, normgeom as ng
+        >>> (site,) = ng.find_norms(torch.nn.LayerNorm(4, eps=1e-3), torch.ones(2, 5, 4))
+        >>> site.kind, site.eps, site.weight.tolist(), site.token_axis
+        ('layer', 0.001, [1.0, 1.0, 1.0, 1.0], 1)
+    """
+
+    name: str
+    module: nn.Module
+    kind: str
+    weight: Tensor
+    bias: Tensor
+    eps: float
+    dim: int
+    token_axis: int | None
+
+    def __repr__(self) -> str:
+        kind = {"layer": "LayerNorm", "rms": "RMSNorm"}[self.kind]
+        return f"NormSite({self.name!r}, {kind}, dim={self.dim}, eps={self.eps:g})"
 
 
 @contextmanager
@@ -57,3 +94,71 @@ def watch(
 
     with hooked(after=[hook(given) for given in sites_or_names]), by_its_modules():
         yield
+
+
+def entries(inputs: Tensor | Mapping) -> Mapping[str, object]:
+    """What a batch holds, by name."""
+    return inputs if isinstance(inputs, Mapping) else {"input_ids": inputs}
+
+
+def forward(model: nn.Module, inputs: Tensor | Mapping):
+    """``model(inputs)``, or ``model(**inputs)`` for a mapping; on the model's device, without gradients."""
+    there = (tensor.device for tensor in itertools.chain(model.parameters(), model.buffers()) if not tensor.is_meta)
+    device = next(there, torch.device("cpu"))
+
+    moved = {name: v.to(device) if isinstance(v, Tensor) else v for name, v in entries(inputs).items()}
+    with torch.no_grad(), by_its_modules():
+        return model(**moved) if isinstance(inputs, Mapping) else model(*moved.values())
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode; on leaving, every module has its former mode again."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def by_its_modules() -> Iterator[None]:
+    """Every module runs, so that hooks see it: no fast path of torch's encoders, no compiled code."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with ExitStack() as stack:
+            if "torch._dynamo" in sys.modules:  # else nothing is compiled, and to load it takes a second
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextmanager
+def hooked(before: Hooks = (), after: Hooks = ()) -> Iterator[None]:
+    """Hooks while the block runs: ``hook(module, args, kwargs)`` before a module, or with its output as well, after.
+
+    What a hook returns replaces ``(args, kwargs)``, or the output.
+    """
+    with ExitStack() as hooks:
+        for module, hook in before:
+            hooks.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
+        for module, hook in after:
+            hooks.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
+        yield
+
+
+def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Put ``new``, in the mode of ``old``, wherever ``model`` holds ``old``.
+
+    Torch's own encoder layers then run their modules, and no fast path, which takes norms for LayerNorms.
+    """
+    for parent in list(model.modules()):
+        for attribute, child in list(parent._modules.items()):
+            if child is old:
+                setattr(parent, attribute, new.train(old.training))
+                if isinstance(parent, nn.TransformerEncoderLayer):
+                    parent.activation_relu_or_gelu = 0

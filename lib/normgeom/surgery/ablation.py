@@ -9,11 +9,9 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from normgeom.models.calls import entries, evaluating, forward
 from normgeom.models.flow import check_present
-from normgeom.models.modules import replace_module
 from normgeom.models.sites import NormSite, find_norms
-from normgeom.models.watch import watch
+from normgeom.models.watch import entries, evaluating, forward, replace_module, watch
 from normgeom.norms.formula import center, widen
 from normgeom.norms.functions import rms_norm
 
@@ -32,14 +30,14 @@ class ReducedNorm(nn.Module):
 
     def __init__(self, site: NormSite, centered: bool, scale: float | None = None):
         super().__init__()
-        self.weight, self.bias = (_acting(site, name) for name in ("weight", "bias"))
+        self.weight, self.bias = _acting(site, "weight"), _acting(site, "bias")
         self.eps, self.centered = site.eps, centered
         held = None if scale is None else torch.tensor(scale, dtype=torch.float64, device=self.weight.device)
         self.register_buffer("scale", held)
 
     def forward(self, x: Tensor) -> Tensor:
         """As the norm, whose shapes and dtypes it takes."""
-        if self.scale is None and not self.centered:
+        if self.scale is None:
             return rms_norm(x, self.weight, self.bias, self.eps)
         wide = center(widen(x)) if self.centered else widen(x)
         y = wide / self.scale.to(wide.dtype) * self.weight.to(wide.dtype) + self.bias.to(wide.dtype)
@@ -104,6 +102,8 @@ def freeze_norms(
             saw no vector that counts, or scales that are not finite, or all 0; parameters on the meta device or on
             several.  Nothing has been changed then.
 
+    Sources: Heimersheim (2024); Baroni et al. (2025).
+
     >>> import torch, normgeom as ng
     >>> model = torch.nn.Sequential(torch.nn.RMSNorm(2, eps=1e-6))
     >>> x = torch.tensor([[3.0, 3.0], [5.0, 5.0]])
@@ -129,16 +129,15 @@ def freeze_norms(
             if mask is not None and not mask.all():
                 raise ValueError("batches: expected texts without padding, an attention_mask leaves tokens out")
             forward(model, batch)
-    frozen, spreads = {}, {}
+    means, spreads = {}, {}
     for site in chosen:
         count, total, squares = sums[site.name].tolist()
         if not 0 < total < float("inf"):
             raise ValueError(f"batches: the {count:g} scales at {site.name} add up to {total}, expected more than 0")
-        mean = total / count
-        frozen[site.module] = ReducedNorm(site, site.kind == "layer", mean)
-        spreads[site.name] = max(0.0, squares / count / mean**2 - 1) ** 0.5
-    for old, new in frozen.items():
-        replace_module(model, old, new)
+        means[site.name] = total / count
+        spreads[site.name] = max(0.0, squares / count / means[site.name] ** 2 - 1) ** 0.5
+    for site in chosen:
+        replace_module(model, site.module, ReducedNorm(site, site.kind == "layer", means[site.name]))
     if far := [name for name, spread in spreads.items() if spread > _SPREAD]:
         warnings.warn(
             f"{len(far)} of {len(spreads)} norms divide by a constant that is far from their scales: those at {far[0]} "
@@ -158,17 +157,13 @@ def _chosen(
     model: nn.Module, sites: Iterable[str | NormSite] | None, example_inputs: Tensor | Mapping | None, what: str
 ) -> list[NormSite]:
     """The norms that are asked for, by name or as they were found, ``what`` of this model."""
-    names, modules = None, dict(model.named_modules())
-    if sites is not None:
-        sites = list(sites)
-        names = dict.fromkeys(getattr(site, "name", site) for site in sites)
-    if sites and all(isinstance(site, NormSite) and modules.get(site.name) is site.module for site in sites):
-        found = sites  # needs no example
-    else:
-        found = find_norms(model, example_inputs)
-    layers = what == "LayerNorms"
-    found = {site.name: site for site in found if not layers or (site.kind == "layer" and site.weight.dim() == 1)}
-    names = found if names is None else names
+    asked, modules = None if sites is None else list(sites), dict(model.named_modules())
+    known = asked and all(isinstance(site, NormSite) and modules.get(site.name) is site.module for site in asked)
+    found = asked if known else find_norms(model, example_inputs)  # what is known needs no example
+    if what == "LayerNorms":
+        found = [site for site in found if site.kind == "layer" and site.weight.dim() == 1]
+    found = {site.name: site for site in found}
+    names = found if asked is None else dict.fromkeys(getattr(site, "name", site) for site in asked)
     for name in names:
         if name not in found:
             raise ValueError(f"sites: expected {what} of this {type(model).__name__}, got {name!r}")

@@ -16,7 +16,7 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, Generation
 from transformers.utils import logging
 
 from normgeom.jobs import check_out_dir
-from normgeom.models.modules import replace_module
+from normgeom.models.watch import replace_module
 from normgeom.norms.functions import RMSNorm
 from normgeom.surgery.surgery import make_bias
 

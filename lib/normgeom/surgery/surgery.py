@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
 
-from normgeom.models.flow import Flow, StreamNorm, seen
-from normgeom.models.modules import replace_module
+from normgeom.models.flow import Flow, StreamNorm, Trial, written
 from normgeom.models.trace import READS, WRITES, matrix_of
+from normgeom.models.watch import replace_module
 from normgeom.norms.functions import RMSNorm
 
 _BOUND = 1e-10  # in float64, of the change of an output over the largest
+_FAR, _FAR_BOUND = 2.0**20, 1e-3  # a mean that no bound on a stream lets pass, and the change that is rounding
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -29,8 +30,8 @@ def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
     A norm whose output something else reads too keeps both; a warning names the first of the stream.
 
     Args:
-        model: LayerNorm or RMSNorm, of any placement; changed in place.  A float64 copy with drawn weights is watched
-            (``normgeom.models.flow.stream`` says what that costs) and changed first: what it computes may not
+        model: LayerNorm or RMSNorm, of any placement; changed in place.  A float64 copy with drawn weights is run
+            (:func:`normgeom.models.flow.stream` says what that costs) and changed first: what it computes may not
             change by more than 1e-10 of its largest output.
         example_inputs: what that copy is run on; as in :func:`normgeom.find_norms`.
 
@@ -38,9 +39,11 @@ def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
         the model.  Products are float64 and cast once to the parameter's dtype.
 
     Raises:
-        ValueError: no norm can be folded; a module did not run on the example; or a tensor cannot be changed:
+        ValueError: no norm can be folded; a linear map did not run on the example; or a tensor cannot be changed:
             quantised, computed from others, on the meta device, on several, shared.  Nothing has been changed then.
         TypeError: an example is needed.
+
+    Source: Elhage et al. (2021).
 
     >>> import torch, normgeom as ng
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2))
@@ -68,6 +71,9 @@ def center_writers(model: nn.Module, example_inputs: Tensor | Mapping | None = N
     Raises:
         ValueError: as in :func:`fold_norms`; also where no weights decide the mean of the stream, where anything but a
             LayerNorm reads it, and where the example leaves parameters out.
+        TypeError: an example is needed.
+
+    Source: Jiang et al. (2023).
 
     >>> import torch, normgeom as ng
     >>> model = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2))
@@ -99,6 +105,9 @@ def to_rms_norm(model: nn.Module, example_inputs: Tensor | Mapping | None = None
 
     Raises:
         ValueError: as in :func:`center_writers`; also where something but linear maps reads a norm of the stream.
+        TypeError: an example is needed.
+
+    Source: Jiang et al. (2023).
 
     >>> import torch, normgeom as ng
     >>> model = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2))
@@ -133,37 +142,48 @@ def _operate(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor |
 @torch.no_grad()
 def _check(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor | Mapping | None) -> Flow:
     """What the steps are to change, or a ValueError that says why they cannot; the model itself is not changed."""
-    flow, drawn, answer = seen(model, example_inputs)
-    if _swap in steps:
-        flow = replace(flow, aside=())
-    norms = (*flow.norms, *flow.aside)
-    kept = [norm.kept for norm in norms if norm.kept]
-    reasons = [flow.obstacle] if _center in steps else []
-    for name in (norm.name for norm in flow.norms if norm.kind == "rms" and _center in steps):
-        reasons.append(
-            f"expected LayerNorm wherever this {type(model).__name__} norms its stream, {name} is a "
-            f"{type(model.get_submodule(name)).__name__}: if it does not subtract the mean, the mean matters"
-        )
-    if _swap in steps or (_fold in steps and len(kept) == len(norms)):
-        reasons += kept
-    for reason in filter(None, [*reasons, flow.unseen, _unfit(model, flow, steps)]):
+    trial = Trial(model, example_inputs)
+    flow = replace(trial.flow, aside=()) if _swap in steps else trial.flow
+    before = trial.answer()
+    for reason in _reasons(model, flow, steps):
         raise ValueError(f"model: {reason}")
-    before = answer()
+    if _center in steps and not (moved := _change(trial.answer(_FAR), before)) <= _FAR_BOUND:
+        raise ValueError(
+            f"model: a copy of this {type(model).__name__} computes something else when a number is added to all "
+            f"entries of its stream, by {moved:.1e} of the largest output: the mean matters"
+        )
     for step in (_untie, *steps):
-        step(drawn, flow)
-    off = [(x - y).abs().max() / y.abs().max() for x, y in zip(answer(), before, strict=True)]
-    if not (found := float(torch.stack(off).max())) <= _BOUND:
+        step(trial.model, flow)
+    if not (changed := _change(trial.answer(), before)) <= _BOUND:
         raise ValueError(
             f"model: a copy of this {type(model).__name__} with drawn weights computes something else when changed, by "
-            f"{found:.1e} of the largest output: modules share a weight, or do more than their weights and biases say"
+            f"{changed:.1e} of the largest output: modules share a weight, or do more than their weights and biases say"
         )
     return flow
 
 
-def _unfit(model: nn.Module, flow: Flow, steps: tuple[Step, ...]) -> str | None:
-    """Why a weight cannot be changed."""
+def _change(after: list[Tensor], before: list[Tensor]) -> float:
+    """The largest difference over the largest output."""
+    return float(torch.stack([(x - y).abs().max() / y.abs().max() for x, y in zip(after, before, strict=True)]).max())
+
+
+def _reasons(model: nn.Module, flow: Flow, steps: tuple[Step, ...]) -> Iterator[str]:
+    """Why the steps cannot be taken, as far as the flow shows it."""
+    if _center in steps:
+        if flow.obstacle:
+            yield flow.obstacle
+        for name in (norm.name for norm in flow.norms if norm.kind == "rms"):
+            yield (
+                f"expected LayerNorm wherever this {type(model).__name__} norms its stream, {name} is a "
+                f"{type(model.get_submodule(name)).__name__}: if it does not subtract the mean, the mean matters"
+            )
+    kept = [norm.kept for norm in (*flow.norms, *flow.aside) if norm.kept]
+    if _swap in steps or (_fold in steps and not _foldable(flow)):
+        yield from kept
+    if flow.unseen:
+        yield flow.unseen
     if getattr(getattr(model, "config", None), "quantization_config", None) is not None:
-        return "expected weights that are not quantised, its configuration says how they are"
+        yield "expected weights that are not quantised, its configuration says how they are"
     readers = [(name, READS) for norm in _foldable(flow) for name in norm.readers]
     writers = [(name, WRITES) for name in flow.writers]
     for name, kinds in (*readers * (_fold in steps), *writers * (_center in steps)):
@@ -171,8 +191,7 @@ def _unfit(model: nn.Module, flow: Flow, steps: tuple[Step, ...]) -> str | None:
         weight = attrgetter(matrix_of(module, kinds).weight)(module)
         if not isinstance(weight, nn.Parameter) or weight.dtype not in _DTYPES:
             got = f"{type(weight).__name__} of {getattr(weight, 'dtype', None)}"
-            return f"expected a floating-point parameter as the weight of {name}, got a {got}"
-    return None
+            yield f"expected a floating-point parameter as the weight of {name}, got a {got}"
 
 
 def _untie(model: nn.Module, flow: Flow) -> None:
@@ -220,13 +239,8 @@ def make_bias(reader: nn.Module) -> None:
 
 def _center(model: nn.Module, flow: Flow) -> None:
     """Take the mean out of everything that is written to the stream."""
-    for writer in map(model.get_submodule, flow.writers):
-        matrix = matrix_of(writer, WRITES)
-        _subtract_mean(attrgetter(matrix.weight)(writer), matrix.axis)
-        if matrix.bias and (bias := attrgetter(matrix.bias)(writer)) is not None:
-            _subtract_mean(bias, 0)
-    for name in flow.added:
-        _subtract_mean(attrgetter(name)(model), -1)
+    for tensor, axis in written(model, flow):
+        _set(tensor, _wide(tensor) - _wide(tensor).mean(axis, keepdim=True))
 
 
 def _swap(model: nn.Module, flow: Flow) -> None:
@@ -240,10 +254,6 @@ def _swap(model: nn.Module, flow: Flow) -> None:
 
 def _foldable(flow: Flow) -> list[StreamNorm]:
     return [norm for norm in (*flow.norms, *flow.aside) if not norm.kept]
-
-
-def _subtract_mean(tensor: Tensor, axis: int) -> None:
-    _set(tensor, _wide(tensor) - _wide(tensor).mean(axis, keepdim=True))
 
 
 def _set(parameter: Tensor, value: Tensor) -> None:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from normgeom.models.calls import entries, forward
 from normgeom.models.sites import NormSite
-from normgeom.models.watch import watch
+from normgeom.models.watch import entries, forward, watch
 
 _STREAMS = ("", "decoder_")  # what the names of a batch's entries begin with; the second of a decoder beside an encoder
 

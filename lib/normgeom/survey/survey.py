@@ -18,8 +18,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from normgeom.models.calls import entries, evaluating
 from normgeom.models.sites import find_norms
+from normgeom.models.watch import entries, evaluating
 from normgeom.survey.directions import DEFAULT, MATCHED, SIDES, at_width, matched, named
 from normgeom.survey.meter import Meter, Tally, quantiles
 from normgeom.survey.passes import Passes

@@ -9,9 +9,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normgeom.models.calls import evaluating
 from normgeom.models.sites import NormSite, find_norms
-from normgeom.models.watch import watch
+from normgeom.models.watch import evaluating, watch
 from normgeom.survey.survey import Survey
 from normgeom.training.loop import next_token_loss
 

@@ -12,10 +12,9 @@ from weakref import WeakKeyDictionary
 import pandas as pd
 import torch
 from normgeom.checks import Draws
-from normgeom.models.calls import evaluating, forward
 from normgeom.models.flow import Flow, stream, stream_readers, stream_writers
-from normgeom.models.modules import hooked
 from normgeom.models.sites import find_norms
+from normgeom.models.watch import evaluating, forward, hooked
 from normgeom.norms.formula import center, rate, widen
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel

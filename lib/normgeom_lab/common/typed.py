@@ -13,10 +13,9 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
 from normgeom.geometry.uniform import angle, uniform_vector
-from normgeom.models.calls import evaluating, forward
 from normgeom.models.gpt2 import gpt2
-from normgeom.models.modules import hooked, replace_module
 from normgeom.models.sites import NormSite, find_norms
+from normgeom.models.watch import evaluating, forward, hooked, replace_module
 from normgeom.norms.formula import center
 from normgeom.norms.functions import RMSNorm
 from normgeom.records import recorded_tensors

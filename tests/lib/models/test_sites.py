@@ -55,7 +55,6 @@ NORMS = {
     "LayerNorm": (with_gain(nn.LayerNorm(8, eps=1e-3)), "layer", 1e-3, 0, lambda m: m.weight),
     "RMSNorm": (with_gain(nn.RMSNorm(8, eps=1e-3)), "rms", 1e-3, 0, lambda m: m.weight),
     "ours": (with_gain(ng.LayerNorm(8)), "layer", 1e-5, 0, lambda m: m.weight),
-    "our RMSNorm": (with_gain(ng.RMSNorm(8)), "rms", 1e-6, 0, lambda m: m.weight),
     "unit offset": (with_gain(UnitOffset(8, eps=1e-6)), "rms", 1e-6, 0, lambda m: 1 + m.weight),
     "no gain": (nn.LayerNorm(8, elementwise_affine=False), "layer", 1e-5, 0, None),
     "zeros in the gain": (with_gain(nn.LayerNorm(8), torch.eye(8)[0]), "layer", 1e-5, 0, lambda m: m.weight),
@@ -103,12 +102,8 @@ class PerHead(nn.Module):
 
 NOT_NORMS = {
     "batch norm": nn.BatchNorm1d(5),
-    "group norm": nn.GroupNorm(1, 5),
     "softmax": nn.Softmax(-1),
-    "linear": nn.Linear(8, 8),
-    "sign": Apply(torch.sign),
     "tanh": nn.Tanh(),
-    "zero": Apply(torch.zeros_like),
     "L1": Apply(lambda x: x / x.abs().sum(-1, keepdim=True)),
     "centring": Apply(lambda x: x - x.mean(-1, keepdim=True)),
     "absolute value of a norm": Apply(lambda x: ng.rms_norm(x).abs()),
@@ -116,7 +111,6 @@ NOT_NORMS = {
     "a bound on the length": Apply(lambda x: x * (3 / x.norm(dim=-1, keepdim=True)).clamp(max=1)),
     "all rows together": over(0, 1, 2),
     "tokens together": over(1, 2),
-    "tokens of one entry": over(1),
     "a gain of each position": PerHead(5, 8),
     "a module that refuses the probe": Apply(refusing),
     "a gain of zeros": with_gain(nn.LayerNorm(8), torch.zeros(8)),
@@ -213,9 +207,7 @@ def test_one_warning_counts_what_is_not_measured():
 
 GATES = {
     "by position": (lambda x: ((x, x), {}), []),
-    "by keyword": (lambda x: ((x,), {"gate": x}), []),
     "all by keyword": (lambda x: ((), {"x": x, "gate": x}), []),
-    "none": (lambda x: ((x,), {}), ["norm"]),
     "None": (lambda x: ((x, None), {}), ["norm"]),
 }
 
@@ -226,13 +218,8 @@ def test_a_norm_with_a_gate_is_found_where_it_gets_none(arguments, names):
     assert [site.name for site in ng.find_norms(Gating(arguments), X)] == names
 
 
-BAD = {
-    "no example": (nn.Sequential(nn.LayerNorm(8)), r"^example_inputs: none given, and none can be made for a Sequent"),
-    "no module": ("gpt2", r"^model: expected a torch\.nn\.Module, got a str$"),
-}
-
-
-@pytest.mark.parametrize(("model", "message"), BAD.values(), ids=BAD)
-def test_bad_input(model, message):
-    with pytest.raises(TypeError, match=message):
-        ng.find_norms(model)
+def test_bad_input():
+    with pytest.raises(TypeError, match=r"^example_inputs: none given, and none can be made for a Sequential$"):
+        ng.find_norms(nn.Sequential(nn.LayerNorm(8)))
+    with pytest.raises(TypeError, match=r"^model: expected a torch\.nn\.Module, got a str$"):
+        ng.find_norms("gpt2")

@@ -19,17 +19,11 @@ def test_the_callback_sees_input_and_output_of_each_norm():
     with ng.watch(model, sites, lambda site, x, y: seen.append((site, x.clone(), y.clone()))):
         logits = model(token_ids(2, 5)).logits
     assert [site for site, _, _ in seen] == sites
+    assert not any(x.requires_grad or y.requires_grad for _, x, y in seen) and logits.requires_grad, "graphs"
     for site, x, y in seen:
         expected = nn.functional.layer_norm(x, (32,), site.module.weight, site.module.bias, 1e-5)
         close(y, expected, 0, site.name, "Swapped?")
     close(model.lm_head(seen[-1][2]), logits, 1e-6, "the last norm feeds the head", "Another site?")
-
-
-def test_names_do_as_well():
-    model, seen = tiny("gpt2"), []
-    with ng.watch(model, ["transformer.ln_f", "transformer.h.0.ln_1"], lambda name, x, y: seen.append((name, x.shape))):
-        model(token_ids(1, 4))
-    assert seen == [("transformer.h.0.ln_1", (1, 4, 32)), ("transformer.ln_f", (1, 4, 32))]
 
 
 def test_sites_of_the_original_are_those_of_a_copy_and_the_reverse():
@@ -41,14 +35,6 @@ def test_sites_of_the_original_are_those_of_a_copy_and_the_reverse():
             one(token_ids(1, 4))
         assert [site.name for site in seen] == names_of(model)
         assert all(site.module is one.get_submodule(site.name) for site in seen), "a module that did not run"
-
-
-def test_the_tensors_carry_no_graph():
-    model, flags = tiny("gpt2"), []
-    with ng.watch(model, names_of(model), lambda name, x, y: flags.append(x.requires_grad or y.requires_grad)):
-        model(token_ids(1, 4)).logits.sum().backward()
-    assert flags == [False] * 5
-    assert model.transformer.ln_f.weight.grad is not None, "watching must not cut the model's own graph"
 
 
 def test_an_unknown_name_is_refused_before_any_hook():

@@ -8,7 +8,7 @@ import norm_checks
 import normgeom as ng
 import pytest
 import torch
-from normgeom.models.calls import forward
+from normgeom.models.watch import forward
 from pandas.testing import assert_frame_equal
 from torch import nn
 from torch.func import jvp

@@ -7,7 +7,7 @@ import normgeom as ng
 import pytest
 import torch
 from norm_checks import close, draw
-from normgeom.models.calls import evaluating
+from normgeom.models.watch import evaluating
 from normgeom.survey.directions import SIDES, matched, named, unit
 from normgeom.survey.passes import Passes
 from survey_truth import KEYS, QUANTILES, Skipping, assert_rows_equal, directly, same_tables, stored, survey, table_of

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from norm_checks import close, draw
-from normgeom.models.calls import forward
+from normgeom.models.watch import forward
 from normgeom.survey.meter import Tally, drop_error, project, quantiles
 from pandas.testing import assert_frame_equal
 from pretended_device import DEVICE, Pretended
