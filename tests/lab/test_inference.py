@@ -15,7 +15,7 @@ from normgeom.text.tokens import random_windows
 from normgeom.training.loop import train
 from normgeom_lab import inference as lab
 from normgeom_lab.common.pictures import null_band
-from normgeom_lab.common.tiny import shaken
+from normgeom_lab.common.tiny import perturb
 from survey_truth import stored
 from tiny_models import token_ids
 from transformers import AutoModel, LlamaConfig
@@ -165,7 +165,7 @@ def test_the_last_norms_stream_from_its_vectors(networks, angles):
 
 def pair(which):
     """A twin and another of the same sizes, in float64, both away from their start."""
-    return [shaken(ng.twins(CONFIG, seed)[which].double(), 0.2, seed) for seed in (3, 4)]
+    return [perturb(ng.twins(CONFIG, seed)[which].double(), Draws(seed), 0.2) for seed in (3, 4)]
 
 
 def hidden(model):

@@ -8,13 +8,14 @@ import normgeom as ng
 import pytest
 import torch
 from norm_checks import close, rounding
+from normgeom.checks import Draws
 from normgeom.models.flow import stream_writers
 from normgeom.models.gpt2 import gpt2
 from normgeom.training.loop import train
 from normgeom.training.twins import SIZES, Size, variants
 from normgeom_lab import training as lab
 from normgeom_lab.common.parts import rotate
-from normgeom_lab.common.tiny import shaken
+from normgeom_lab.common.tiny import perturb
 from tiny_models import token_ids
 from torch import nn
 from torch.nn.functional import log_softmax
@@ -100,7 +101,7 @@ def test_layer_norms_writers_keep_their_part_along_one_and_rms_norms_do_not():
 
 
 def network(which, seed=3):
-    return shaken(ng.twins(CONFIG, seed)[which], 0.3, seed)
+    return perturb(ng.twins(CONFIG, seed)[which], Draws(seed))
 
 
 def logits_and_stream(model):
@@ -131,7 +132,7 @@ def test_the_bias_of_a_norm_is_flipped_and_its_gain_is_not():
 @pytest.mark.parametrize(("norm", "same"), [("rms-plain", True), ("layer-plain", False)])
 def test_a_rotated_stream(norm, same):
     """Every vector of the stream is rotated, not back, and no output changes; the head's own matrix too."""
-    model = shaken(variants(CONFIG, 3, (norm,))[norm].double(), 0.3, 3)
+    model = perturb(variants(CONFIG, 3, (norm,))[norm].double(), Draws(3))
     model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach() + 0.1)
     q, _ = torch.linalg.qr(draw(6, 6))
     (logits, stream), (others, turns) = logits_and_stream(model), logits_and_stream(rotate(model, q))

@@ -4,10 +4,11 @@ import normgeom as ng
 import pytest
 import torch
 from family_norms import EXPECTED
+from normgeom.checks import Draws
 from normgeom.models.flow import double_throughout, stream, stream_readers, stream_writers
 from normgeom.models.gpt2 import gpt2
 from normgeom.models.modules import replace_module
-from normgeom_lab.common.tiny import shaken
+from normgeom_lab.common.tiny import perturb
 from surgery_models import CONVERTIBLE, FOLDABLE, IDS, apart, logits, name_of, uneven
 from tiny_models import tiny, token_ids
 from torch import nn
@@ -111,12 +112,12 @@ def last_stream(model, ids):
 @pytest.mark.parametrize("which", [0, 1], ids=["layer norm", "rms norm"])
 def test_nothing_but_the_writers_writes_to_the_stream(which):
     """With all of them at zero the stream is zero; with the others at zero it is not."""
-    ids, model = token_ids(2, 8), shaken(twin(which), 0.3, 0)
+    ids, model = token_ids(2, 8), perturb(twin(which), Draws(0))
     for p in stream_writers(model):
         p.data.zero_()
     assert not last_stream(model, ids).any(), "something that writes to the stream is missing"
     for place in range(len(stream_writers(model))):
-        model = shaken(twin(which), 0.3, 0)
+        model = perturb(twin(which), Draws(0))
         p = stream_writers(model)[place]
         assert p.shape[-1] == 12, "the last axis must be the stream"
         before = last_stream(model, ids)
