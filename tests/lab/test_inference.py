@@ -59,17 +59,6 @@ def test_what_is_measured_on_is_not_trained_on(monkeypatch):
         lab.held_out_bytes(text, tokens=101, length=8)
 
 
-def test_tiny_pairs_are_of_several_sizes_and_away_from_their_start():
-    found = lab.tiny_pairs(Draws(1), 5)
-    assert [(layer.config.n_embd, layer.config.n_layer) for layer, _ in found] == [(16, 2), (10, 3), (24, 4)]
-    assert len({site.eps for layer, _ in found for site in ng.find_norms(layer)}) == 3, "one ε for all"
-    for twins in found:
-        assert [{site.kind for site in ng.find_norms(twin)} for twin in twins] == [{"layer"}, {"rms"}]
-        layer, rms = (dict(twin.named_parameters()) for twin in twins)
-        assert all(p.dtype == torch.float64 and p.std() > 0.1 for p in (*layer.values(), *rms.values())), "gains of 1?"
-        assert torch.equal(layer["transformer.wte.weight"], rms["transformer.wte.weight"])
-
-
 # costs
 
 
@@ -213,29 +202,6 @@ def test_turning_by_hand(which):
     assert changed == pytest.approx(change, abs=1e-12)
     assert (changed < 1e-12) == (which == 0), "LayerNorm must not see it, RMSNorm must"
     assert found.iloc[0, 2] == 0 and found.iloc[0, 1] > angle + 5
-
-
-def test_a_rotated_stream_and_the_same_function():
-    """Of an RMSNorm network with gains and a tied head; every vector of the stream is rotated."""
-    model, _ = pair(1)
-    generator = torch.Generator().manual_seed(0)
-    Q, _ = torch.linalg.qr(torch.randn(12, 12, generator=generator, dtype=torch.float64))
-    other = lab.rotated(model, Q)
-    with torch.no_grad():
-        close(other(IDS).logits, model(IDS).logits, 1e-11, "logits", "A reader, a writer or the head left out?")
-    expected = at_last(model) @ Q.T
-    close(at_last(other), expected, 1e-11 * float(expected.abs().max()), "stream", "By the inverse?")
-    assert same(model, pair(1)[0]), "the model itself was changed"
-
-
-@pytest.mark.parametrize("d", [2, 3, 50])
-def test_a_direction_is_reflected_onto_one(d):
-    u = torch.arange(d, dtype=torch.float64) - 0.4
-    Q, one = lab.onto_uniform(7 * u), torch.ones(d, dtype=torch.float64) / d**0.5
-    assert float((Q @ u / u.norm() - one).abs().max()) < 1e-14
-    assert float((Q @ Q - torch.eye(d, dtype=torch.float64)).abs().max()) < 1e-14
-    already = lab.onto_uniform(torch.ones(d, dtype=torch.float64)) @ one
-    assert float((already - one).abs().max()) < 1e-14, "what lies there stays there"
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["layer norm", "rms norm"])
