@@ -145,7 +145,7 @@ def _norm(site: NormSite, found: Typed, centred: bool, held: Tensor | None):
     return answer
 
 
-def type_here(text: str = "Return a list of the", controls: Sequence[str] = CONTROLS) -> None:
+def type_here(text: str, controls: Sequence[str] = CONTROLS) -> None:
     """Display a network that reads what one types: widgets where a kernel runs; on a page what its script computes."""
     networks = recorded_twins()
     networks["converted"] = to_rms_norm(copy.deepcopy(networks["layer"]))
