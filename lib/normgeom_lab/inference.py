@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from normgeom.checks import Draws
 from normgeom.models.gpt2 import gpt2
 from normgeom.models.sites import find_norms
-from normgeom.models.watch import watch
 from normgeom.surgery.surgery import center_writers, fold_norms
 from normgeom.survey.survey import Survey
 from normgeom.text.tokens import byte_tokens, random_windows, windows
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import AutoModel, GPT2Config, GPT2LMHeadModel, GPTJConfig, GPTNeoConfig, GPTNeoXConfig, LlamaConfig
 
-from normgeom_lab.common.parts import copied, rotate, shifted, stream_writers
+from normgeom_lab.common.parts import copied, last_directions, rotate, shifted, stream_writers
 from normgeom_lab.common.pictures import NULLS, _rows, angle_bars, null_band
 from normgeom_lab.common.tiny import perturb
 
@@ -198,25 +197,17 @@ def scenarios(model: GPT2LMHeadModel, batch: Tensor) -> pd.DataFrame:
     if find_norms(model)[-1].kind == "layer":
         least, most = center_writers(copy.deepcopy(model)), shifted(model, 10.0)
     else:
-        units = _units_at_last_norm(model, batch)
+        units = last_directions(model, batch)[:, 1:].flatten(0, 1)
         _, vectors = torch.linalg.eigh(units.T @ units)  # ascending
         least, most = (rotated(model, onto_uniform(vectors[:, i])) for i in (0, -1))
     plain = model(batch).logits.double().log_softmax(-1)
     rows = {}
     for name, other in {"as trained": model, "least along 1": least, "most along 1": most}.items():
-        units = _units_at_last_norm(other, batch)
+        units = last_directions(other, batch)[:, 1:].flatten(0, 1)
         change = other(batch).logits.double().log_softmax(-1) - plain
         share = units.sum(-1).square().mean() / units.shape[-1]
         rows[name] = {"share": float(share), "change of log p": float(change.abs().max())}
     return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def _units_at_last_norm(model: nn.Module, batch: Tensor) -> Tensor:
-    """What enters the last norm, scaled to length 1, ``(n, d)`` float64, without first positions."""
-    seen = []
-    with watch(model, find_norms(model)[-1:], lambda site, x, y: seen.append(x)):
-        model(batch)
-    return normalize(seen[0][:, 1:].flatten(0, 1).double(), dim=-1)
 
 
 @torch.no_grad()

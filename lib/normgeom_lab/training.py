@@ -18,15 +18,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from normgeom.checks import Draws
 from normgeom.geometry.ellipsoid import Ellipsoid
-from normgeom.models.sites import find_norms
-from normgeom.models.watch import watch
 from normgeom.training.loop import adamw, fit, next_token_loss, train, warmup_cosine
 from normgeom.training.twins import TITLES, Size, twins, variants
 from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from normgeom_lab.common.parts import copied, rotate, stream_writers
+from normgeom_lab.common.parts import copied, last_directions, rotate, stream_writers
 from normgeom_lab.common.pictures import LINES, angle_bars
 from normgeom_lab.common.tiny import perturb
 
@@ -246,11 +244,8 @@ def orbit(model: GPT2LMHeadModel, batches: Sequence[Tensor], steps: int) -> list
 @torch.no_grad()
 def occupancies(model: nn.Module, ids: Tensor, vectors: Tensor) -> Tensor:
     """Occupancies (eq-occupancy) of directions ``(k, d)`` at the input of the last norm, over all tokens: ``(k,)``."""
-    seen, last = [], find_norms(model)[-1]
-    with watch(model, [last], lambda site, x_in, x_out: seen.append(x_in)):
-        model(ids)
-    hidden, units = (nn.functional.normalize(t.double(), dim=-1) for t in (seen[0], vectors))
-    return last.dim * (hidden @ units.T).square().mean((0, 1))
+    units = nn.functional.normalize(vectors.double(), dim=-1)
+    return vectors.shape[-1] * (last_directions(model, ids) @ units.T).square().mean((0, 1))
 
 
 def share_along_one(model: GPT2LMHeadModel, ids: Tensor) -> float:

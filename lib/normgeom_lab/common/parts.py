@@ -16,6 +16,7 @@ from normgeom.models.calls import evaluating, forward
 from normgeom.models.flow import Flow, stream
 from normgeom.models.modules import hooked
 from normgeom.models.sites import find_norms
+from normgeom.models.watch import watch
 from normgeom.norms.formula import center, rate, widen
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
@@ -99,6 +100,14 @@ def lengths(parts: Mapping[str, Tensor]) -> dict[str, float]:
         "if orthogonal": float(each.square().sum(0).sqrt().mean()),
         "if all along one line": float(each.sum(0).mean()),
     }
+
+
+def last_directions(model: nn.Module, ids: Tensor) -> Tensor:
+    """What enters the last norm, scaled to length 1, ``(batch, length, d)`` float64."""
+    seen = []
+    with watch(model, find_norms(model)[-1:], lambda site, x, y: seen.append(x)):
+        model(ids)
+    return nn.functional.normalize(seen[0].double(), dim=-1)
 
 
 class Run(NamedTuple):
