@@ -102,14 +102,12 @@ def test_sweeps_are_the_last_blocks_of_their_stacks():
 
 def test_powers():
     x = (2, 4, 8, 24)
-    slope, band = lab.power_law(x, torch.tensor([[3 * v**-0.5] * 2 for v in x], dtype=torch.float64))
-    assert slope == pytest.approx(-0.5, abs=1e-12) and band < 1e-7, "Logarithms left out? Of one side only?"
     noisy = torch.tensor(x)[:, None] * draw(4, 5).exp()
     u, w = torch.tensor(x).double().log().repeat_interleave(5), noisy.log().flatten()
     design = torch.stack([u, torch.ones(20).double()], 1)
     (fit, residual) = torch.linalg.lstsq(design, w[:, None], driver="gelsd")[:2]
     deviation = math.sqrt(residual / 18 * torch.linalg.inv(design.T @ design)[0, 0])
-    assert lab.power_law(x, noisy) == pytest.approx((float(fit[0]), 2 * deviation), rel=1e-9), "One standard error?"
+    assert lab.power_law(x, noisy) == pytest.approx((float(fit[0]), 2 * deviation), rel=1e-9), "Of one logarithm? One standard error?"
 
 
 # ---- growth, attention and logits ----
