@@ -107,7 +107,7 @@ def test_powers():
     design = torch.stack([u, torch.ones(20).double()], 1)
     (fit, residual) = torch.linalg.lstsq(design, w[:, None], driver="gelsd")[:2]
     deviation = math.sqrt(residual / 18 * torch.linalg.inv(design.T @ design)[0, 0])
-    assert lab.power_law(x, noisy) == pytest.approx((float(fit[0]), 2 * deviation), rel=1e-9), "Of one logarithm? One standard error?"
+    assert lab.power_law(x, noisy) == pytest.approx((float(fit[0]), 2 * deviation), rel=1e-9), "One standard error?"
 
 
 # ---- growth, attention and logits ----
