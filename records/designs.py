@@ -9,9 +9,9 @@ import pandas as pd
 import torch
 from normgeom.records import FOLDER
 from normgeom.text.tokens import random_windows
+from normgeom.training.loop import next_token_loss
 from normgeom_lab.common.recording import record
 from normgeom_lab.common.stacks import DESIGNS, LanguageModel
-from normgeom_lab.common.tiny import next_token_loss
 from normgeom_lab.placement import BYTE_LENGTH, train_bytes
 from torch import Tensor
 

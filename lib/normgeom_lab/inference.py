@@ -16,10 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from normgeom.checks import Draws
 from normgeom.commands.loading import load_model, most_tokens
-from normgeom.models.flow import stream_writers
 from normgeom.models.gpt2 import gpt2
 from normgeom.models.sites import find_norms
-from normgeom.models.watch import watch
 from normgeom.surgery.surgery import center_writers, fold_norms
 from normgeom.survey.survey import Survey
 from normgeom.text.corpora import Corpus
@@ -31,9 +29,9 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import AutoModel, GPT2Config, GPT2LMHeadModel, GPTJConfig, GPTNeoConfig, GPTNeoXConfig, LlamaConfig
 
-from normgeom_lab.common.parts import rotate, shifted
+from normgeom_lab.common.parts import copied, last_directions, rotate, shifted, stream_writers
 from normgeom_lab.common.pictures import NULLS, _rows, angle_bars, null_band
-from normgeom_lab.common.tiny import shaken
+from normgeom_lab.common.tiny import perturb
 
 HELD_OUT = 300_000  # bytes at the end of a text that are not trained on
 
@@ -68,17 +66,17 @@ def load_to_survey(name: str, corpus: Corpus, tokens: int) -> tuple[dict[str, nn
 def pairs(config: GPT2Config, seeds: Iterable[int], device: str = "cpu") -> dict[tuple[str, int], GPT2LMHeadModel]:
     """Twins before any training, by name and seed."""
     names = "LayerNorm twin", "RMSNorm twin"
-    made = ((name, seed, twin) for seed in seeds for name, twin in zip(names, twins(config, seed), strict=True))
-    return {(name, seed): twin.to(device) for name, seed, twin in made}
+    made = {seed: zip(names, twins(config, seed), strict=True) for seed in seeds}
+    return {(name, seed): twin.to(device) for seed, named in made.items() for name, twin in named}
 
 
 def tiny_pairs(draw: Draws, seed: int) -> list[tuple[GPT2LMHeadModel, GPT2LMHeadModel]]:
-    """Three pairs of tiny float64 twins ``(LayerNorm, RMSNorm)`` of other sizes and ε, away from their start alike."""
+    """Three pairs of float64 twins ``(LayerNorm, RMSNorm)`` of different sizes and ε, both perturbed alike."""
     found = []
     for width, layers, heads in ((16, 2, 2), (10, 3, 1), (24, 4, 3)):
         config = gpt2(64, 16, width, layers, heads)
         config.layer_norm_epsilon = draw.eps()
-        found.append(tuple(shaken(twin.double(), 0.3, seed) for twin in twins(config, seed)))
+        found.append(tuple(perturb(twin.double(), Draws(seed)) for twin in twins(config, seed)))
     return found
 
 
@@ -107,7 +105,7 @@ SEVEN = {
 
 
 def survey_cost(config: GPT2Config) -> dict[str, float]:
-    """What a survey of 10⁶ tokens asks for, at two bytes a number and 50 · 10¹² operations a second; computed."""
+    """What a survey of 10⁶ tokens needs, computed for two bytes a number and 50 · 10¹² operations a second."""
     weights, working, norms = counted(config)
     work = 2 * working * 1e6
     return {
@@ -121,7 +119,7 @@ def survey_cost(config: GPT2Config) -> dict[str, float]:
 
 
 def counted(config: GPT2Config) -> tuple[int, int, int]:
-    """How many weights a model has without its head, how many of them are no embeddings, and how many norms."""
+    """How many weights a model has without its head, how many of these outside embeddings, and how many norms."""
     with torch.device("meta"):  # sizes without weights
         shell = AutoModel.from_config(config)
     weights = sum(p.numel() for p in shell.parameters())
@@ -137,9 +135,9 @@ def survey_runs(
     progress: bool = False,
     out: str = "",
 ) -> pd.DataFrame:
-    """The surveys of networks by (model, run) on the same batches of token ids, a table with ``model`` and ``run``.
+    """One table of the surveys of networks by (``model``, ``run``) on the same batches of token ids.
 
-    The folder ``out`` keeps the state of each survey; the same call goes on where it was stopped.
+    The folder ``out`` keeps the state of each survey, and the same call continues one that was stopped.
     """
     if out:
         Path(out).mkdir(parents=True, exist_ok=True)
@@ -152,11 +150,11 @@ def survey_runs(
 
 
 def of_uniform(angles: pd.DataFrame, side: str = "in", positions: str = "rest") -> pd.DataFrame:
-    """The rows of the uniform vector in a survey's table, at one side of the norms, in order of use."""
+    """The rows of the uniform vector in a survey's table, at one side of the norms."""
     return angles[(angles.side == side) & (angles.positions == positions) & (angles.direction == "uniform")]
 
 
-# What a reader is told of each column; units stand behind the stroke.
+# Columns of a survey in words.
 WORDS = {
     "kind": "kind",
     "tokens": "tokens",
@@ -179,7 +177,7 @@ def in_words(angles: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 
 
 def at_last_norm(angles: pd.DataFrame) -> pd.DataFrame:
-    """The stream at the last norm, by (model, seed): its mean length, and √(ω/d) of it, roughly what lies along 1."""
+    """The mean length of the stream at the last norm by (model, seed), and √(ω/d) of it, roughly that along 1."""
     last = of_uniform(angles).rename(columns={"run": "seed"})
     last = last.groupby(["model", "seed"], sort=False).tail(1).set_index(["model", "seed"])
     along = last.mean_norm * (last.occupancy / last.dim) ** 0.5
@@ -189,7 +187,7 @@ def at_last_norm(angles: pd.DataFrame) -> pd.DataFrame:
 @torch.no_grad()
 def with_means_of(model: GPT2LMHeadModel, other: GPT2LMHeadModel) -> GPT2LMHeadModel:
     """A copy of a GPT-2 in which every writer puts along 1 what the same writer of another puts there (prop-gauge)."""
-    model = copy.deepcopy(model)
+    model = copied(model)
     for p, wanted in zip(stream_writers(model), stream_writers(other), strict=True):
         p += wanted.to(p).mean(-1, keepdim=True) - p.mean(-1, keepdim=True)
     return model
@@ -200,7 +198,7 @@ def rotated(model: GPT2LMHeadModel, rotation: Tensor) -> GPT2LMHeadModel:
 
     RMSNorm without a gain commutes with Q (prop-two-scenarios), as SliceGPT uses: https://arxiv.org/abs/2401.15024.
     """
-    return rotate(fold_norms(copy.deepcopy(model)), rotation)
+    return rotate(fold_norms(copied(model)), rotation)
 
 
 def onto_uniform(direction: Tensor) -> Tensor:
@@ -212,34 +210,25 @@ def onto_uniform(direction: Tensor) -> Tensor:
 
 @torch.no_grad()
 def scenarios(model: GPT2LMHeadModel, batch: Tensor) -> pd.DataFrame:
-    """How much or little lies along 1 at the last norm, in weights that compute what a model does (prop-two-scenarios).
+    """The share of 1 at the last norm, mean of cos², in weights that compute what a model does (prop-two-scenarios).
 
     With LayerNorm, the writers are centred, or 10 is added to each entry of the token embedding; with RMSNorm, the
-    stream is rotated until 1 is the emptiest direction at the last norm, or the fullest.  The share is the mean of cos²
-    of the angle to 1, first positions left out.
+    stream is rotated until 1 has the least share at the last norm, or the largest.  First positions do not count.
     """
     if find_norms(model)[-1].kind == "layer":
         least, most = center_writers(copy.deepcopy(model)), shifted(model, 10.0)
     else:
-        units = _units_at_last_norm(model, batch)
+        units = last_directions(model, batch)[:, 1:].flatten(0, 1)
         _, vectors = torch.linalg.eigh(units.T @ units)  # ascending
         least, most = (rotated(model, onto_uniform(vectors[:, i])) for i in (0, -1))
     plain = model(batch).logits.double().log_softmax(-1)
     rows = {}
     for name, other in {"as trained": model, "least along 1": least, "most along 1": most}.items():
-        units = _units_at_last_norm(other, batch)
+        units = last_directions(other, batch)[:, 1:].flatten(0, 1)
         change = other(batch).logits.double().log_softmax(-1) - plain
         share = units.sum(-1).square().mean() / units.shape[-1]
         rows[name] = {"share": float(share), "change of log p": float(change.abs().max())}
     return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def _units_at_last_norm(model: nn.Module, batch: Tensor) -> Tensor:
-    """What enters the last norm, scaled to length 1, ``(n, d)`` float64, first positions left out."""
-    seen = []
-    with watch(model, find_norms(model)[-1:], lambda site, x, y: seen.append(x)):
-        model(batch)
-    return normalize(seen[0][:, 1:].flatten(0, 1).double(), dim=-1)
 
 
 @torch.no_grad()

@@ -6,7 +6,6 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
@@ -16,15 +15,17 @@ import torch
 import torch.nn.functional as F
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from normgeom.models.watch import hooked
 from normgeom.norms.formula import center, rate
 from normgeom.text.tokens import random_windows
+from normgeom.training.loop import fit, next_token_loss
 from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from normgeom_lab.common.growth import Growth, even_stack, unroll
 from normgeom_lab.common.stacks import DESIGNS, PLACEMENTS, Attention, LanguageModel, Stack, normalise_weights
-from normgeom_lab.common.tiny import fit, next_token_loss
 
 _GROUPED = dict(num_key_value_heads=2, head_dim=16)
 _LLAMA, _OPT = ("self_attn.o_proj", "mlp.down_proj"), ("self_attn.out_proj", "fc2")
@@ -46,14 +47,14 @@ FAMILIES = {
 
 
 class Behaviour(NamedTuple):
-    """Relative changes of what the second of two blocks does, each to one question, its class, and the file of that.
+    """Relative changes of what the second of two blocks does, each the answer to one question, its class and its file.
 
     Attributes:
         sum: of its output, branches silent, when the stream is ten times as large: 0 if a norm stands on the sum.
         after: of what it adds when a branch computes ten times as much: 0 if norms stand behind both branches.
         before: of what a branch computes when the stream is ten times as large: 0 if both read through norms.
         parallel: of what the MLP computes when attention is silent: 0 if it does not read attention's result.
-        final_norm: from the block's output to the model's: 0 if nothing stands between.
+        final_norm: from the block's output to the model's: 0 if no norm stands between.
     """
 
     sum: float
@@ -66,9 +67,9 @@ class Behaviour(NamedTuple):
 
 
 def tiny_model(family: str, seed: int) -> tuple[PreTrainedModel, nn.ModuleList]:
-    """A float64 model of two blocks of width 32, from its family's configuration, and its list of blocks.
+    """A float64 model of two blocks of width 32, and its list of blocks, whose matrices have variance 1 over width.
 
-    Matrices of the blocks are normal with variance 1 over the length of their rows.  Seeds torch's own generator.
+    Torch's own generator draws it from ``seed``.
     """
     kind, _, options = FAMILIES[family]
     sizes = dict(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
@@ -87,15 +88,13 @@ def behaviour(family: str, seed: int, without: str | None = None) -> Behaviour:
 
     ``without`` names a module of the block that is taken out first.
     """
-    writers = FAMILIES[family][1]
     model, blocks = tiny_model(family, seed)
     if without is not None:
-        assert hasattr(blocks[1], without)
-        setattr(blocks[1], without, nn.Identity())
+        blocks[1].set_submodule(without, nn.Identity(), strict=True)
     x = 3 * torch.randn(2, 7, 32, dtype=torch.float64)
 
     def ask(stream, *factors):
-        return run_block(model, blocks[1], writers, stream, factors)
+        return run_block(model, blocks[1], FAMILIES[family][1], stream, factors)
 
     def change(a, b):
         return float((a - b).norm() / b.norm())
@@ -119,34 +118,29 @@ def run_block(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Put ``x``, ``(2, 7, d)``, in the stream's place before a block, and multiply what its branches compute.
 
-    Gives the block's output, what attention and MLP computed before their factors, and the model's output.
+    Returns the block's output, what attention and MLP computed before their factors, and the model's output.
     """
     computed, out = [], []
 
     def enter(module, args, kwargs):
         return ((x, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": x})
 
-    def leave(module, args, output):
+    def leave(module, args, kwargs, output):
         out.append(output[0] if isinstance(output, tuple) else output)
 
-    def write(module, args, output, factor):
+    def write(module, args, kwargs, output):
         computed.append(output)
-        return factor * output
+        return factors[len(computed) - 1] * output
 
-    hooks = [block.register_forward_pre_hook(enter, with_kwargs=True), block.register_forward_hook(leave)]
-    for name, factor in zip(writers, factors, strict=True):
-        hooks.append(block.get_submodule(name).register_forward_hook(partial(write, factor=factor)))
-    final = model(torch.arange(3, 17).reshape(2, 7)).last_hidden_state
-    for hook in hooks:
-        hook.remove()
+    with hooked([(block, enter)], [(block, leave), *((block.get_submodule(name), write) for name in writers)]):
+        final = model(torch.arange(3, 17).reshape(2, 7)).last_hidden_state
     return out[0], *computed, final
 
 
 def name_of(behaviour: Behaviour) -> str | None:
-    """The placement that answers in this way, in words; None if none of them does.
+    """The placement with these answers in words, or None; a relative change below 0.02 counts as none.
 
-    A relative change below 0.02 counts as none.  Post-norm and DeepNorm answer alike; such a block is called a
-    post-norm.
+    Post-norm and DeepNorm answer alike; such a block is called a post-norm.
     """
     yes = {question: getattr(behaviour, question) < 0.02 for question in behaviour._fields[:5]}
     for name, rule in PLACEMENTS.items():
@@ -156,7 +150,7 @@ def name_of(behaviour: Behaviour) -> str | None:
 
 
 def _mlps(stack: Stack, x: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Of each block: what W₂ multiplies, what it makes of that, the sum after it, and the stream behind the block."""
+    """Of each block: the input and output of W₂, the sum of stream and MLP, and the stream behind the block."""
     for block in stack.blocks:
         mlp, x = block.mlp, block.attention(x)
         hidden = mlp.branch[:2](mlp.read(x))
@@ -167,11 +161,10 @@ def _mlps(stack: Stack, x: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Ten
 
 
 def last_gradient(stack: Stack, x: Tensor, head: Tensor, target: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The last gradient of a post-norm or pre-norm stack for one text, and what it is made of (eq-last-gradient).
+    """The gradient of the last W₂ of a post-norm or pre-norm stack for one text ``(length, d)`` (eq-last-gradient).
 
-    The text is ``x``, ``(length, d)``; the loss, the cross-entropy of ``target`` at the last position.  Gives the
-    gradient with respect to the last W₂, by automatic differentiation, ``(d, hidden)``; a, which W₂ multiplies; g, the
-    gradient with respect to the last norm's output; and that norm's input.
+    The loss is the cross-entropy of ``target`` at the last position.  Returns the gradient ``(d, hidden)``, by
+    automatic differentiation; a, the input of W₂; g, the gradient at the last norm's output; and that norm's input.
     """
     hidden, _, total, behind = list(_mlps(stack, x))[-1]
     out = stack.final(behind)
@@ -183,7 +176,7 @@ def last_gradient(stack: Stack, x: Tensor, head: Tensor, target: int) -> tuple[T
 def block_gradients(stack: Stack, x: Tensor, head: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """By block, ``(blocks,)`` each: the length of the gradient of W₂, mean over texts, and the stream's RMS behind it.
 
-    The loss of a text, ``(length, d)`` of ``x``, is the cross-entropy of its target at its last position.
+    The loss of a text of ``x``, ``(texts, length, d)``, is the cross-entropy of its target at its last position.
     """
     hidden, written, _, behind = zip(*_mlps(stack, x), strict=True)
     logits = stack.final(behind[-1])[:, -1] @ head.T
@@ -209,9 +202,9 @@ def mean_block_gradients(make: Callable[[int], Stack], seeds: Iterable[int]) -> 
 def depth_sweep(
     placement: str, depths: Sequence[int], d: int, seeds: Iterable[int], final_norm: bool | None = None
 ) -> Tensor:
-    """How long the gradient of the last block's W₂ is, ``(depths, seeds)``, in the setting of Xiong et al. (2020).
+    """The length of the gradient of the last block's W₂, ``(depths, seeds)``, in the setting of Xiong et al. (2020).
 
-    Seeds are those given plus the number of blocks.
+    The number of blocks is added to each seed.
     """
     return _last_lengths(depths, seeds, lambda k, m: even_stack(k, d, m, placement, final_norm), lambda m: 0.02)
 
@@ -219,7 +212,7 @@ def depth_sweep(
 def width_sweep(
     placement: str, widths: Sequence[int], layers: int, seeds: Iterable[int], tau: Callable[[int], float]
 ) -> Tensor:
-    """As :func:`depth_sweep`, by the width d of the stream, ``(widths, seeds)``; τ depends on the width."""
+    """As :func:`depth_sweep` by the width of the stream, ``(widths, seeds)``, on which τ depends."""
     return _last_lengths(widths, seeds, lambda k, w: even_stack(k, w, layers, placement), tau)
 
 
@@ -228,7 +221,7 @@ def _last_lengths(sizes, seeds, make, tau) -> Tensor:
 
 
 def power_law(values: Sequence[float], sizes: Tensor) -> tuple[float, float]:
-    """The power of ``values`` as which ``sizes``, ``(values, seeds)``, go, and twice its standard error."""
+    """The exponent of the power law that fits ``sizes``, ``(values, seeds)``, and twice its standard error."""
     x = np.log(np.repeat(np.asarray(values, float), sizes.shape[1]))
     (slope, _), covariance = np.polyfit(x, np.log(np.ravel(sizes)), 1, cov=True)
     return float(slope), 2 * math.sqrt(covariance[0, 0])
@@ -236,9 +229,9 @@ def power_law(values: Sequence[float], sizes: Tensor) -> tuple[float, float]:
 
 @torch.no_grad()
 def sign_patterns(stack: Stack, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Squared lengths for every choice of signs of the last matrices, one a branch (prop-growth).
+    """‖x_L‖² of the last stream, ``(patterns,)``, and ‖b_l‖² of what sublayers added, ``(patterns, sublayers)``.
 
-    ``(patterns,)``, ‖x_L‖² of the last stream, and ``(patterns, sublayers)``, ‖b_l‖² of what each sublayer added.
+    A pattern is a choice of signs of the last matrices of all branches (prop-growth).
     """
     ends = [end for b in stack.blocks for end in (b.attention.branch.out_proj.weight, b.mlp.branch[2].weight)]
     kept, last, added = [end.clone() for end in ends], [], []
@@ -254,9 +247,9 @@ def sign_patterns(stack: Stack, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def mlp_mean_square(n: Tensor, hidden: int, tau1: float, tau2: float, draws: int, generator: torch.Generator) -> Tensor:
-    """The mean square of the entries of W₂ ReLU(W₁n) over draws of both matrices (prop-growth).
+    """The mean square of the entries of W₂ ReLU(W₁n), n ``(d,)``, over draws of both matrices (prop-growth).
 
-    ``n`` is ``(d,)``, W₁ has ``hidden`` rows, and the entries have standard deviations ``tau1`` and ``tau2``.
+    W₁ has ``hidden`` rows; the entries have standard deviations ``tau1`` and ``tau2``.
     """
     first = tau1 * torch.randn(draws, hidden, len(n), generator=generator, dtype=n.dtype)
     second = tau2 * torch.randn(draws, len(n), hidden, generator=generator, dtype=n.dtype)
@@ -265,17 +258,14 @@ def mlp_mean_square(n: Tensor, hidden: int, tau1: float, tau2: float, draws: int
 
 @torch.no_grad()
 def attention_entropy(attention: Attention, x: Tensor) -> Tensor:
-    """The entropy of attention's shares over that of even ones, mean over heads and positions but the first.
-
-    1 where each position attends evenly to all up to it, 0 where it looks at a single one.
-    """
+    """The entropy of attention's weights over that of even ones, mean over heads and positions but the first."""
     scores, _ = attention.scores_and_values(x)
     entropy = torch.special.entr(scores.softmax(-1)).sum(-1)[..., 1:]
     return (entropy / torch.arange(2, x.shape[-2] + 1, dtype=x.dtype).log()).mean()
 
 
 def mean_saturation(make: Callable[[int], Stack], seeds: Iterable[int]) -> tuple[Tensor, Tensor]:
-    """By block, ``(blocks,)`` each: the mean square of the stream that it finds, and :func:`attention_entropy`.
+    """By block, ``(blocks,)`` each: the mean square of its input, and :func:`attention_entropy`.
 
     Means over the stacks that ``make`` makes of the seeds, each on 4 random texts of 32 positions.
     """
@@ -289,10 +279,9 @@ def mean_saturation(make: Callable[[int], Stack], seeds: Iterable[int]) -> tuple
 
 @torch.no_grad()
 def mean_logit_statistics(make: Callable[[int], Stack], seeds: Iterable[int]) -> Tensor:
-    """``(2,)``: the standard deviation of the logits, and the mean entropy of the predictions over that of even ones.
+    """``(2,)``: the standard deviation of the logits, and the entropy of the predictions over that of even ones.
 
-    Means as in :func:`mean_saturation`; before the texts a head of 512 rows is drawn, with entries of standard
-    deviation 1/√d, so that a stream of mean square 1 gives logits of variance 1.
+    Means as in :func:`mean_saturation`, for heads of 512 rows whose entries have standard deviation 1/√d.
     """
     runs = []
     for stack in map(make, seeds):
@@ -304,16 +293,16 @@ def mean_logit_statistics(make: Callable[[int], Stack], seeds: Iterable[int]) ->
 
 
 def factor_a_block(squares: Tensor) -> float:
-    """By which factor a block of the second half multiplies the mean square, geometric mean; ``(blocks,)``."""
+    """The factor by which a block of the second half multiplies the mean square ``(blocks,)``, geometric mean."""
     late = squares[len(squares) // 2 :].log()
     return math.exp(float(late[-1] - late[0]) / (len(late) - 1))
 
 
 def path_factors(stack: Stack, x: Tensor) -> tuple[Tensor, Tensor]:
-    """By which factor LayerNorms on the sum multiply the identity path of each token, gain left out.
+    """The factor by which LayerNorms on the sum, without gain, multiply the identity path of each token.
 
-    ``(..., length)`` each: the product of α/s over all sublayers; and that of (1 + v/α²)^(-1/2), with v the branch's
-    variance, which it would be without correlations, for a stream of variance 1 and ε = 0 (prop-identity-path).
+    ``(..., length)`` each: the product of α/s over all sublayers; and that of (1 + v/α²)^(-1/2) with v the branch's
+    variance, its value without correlations for a stream of variance 1 and ε = 0 (prop-identity-path).
     """
     factor = law = torch.ones(x.shape[:-1], dtype=x.dtype)
     for step in unroll(stack, x):
@@ -329,10 +318,10 @@ def jacobian_matrix(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def composition(stack: Stack, x: Tensor) -> list[Tensor]:
-    """What the stream is made of after each sublayer, with norms on the sum held at the scales that they took.
+    """The shares of the input and of each branch in the stream after each sublayer, ``(l + 1,)`` after the l-th.
 
-    For the l-th ``(l + 1,)``: the shares of the input and of each branch so far in the sum of their mean squared
-    lengths, means removed (eq-unrolled and its counterpart).  Norms on the sum are LayerNorms of gain 1 and bias 0.
+    Shares are of the sum of mean squared lengths, means removed (eq-unrolled and its counterpart); norms on the sum,
+    which are LayerNorms of gain 1 and bias 0, are held at their scales.
     """
     parts, shares = [center(x)], []
     for step in unroll(stack, x):
@@ -358,11 +347,10 @@ def train_bytes(
     batch: int = 4,
     scale: float = 1.0,
 ) -> tuple[LanguageModel, list[float]]:
-    """A byte model, 64 wide, and its losses in nats per byte, by :func:`normgeom_lab.common.tiny.fit` on a text.
+    """A float32 byte model trained on windows of a text by Adam (β = 0.9, 0.98), and its losses in nats per byte.
 
-    Weights and batches depend on the seed alone: one text in one order for every placement.  Weights are drawn in
-    torch's default dtype by its own generator, all matrices of the branches multiplied by ``scale``, and trained in
-    float32; on the sphere they are brought to it at the start and after every step.
+    Weights and batches depend on the seed alone, drawn in torch's default dtype by its own generator; the matrices of
+    the branches are multiplied by ``scale``.  On the sphere weights are normalised at the start and after every step.
     """
     torch.manual_seed(seed)
     stack = Stack(BYTE_WIDTH, BYTE_HEADS, blocks, placement)
@@ -370,20 +358,26 @@ def train_bytes(
         for matrix in (p for sublayer in stack.sublayers for p in sublayer.branch.parameters() if p.dim() == 2):
             matrix *= scale
     model = LanguageModel(256, BYTE_LENGTH, stack).float()
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr, betas=(0.9, 0.98))
+    if stack.on_sphere:
+        normalise_weights(model)
+        optimizer.register_step_post_hook(lambda *_: normalise_weights(model))
+    if not steps:
+        return model, []
+    schedule = LambdaLR(optimizer, lambda step: min(1, (step + 1) / (warmup + 1)))
     batches = itertools.islice(random_windows(text, BYTE_LENGTH, batch, seed), steps)
-    settle = normalise_weights if stack.on_sphere else lambda model: model
-    return model, fit(settle(model), batches, lr, warmup, settle)
+    return model, fit(model, batches, optimizer, schedule).tolist()
 
 
 @torch.no_grad()
 def varying_share(model: LanguageModel, ids: Tensor) -> float:
-    """The share of the final stream's mean square that differs from token to token; the rest is one vector for all."""
+    """The share of the last stream's mean square that is not of its mean over all tokens."""
     x = model.stack(model.embed(ids)).flatten(0, 1)
     return 1 - float(x.mean(0).square().sum() / x.square().sum(-1).mean())
 
 
 def first_over_last(model: LanguageModel, ids: Tensor) -> float:
-    """How long the loss's gradient with respect to the first block's W₂ is, over that of the last one's."""
+    """The length of the loss's gradient of the first block's W₂ over that of the last one's."""
     matrices = [model.stack.blocks[i].mlp.branch[2].weight for i in (0, -1)]
     first, last = torch.autograd.grad(next_token_loss(model, ids), matrices)
     return float(first.norm() / last.norm())
@@ -391,11 +385,10 @@ def first_over_last(model: LanguageModel, ids: Tensor) -> float:
 
 @torch.no_grad()
 def block_table(model: LanguageModel, ids: Tensor) -> pd.DataFrame:
-    """What each block of a model does to the stream, and what its loss is without it; one row a block, from 1.
+    """What each block of a model does to the stream, one row a block, from 1.
 
     ``square``, the mean square of the stream behind it; ``update``, the mean length of what it changes over that of the
-    stream before; ``cosine``, of the two, mean over positions; ``more``, the loss in nats per token without this block,
-    less that of the whole model.
+    stream before; ``cosine`` of the two, mean over positions; ``more``, by how much the loss grows without the block.
     """
     streams, whole = model.stack.streams(model.embed(ids))[::2], next_token_loss(model, ids)
     rows = []
@@ -411,7 +404,7 @@ def block_table(model: LanguageModel, ids: Tensor) -> pd.DataFrame:
 
 @torch.no_grad()
 def loss_without_norms(model: LanguageModel, ids: Tensor) -> float:
-    """The loss in nats per token of a model with all its norms taken out; the model stays as it is."""
+    """The loss in nats per token of a copy without norms."""
     bare = copy.deepcopy(model)
     bare.stack.final = nn.Identity()
     for sublayer in bare.stack.sublayers:
@@ -440,7 +433,7 @@ _BEHIND = dict(color=COLORS["null"], lw=3, alpha=0.5, zorder=0)
 
 
 def sublayers() -> tuple[Figure, str]:
-    """One sublayer of each placement: the stream, the branch f, and the norms N (eq-sublayer)."""
+    """One sublayer of each placement (eq-sublayer)."""
     with style():
         figure, axes = plt.subplots(1, len(PLACEMENTS), figsize=(WIDTH, 2.7))
         for axis, (name, rule) in zip(axes, PLACEMENTS.items(), strict=True):
@@ -476,7 +469,7 @@ def gradient_powers(
 ) -> tuple[Figure, str]:
     """Lengths of gradients against depth and width, ``(values, seeds)``, with fitted powers, and by block.
 
-    Those by width are of each placement and each scale of the head in words: first solid, then dotted.
+    Those by width are of each placement and each scale of the head: first solid, then dotted.
     """
     words = []
     dashes = dict(zip(dict.fromkeys(scale for _, scale in by_width), ("-", ":"), strict=False))
@@ -511,7 +504,7 @@ def gradient_powers(
 
 
 def _points_and_power(axis: Axes, values: Sequence[int], lengths: Tensor, dash: str, name: str) -> float:
-    """Each seed a point, and the fitted power as a line; the power."""
+    """Draw a point a seed and the fitted power as a line; return the power."""
     axis.loglog(values, lengths, LOOKS[name]["marker"], color=LOOKS[name]["color"], ms=3, alpha=0.6)
     power, _ = power_law(values, lengths)
     x = np.log(np.asarray(values, float))
@@ -521,7 +514,7 @@ def _points_and_power(axis: Axes, values: Sequence[int], lengths: Tensor, dash: 
 
 
 def growth_by_sublayer(grown: Mapping[str, Growth]) -> tuple[Figure, str]:
-    """Mean square of the stream and relative update by sublayer, mean over stacks, beside the lines 1 + l and 1/√l."""
+    """Mean square of the stream and relative update by sublayer, means over stacks, beside 1 + l and 1/√l."""
     ends = {"square": [], "update": []}
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 4.2))
@@ -548,7 +541,7 @@ def growth_by_sublayer(grown: Mapping[str, Growth]) -> tuple[Figure, str]:
 
 
 def growth_rows(grown: Mapping[str, Growth]) -> dict[str, dict[str, float]]:
-    """The same in numbers, mean over stacks: a row of a table for each name."""
+    """The growth of stacks in numbers, one row a name."""
     return {
         name: {
             "mean square at the end": float(run.square[:, -1].mean()),
@@ -564,9 +557,9 @@ def growth_rows(grown: Mapping[str, Growth]) -> dict[str, dict[str, float]]:
 
 
 def stream_shares(shares: Mapping[str, Sequence[Tensor]], sublayers: int) -> tuple[Figure, str]:
-    """What the stream is made of after so many sublayers: a bar each, cut into its summands, the input lowest and dark.
+    """Shares of :func:`composition` after so many sublayers, a bar a placement, the input lowest and dark.
 
-    ``shares`` are those of :func:`composition`.  A branch keeps its shade as later ones come.
+    A branch keeps its shade as later ones come.
     """
     most = max(map(len, shares.values()))
     shades, words = [COLORS["ink"], *plt.get_cmap("viridis")(np.linspace(0.25, 1, most))], {}
@@ -587,7 +580,7 @@ def stream_shares(shares: Mapping[str, Sequence[Tensor]], sublayers: int) -> tup
 
 
 def saturation_by_block(runs: Mapping[str, tuple[Tensor, Tensor]]) -> tuple[Figure, str]:
-    """Mean square of the stream and entropy of attention by block, as :func:`mean_saturation` gives them."""
+    """Mean square of the stream and entropy of attention by block, of :func:`mean_saturation`."""
     words = []
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.2))
@@ -607,10 +600,10 @@ def saturation_by_block(runs: Mapping[str, tuple[Tensor, Tensor]]) -> tuple[Figu
 
 
 def losses_by_rate(sweep: pd.DataFrame, entropy: float) -> tuple[Figure, str]:
-    """Loss against the learning rate: mean and range of the seeds, a panel for each depth.
+    """Loss against the learning rate, mean and range over seeds, a panel for each depth.
 
-    ``sweep`` has rows of ``placement``, ``layers``, ``rate``, ``warmup``, ``loss``, one a seed; the entropy of single
-    bytes, in nats, is a grey line.
+    ``sweep`` has columns ``placement``, ``layers``, ``rate``, ``warmup`` and ``loss``; the entropy of single bytes, in
+    nats, is a grey line.
     """
     words, depths, rates = [], sorted(set(sweep.layers)), sorted(set(sweep.rate))
     dashed = {True: dict(ls="-", mfc=None), False: dict(ls="--", mfc="none")}  # with a warm-up, and without
@@ -639,7 +632,7 @@ def losses_by_rate(sweep: pd.DataFrame, entropy: float) -> tuple[Figure, str]:
 
 
 def losses_of_runs(runs: pd.DataFrame, entropy: float) -> tuple[Figure, str]:
-    """Loss over training, a line a run, of rows of ``placement``, ``seed``, ``step``, ``loss``; in grey the entropy."""
+    """Loss over training, a line a run, of columns ``placement``, ``seed``, ``step``, ``loss``; in grey the entropy."""
     words = []
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 3.2))

@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from normgeom.checks import Draws
 from normgeom.models.gpt2 import gpt2
 from normgeom.models.sites import find_norms
-from normgeom.models.watch import evaluating, forward, hooked, replace_module
-from normgeom.norms.functions import RMSNorm
+from normgeom.models.watch import evaluating, forward, hooked
 from normgeom.text.tokens import byte_tokens, random_windows
 from normgeom.training.loop import train
 from normgeom.training.twins import Size, twins
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
 from normgeom_lab.common.parts import Effects, Predictions, blocks, effects, rms, writers
-from normgeom_lab.common.tiny import scattered
+from normgeom_lab.common.tiny import divergence, scattered
 
 
 class Head(NamedTuple):
@@ -46,10 +45,7 @@ class Head(NamedTuple):
 
 @torch.no_grad()
 def attention_heads(model: GPT2LMHeadModel, ids: Tensor) -> list[Head]:
-    """All attention heads of a GPT-2, block by block, with what they see and do in one run on ``ids``.
-
-    The pattern is what transformers' own attention reports, written out (``"eager"``), which is left switched on.
-    """
+    """All attention heads of a GPT-2, block by block, and one run of them; its attention is set to ``"eager"``."""
     writes = head_writes(model, ids)
     sites = {site.module: site for site in find_norms(model)}
     model.set_attn_implementation("eager")
@@ -74,13 +70,10 @@ def attention_heads(model: GPT2LMHeadModel, ids: Tensor) -> list[Head]:
 
 @torch.no_grad()
 def head_writes(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
-    """What each attention head adds to the stream, in one run.
+    """What each attention head adds to the stream in one run, ``(batch, length, d)``, by block and head: ``"1.1"``, ….
 
-    The last linear map of an attention reads its heads' outputs side by side. Its bias is no head's: with it the
-    heads of block l add up to the part ``al`` of :func:`normgeom_lab.common.parts.components`.
-
-    Returns: ``(batch, length, d)`` for each head by block and head, both counted from 1: ``"1.1"``, ``"1.2"``, …; in
-    the model's dtype and on its device.
+    The last linear map of an attention reads its heads' outputs side by side.  Its bias belongs to no head: with it
+    the heads of block l add up to the part ``al`` of :func:`normgeom_lab.common.parts.components`.
     """
     named, read = writers(model), {}
     outputs = {block: named[f"a{block}"] for block in range(1, len(blocks(model)) + 1)}
@@ -106,12 +99,10 @@ def head_writes(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
 def scale_moves(run: Predictions) -> pd.DataFrame:
     """By how much the scale of later streams would differ without each attention head, one row a head.
 
-    A head's output c (:func:`head_writes`) is taken out of a stream x behind it, all else as it is, and |s(x −
-    c)/s(x) − 1| (eq-scale-ratio) averaged over the inner positions. Columns: ``next norm``, of the stream right
-    behind its attention, which the MLP's norm reads unless blocks are parallel; ``final norm``; ``largest``, of these
-    means over all streams behind the head; ``one position``, the largest single number; then ``error of frozen`` and
-    ``error of slope`` as :func:`normgeom_lab.reading.errors_by_part` has them, of the head at the final norm for the
-    logit of the next token above the mean. Kind and ε are those of the final norm.
+    The output c of a head is taken out of a stream x behind it, and |s(x − c)/s(x) − 1| (eq-scale-ratio), by kind and
+    ε of the final norm, is averaged over the inner positions.  Columns: ``next norm``, of the stream right behind its
+    attention; ``final norm``; ``largest`` of these means over all streams behind the head; ``one position``, the
+    largest single number; and two of :func:`errors_by_part`, for the logit of the next token above the mean.
     """
     readout, x, streams = run.readout, 0, {}
     for name, part in run.parts.items():
@@ -135,20 +126,12 @@ def scale_moves(run: Predictions) -> pd.DataFrame:
 
 
 def drawn_heads(draw: Draws, ids: Tensor) -> list[Head]:
-    """:func:`attention_heads` of six drawn GPT-2s of two blocks: three shapes and ε, with LayerNorm and with RMSNorm.
-
-    Every weight, gain and bias is its own (:func:`normgeom_lab.common.tiny.scattered`); float64.
-    """
+    """:func:`attention_heads` of six float64 GPT-2s of two blocks: three shapes, with LayerNorm and with RMSNorm."""
     found = []
     for width, heads in ((6, 3), (16, 2), (40, 4)):
         config = gpt2(vocabulary=64, length=16, width=width, layers=2, heads=heads)
         config.layer_norm_epsilon = draw.eps(1e-5, 1e-1)
-        for centered in (True, False):
-            with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-                torch.manual_seed(0)
-                model = GPT2LMHeadModel(config).eval()
-            for norm in [m for m in model.modules() if isinstance(m, nn.LayerNorm)] * (not centered):
-                replace_module(model, norm, RMSNorm(norm.normalized_shape, eps=norm.eps))
+        for model in twins(config, 0):
             found += attention_heads(scattered(model, draw), ids)
     return found
 
@@ -156,9 +139,7 @@ def drawn_heads(draw: Draws, ids: Tensor) -> list[Head]:
 def answers_by_part(found: Mapping[str, Effects], total: Mapping[str, Tensor]) -> pd.DataFrame:
     """Four answers to what each part does, one row a part: their means over positions, and how they disagree.
 
-    Columns ``share κ``, ``frozen``, ``slope``, ``direct`` (:attr:`Effects.removed`), ``total``, and ``s'/s`` are
-    means; then come those of :func:`errors_by_part`, and ``direct off total``, as far as direct is off total relative
-    to it.
+    The columns of :func:`errors_by_part` follow, and how far direct is off total, relative to it.
     """
     means = {
         name: {
@@ -177,16 +158,15 @@ def answers_by_part(found: Mapping[str, Effects], total: Mapping[str, Tensor]) -
 
 
 def added_up(answers: pd.DataFrame, run: Predictions) -> pd.DataFrame:
-    """Columns of :func:`answers_by_part`, each the sum over parts; below ``frozen`` the mean of the logit itself."""
+    """Columns of :func:`answers_by_part` summed over the parts, and in that of ``frozen`` the mean of the logit."""
     sums = {"all parts": answers.sum(), "the logit itself": {"frozen": float(run.whole.mean())}}
     return pd.DataFrame(sums).T[answers.columns]
 
 
 def errors_by_part(found: Mapping[str, Effects], where: Tensor | None = None) -> pd.DataFrame:
-    """How far the two attributions of each part are off its direct effect, one row a part.
+    """How far two attributions of each part are off its direct effect, one row a part, at the positions ``where``.
 
-    Columns ``error of frozen`` and ``error of slope``, relative to direct (:func:`relative_rms`), and ``rank
-    correlation``, that of frozen with direct (:func:`rank_correlation`).
+    The errors are relative to the direct effect; the rank correlation is of frozen with direct.
     """
     rows = {}
     for name, e in found.items():
@@ -205,7 +185,7 @@ def relative_rms(a: Tensor, b: Tensor) -> float:
 
 
 def rank_correlation(a: Tensor, b: Tensor) -> float:
-    """Spearman's, over all entries; ties share the mean of their ranks."""
+    """Spearman's, over all entries."""
     first, second = (pd.Series(t.flatten().tolist()).rank() for t in (a, b))
     return float(first.corr(second))
 
@@ -213,10 +193,8 @@ def rank_correlation(a: Tensor, b: Tensor) -> float:
 def lenses(run: Predictions) -> pd.DataFrame:
     """Read the stream behind each part through the final norm and head, with its own scale and with the final one.
 
-    One row a part, in the order in which they are written; means over positions.  Columns: ``scale`` of the stream;
-    ``KL, own scale / nats`` and ``KL, final scale / nats``, the :func:`divergence` of the lens from the model's
-    prediction; ``first choice right, own`` and ``first choice right, final``, how often it is the model's; ``both
-    choose the same``, how often the two lenses agree.
+    One row a part, in order; means over positions of the stream's scale, of the divergence of each lens from the
+    model's prediction, and of how often the first choices of lenses and model are the same.
     """
     readout, last, h = run.readout, run.readout.scale(run.stream), 0
     rows = {}
@@ -225,22 +203,13 @@ def lenses(run: Predictions) -> pd.DataFrame:
         own, final = readout.logits(h), readout.logits(h, last)
         rows[name] = {
             "scale": float(readout.scale(h).mean()),
-            "KL, own scale / nats": divergence(run.logits, own),
-            "KL, final scale / nats": divergence(run.logits, final),
+            "KL, own scale / nats": float(divergence(run.logits, own).mean()),
+            "KL, final scale / nats": float(divergence(run.logits, final).mean()),
             "first choice right, own": _agree(own, run.logits),
             "first choice right, final": _agree(final, run.logits),
             "both choose the same": _agree(own, final),
         }
     return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def divergence(logits: Tensor, others: Tensor) -> float:
-    r"""The Kullback–Leibler divergence :math:`\sum_tp_t\ln(p_t/q_t)` of ``others`` q from ``logits`` p, in nats.
-
-    The vocabulary is the last axis; the mean over all others.
-    """
-    log_p, log_q = logits.log_softmax(-1), others.log_softmax(-1)
-    return float((log_p.exp() * (log_p - log_q)).sum(-1).mean())
 
 
 def _agree(logits: Tensor, others: Tensor) -> float:
@@ -252,7 +221,7 @@ HELD_OUT = 300_000  # bytes at the end of the text
 
 
 class Trained(NamedTuple):
-    """What :func:`train_on_bytes` made."""
+    """What :func:`train_on_bytes` made; ``held_out`` are the bytes that it was not trained on."""
 
     untrained: GPT2LMHeadModel
     model: GPT2LMHeadModel
@@ -261,7 +230,7 @@ class Trained(NamedTuple):
 
 
 def train_on_bytes(size: Size, text: str, seed: int, device: torch.device | str = "cpu") -> Trained:
-    """Train a GPT-2 with LayerNorm (:func:`normgeom.training.loop.train`) on a text, without its last bytes."""
+    """Train a GPT-2 with LayerNorm on the bytes of a text but the last."""
     ids = byte_tokens(text)
     untrained, model = (twins(size.config(256), seed)[0].to(device) for _ in range(2))
     batches = random_windows(ids[:-HELD_OUT], size.length, size.batch, seed)
@@ -346,10 +315,7 @@ def lenses_by_part(read: pd.DataFrame) -> tuple[Figure, str]:
 
 
 def fading_part(faded: pd.DataFrame, kept: float) -> tuple[Figure, str]:
-    """What two attributions promise while a part fades, and the truth; beside it what the part and the others bring.
-
-    Returns: the figure and its alt text.
-    """
+    """What two attributions promise while a part fades, and the truth; beside it what the part and the others bring."""
     looks = {
         "frozen": ("--", COLORS["random_a"]),
         "tangent": (":", COLORS["random_b"]),

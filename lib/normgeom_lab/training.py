@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -17,19 +16,17 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
+from normgeom.checks import Draws
 from normgeom.geometry.ellipsoid import Ellipsoid
-from normgeom.models.flow import stream_writers
-from normgeom.models.sites import find_norms
-from normgeom.models.watch import watch
 from normgeom.training.loop import adamw, fit, next_token_loss, train, warmup_cosine
 from normgeom.training.twins import TITLES, Size, twins, variants
 from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from normgeom_lab.common.parts import rotate
+from normgeom_lab.common.parts import copied, last_directions, rotate, stream_writers
 from normgeom_lab.common.pictures import LINES, angle_bars
-from normgeom_lab.common.tiny import shaken
+from normgeom_lab.common.tiny import perturb
 
 
 def unbiased_twins(config: GPT2Config, seed: int) -> tuple[GPT2LMHeadModel, GPT2LMHeadModel]:
@@ -40,7 +37,7 @@ def unbiased_twins(config: GPT2Config, seed: int) -> tuple[GPT2LMHeadModel, GPT2
         for module in model.modules():
             if isinstance(module, nn.LayerNorm):
                 module.register_parameter("bias", None)
-        made.append(shaken(model.double(), 0.2, seed + 1))
+        made.append(perturb(model.double(), Draws(seed + 1), 0.2))
     return tuple(made)
 
 
@@ -61,9 +58,9 @@ def descend(
 ) -> SimpleNamespace:
     """Next-token training of a copy on one batch ``(batch, length)``.
 
-    What writers learn along 1 may be left out, of ``"gradients"`` before they are clipped, of ``"steps"``, or of both.
+    What the writers learn along 1 may be left out of ``"gradients"``, before they are clipped, of ``"steps"`` or both.
     """
-    model = copy.deepcopy(model)
+    model = copied(model)
     writers, rule = stream_writers(model), optimizer(model.parameters())
     if "gradients" in leave_out:
         for writer in writers:
@@ -78,7 +75,7 @@ STATE = 16  # bytes a weight: parameter, gradient and Adam's two moments in four
 
 
 def training_cost(size: Size) -> dict[str, float]:
-    """What one twin of a size asks for, computed, at 200 · 10¹² operations a second; activations are left out."""
+    """What training one twin of a size needs, computed for 200 · 10¹² operations a second; without activations."""
     return {
         "blocks": size.layers,
         "d": size.width,
@@ -90,30 +87,30 @@ def training_cost(size: Size) -> dict[str, float]:
 
 
 def vocabulary(size: Size) -> int:
-    """How many tokens a twin of a size knows: those of GPT-2 in windows of 1024, or bytes in shorter ones."""
+    """How many tokens a twin of a size has: those of GPT-2 in windows of 1024, or bytes in shorter ones."""
     return 50257 if size.length == 1024 else 256
 
 
 def parameters(size: Size) -> int:
-    """How many a twin has, those of LayerNorms included, the head tied."""
+    """How many parameters a twin with LayerNorms and a tied head has."""
     rest = 13 * size.layers + 2 + size.length  # biases and gains, and the embeddings of positions
     return (12 * size.layers * size.width + vocabulary(size) + rest) * size.width
 
 
 def operations(size: Size) -> int:
-    """How many the training takes: six a weight of a matrix and token, attention's products and the head included."""
+    """How many operations the training takes: six a weight and token, with attention's products and the head."""
     tokens = size.steps * size.batch * size.length
     attention = size.layers * size.width * size.length
     return 6 * tokens * ((12 * size.layers * size.width + vocabulary(size)) * size.width + attention)
 
 
 def read_twins(folder: Path, name: str) -> dict[str, pd.DataFrame]:
-    """One of the tables that ``normgeom train`` wrote to a folder, of either twin, by what the text calls its norm."""
+    """One of the tables that ``normgeom train`` wrote to a folder, of each twin by the title of its norm."""
     return {TITLES[norm]: pd.read_parquet(folder / norm / f"{name}.parquet") for norm in ("layer", "rms")}
 
 
 def beside_signs(survey: pd.DataFrame) -> pd.DataFrame:
-    """Of a survey with ``step``, rows of 1 and random directions beside quantiles of the signs' at the same place.
+    """The rows of a survey over steps but those of sign vectors, with the quantiles of these at the same place.
 
     ``rank`` is 1 where no vector of signs has a smaller occupancy (cor-sign-null).
     """
@@ -130,7 +127,7 @@ def beside_signs(survey: pd.DataFrame) -> pd.DataFrame:
 
 
 def off_uniform(ranks: Sequence[int], most: int) -> float:
-    """Kolmogorov and Smirnov's statistic of ranks 1 to ``most``, which cor-sign-null says are uniform."""
+    """The Kolmogorov–Smirnov distance of ranks 1 to ``most`` from uniform ones (cor-sign-null)."""
     found, places = np.asarray(ranks), np.arange(1, most + 1)
     # In whole numbers: equal distances must come out equal, or ties are counted by their rounding.
     apart = most * (found[:, None] <= places).sum(0) - found.size * places
@@ -144,7 +141,7 @@ def chance_of(distance: float, count: int, most: int) -> float:
 
 
 def shapes(gains: pd.DataFrame, centered: bool) -> pd.DataFrame:
-    """Gains and ellipsoid of each norm over a training, steps at which all gains are equal left out.
+    """Gains and ellipsoid of each norm over a training, at steps where the gains are not all equal.
 
     ``correlation`` is that of the gains with those of the last step, ``overlap`` ‖VᵀW‖²/8 for the eight longest axes V
     at the step and W at the end, ``pointing`` the mean over these axes of the largest squared entry.
@@ -183,9 +180,9 @@ def paired(losses: pd.DataFrame, of: str = "RMSNorm", less: str = "LayerNorm") -
 
 
 def noise_walks(norms: int, width: int, steps: int, stages: Sequence[int], seed: int) -> pd.DataFrame:
-    """Gains that AdamW moves on noise instead of gradients: what agreement with the end is worth without any text.
+    """Gains that AdamW moves on noise instead of gradients, as a table that :func:`shapes` reads.
 
-    Learning rate and moments are those of the recorded runs; columns are those that :func:`shapes` reads.
+    Learning rate and moments are those of the recorded runs.
     """
     gains = nn.ParameterList([torch.ones(norms * width)])
     (gain,), rule = gains, adamw(gains, 0.001)
@@ -213,8 +210,8 @@ def flipped(model: GPT2LMHeadModel, signs: Tensor) -> GPT2LMHeadModel:
 
 
 def moved(config: GPT2Config, norm: str, seed: int) -> GPT2LMHeadModel:
-    """A GPT-2 with a norm of :data:`normgeom.training.twins.NORMS`, away from its start, in float64."""
-    return shaken(variants(config, seed, (norm,))[norm].double(), 0.2, seed)
+    """A float64 GPT-2 with a norm of :data:`normgeom.training.twins.NORMS`, perturbed."""
+    return perturb(variants(config, seed, (norm,))[norm].double(), Draws(seed), 0.2)
 
 
 def either_order(
@@ -224,20 +221,20 @@ def either_order(
     change: Callable[[GPT2LMHeadModel, Tensor], GPT2LMHeadModel],
     way: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """All weights of the network that is changed (flipped, rotated) and then trained, and trained and then changed."""
+    """All weights of a network that is first changed (flipped, rotated) and then trained, and in the other order."""
     first = descend(change(start, way), ids, optimizer, clip=1.0).model
     last = change(descend(start, ids, optimizer, clip=1.0).model, way)
     return tuple(nn.utils.parameters_to_vector(model.parameters()).detach() for model in (first, last))
 
 
 def sign_vectors(d: int) -> Tensor:
-    """All vectors of signs up to their negatives, ``(2 ** (d − 1), d)`` float32; 1 is the first."""
+    """All vectors of signs up to their negatives, ``(2 ** (d − 1), d)`` float32, 1 first."""
     halves = torch.cartesian_prod(*[torch.tensor([1.0, -1.0])] * (d - 1)).reshape(-1, d - 1)
     return torch.cat([torch.ones(len(halves), 1), halves], dim=1)
 
 
 def orbit(model: GPT2LMHeadModel, batches: Sequence[Tensor], steps: int) -> list[GPT2LMHeadModel]:
-    """All networks that flips make of one, in the order of :func:`sign_vectors`, each trained on the same batches."""
+    """One network flipped by each of :func:`sign_vectors` and then trained on the same batches."""
     networks = [flipped(model, signs) for signs in sign_vectors(model.config.n_embd)]
     for network in networks:
         train(network, batches, steps, 3e-3, description=None)
@@ -247,11 +244,8 @@ def orbit(model: GPT2LMHeadModel, batches: Sequence[Tensor], steps: int) -> list
 @torch.no_grad()
 def occupancies(model: nn.Module, ids: Tensor, vectors: Tensor) -> Tensor:
     """Occupancies (eq-occupancy) of directions ``(k, d)`` at the input of the last norm, over all tokens: ``(k,)``."""
-    seen, last = [], find_norms(model)[-1]
-    with watch(model, [last], lambda site, x_in, x_out: seen.append(x_in)):
-        model(ids)
-    hidden, units = (nn.functional.normalize(t.double(), dim=-1) for t in (seen[0], vectors))
-    return last.dim * (hidden @ units.T).square().mean((0, 1))
+    units = nn.functional.normalize(vectors.double(), dim=-1)
+    return vectors.shape[-1] * (last_directions(model, ids) @ units.T).square().mean((0, 1))
 
 
 def share_along_one(model: GPT2LMHeadModel, ids: Tensor) -> float:

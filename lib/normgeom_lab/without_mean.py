@@ -19,18 +19,28 @@ from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from normgeom.view.tables import table
 from torch import Tensor, nn
 
-from normgeom_lab.common.parts import _sharing, final_norm, flow_of, head_of, shifted
+from normgeom_lab.common.parts import final_norm, flow_of, head_of, sharing, shifted
+from normgeom_lab.common.tiny import divergence
 
 ALL = "all"  # in the place of a site: at every norm
 
 
-def compare(model: nn.Module, changed: Mapping[str, nn.Module], batches: Iterable[Tensor]) -> pd.DataFrame:
-    """Next-token losses of changed models, beside those of the model itself, on the same text.
+COLUMNS = {  # of a table of costs: the name in words, and digits
+    "drop_error": ("change of the output", ".2g"),
+    "nll": ("NLL / nats", 3),
+    "more": ("change of NLL / nats", ".2g"),
+    "kl": ("KL / nats", ".2g"),
+    "largest": ("largest change of log p", ".2g"),
+    "kept": ("KL with the subtraction / nats", ".2g"),
+}
 
-    Returns: one row a changed model, its name as index: ``nll``, the mean negative log-probability of the next token,
-    in nats; ``more``, by how much that is above the unchanged model's; ``kl``, the mean Kullback–Leibler divergence
-    of its next-token distribution from the unchanged model's; and ``largest``, the largest difference of a logarithm
-    of a probability. Every position of a window but the last counts once; sums are float64.
+
+def compare(model: nn.Module, changed: Mapping[str, nn.Module], batches: Iterable[Tensor]) -> pd.DataFrame:
+    """Next-token losses of changed models beside those of the model itself on the same text, one row a changed model.
+
+    Columns, in nats: ``nll``, the mean negative log-probability of the next token; ``more``, by how much that is above
+    the unchanged model's; ``kl``, the mean divergence of its next-token distribution from the unchanged model's;
+    ``largest``, the largest difference of a logarithm of a probability.  The last position of a window does not count.
     """
     found = {name: torch.zeros(4, dtype=torch.float64) for name in changed}
     count = 0
@@ -42,11 +52,8 @@ def compare(model: nn.Module, changed: Mapping[str, nn.Module], batches: Iterabl
                 found[name][:3] += torch.stack(sums)
                 found[name][3] = torch.maximum(found[name][3], largest)  # keeps a NaN
         count += ids[:, 1:].numel()
-    table = pd.DataFrame.from_dict(
-        {name: values.tolist() for name, values in found.items()},
-        orient="index",
-        columns=["nll", "more", "kl", "largest"],
-    )
+    rows = {name: values.tolist() for name, values in found.items()}
+    table = pd.DataFrame.from_dict(rows, orient="index", columns=["nll", "more", "kl", "largest"])
     table.iloc[:, :3] /= count
     return table.rename_axis("model")
 
@@ -54,17 +61,16 @@ def compare(model: nn.Module, changed: Mapping[str, nn.Module], batches: Iterabl
 def least_divergence(model: nn.Module, changed: nn.Module, ids: Tensor) -> float:
     """The smallest KL at any position of token ids ``(batch, length)``, of ``changed`` from ``model``, in nats."""
     with torch.no_grad():
-        p, q = (forward(m, ids).logits.double().log_softmax(-1) for m in (model, changed))
-        return float((p.exp() * (p - q)).sum(-1).min())
+        return float(divergence(*(forward(m, ids).logits for m in (model, changed))).min())
 
 
 def without_subtraction(model: nn.Module, sites: Iterable[str] | None = None) -> nn.Module:
     """A copy that shares the parameters, after :func:`normgeom.drop_mean_subtraction` at the sites of these names."""
-    return drop_mean_subtraction(_sharing(model), sites)
+    return drop_mean_subtraction(sharing(model), sites)
 
 
 def without_norms(model: nn.Module) -> nn.Module:
-    """A copy with nothing in the place of each norm: it computes nonsense, and no replacement of norms is faster."""
+    """A copy with nothing in the place of each norm, faster than any with other norms."""
     model = copy.deepcopy(model)
     for site in find_norms(model):
         replace_module(model, site.module, nn.Identity())
@@ -73,14 +79,12 @@ def without_norms(model: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def with_head(model: nn.Module, direction: Tensor, token: int, t: float) -> nn.Module:
-    r"""A copy that shares the other parameters, whose head reads more of a direction for one token's logit.
+    r"""A copy that shares the other parameters, whose head adds :math:`t\,v^\top(y-\beta)` to the logit of a token.
 
-    The head is :math:`W_U+t\,e_jv^\top`, its bias :math:`b-t\,(v^\top\beta)\,e_j` with the final norm's β: the logit
-    of token j moves by :math:`t\,v^\top(y-\beta)`, which is 0 behind a LayerNorm where v is :math:`G^{-1}\mathbf 1`
-    (prop-any-cost).
+    That is 0 behind a final LayerNorm with bias β where the direction v is :math:`G^{-1}\mathbf 1` (prop-any-cost).
     """
     final, (reader,) = final_norm(model), flow_of(model).norms[-1].readers
-    model = _sharing(model)
+    model = sharing(model)
     head = model.get_submodule(reader)
     old = torch.zeros_like(head.weight[:, 0]) if head.bias is None else head.bias
     chosen = torch.zeros_like(old)
@@ -91,11 +95,9 @@ def with_head(model: nn.Module, direction: Tensor, token: int, t: float) -> nn.M
 
 
 def by_site(model: nn.Module, batches: Sequence[Tensor]) -> pd.DataFrame:
-    """The subtraction dropped at each LayerNorm alone, and at all of them at once.
+    """The subtraction dropped at each LayerNorm alone, one row a ``site``, and at all of them at once.
 
-    Returns: one row a LayerNorm, in their order, and one of all: ``site``, or ``"all"``; ``drop_error``, the mean
-    relative change of that norm's output before the bias (eq-drop-error) in the model as it stands, for all of them
-    their mean; and the columns of :func:`compare`.
+    Columns of :func:`compare` behind ``drop_error``, that of :func:`drop_errors` or their mean.
     """
     errors = drop_errors(model, batches)
     changed = {site: without_subtraction(model, [site]) for site in errors.index}
@@ -105,14 +107,10 @@ def by_site(model: nn.Module, batches: Sequence[Tensor]) -> pd.DataFrame:
 
 
 def by_shift(model: nn.Module, shifts: Sequence[float], batches: Sequence[Tensor]) -> pd.DataFrame:
-    """The subtraction dropped everywhere, in weights that compute one function with more and more of it along 1.
+    """The subtraction dropped everywhere, in weights that compute one function: centred, then each shift ``c`` added.
 
-    The writers are centred first (:func:`normgeom.center_writers`); then ``c`` is added to each entry of the token
-    embedding.
-
-    Returns: one row a shift: ``c``; ``drop_error``, the mean of :func:`drop_errors`; the columns of :func:`compare`,
-    the subtraction dropped at all LayerNorms; and ``kept``, the ``kl`` with the subtraction kept: what rounding makes
-    of 0.
+    One row a shift: ``drop_error``, the mean of :func:`drop_errors`; the columns of :func:`compare`; and ``kept``, the
+    ``kl`` with the subtraction kept, which is 0 but for rounding.
     """
     centred = center_writers(copy.deepcopy(model))
     rows = []
@@ -125,10 +123,9 @@ def by_shift(model: nn.Module, shifts: Sequence[float], batches: Sequence[Tensor
 
 
 def next_by_shift(model: nn.Module, shifts: Sequence[float], ids: Tensor) -> dict[float, dict[str, Tensor]]:
-    """What :func:`by_shift` compares at one batch ``(batch, length)``, position by position.
+    """For each shift of :func:`by_shift` the log-probabilities of the next tokens, ``(batch · (length − 1),)`` float64.
 
-    Returns: for each shift the log-probabilities of the next tokens, float64 ``(batch · (length − 1),)``:
-    ``"before"``, by the model itself; ``"with"`` and ``"without"`` the subtraction in the shifted weights.
+    ``"before"`` by the model itself; ``"with"`` and ``"without"`` the subtraction in the shifted weights.
     """
     centred = center_writers(copy.deepcopy(model))
     before, found = _next(model, ids), {}
@@ -139,7 +136,7 @@ def next_by_shift(model: nn.Module, shifts: Sequence[float], ids: Tensor) -> dic
 
 
 def drop_errors(model: nn.Module, batches: Iterable[Tensor]) -> pd.Series:
-    """The mean relative change of each LayerNorm's output before the bias without the subtraction, by its name."""
+    """The mean relative change of each LayerNorm's output before the bias without the subtraction (eq-drop-error)."""
     names = [site.name for site in find_norms(model) if site.kind == "layer"]
     survey = Survey(model, ["uniform"]).run(batches, progress=False).table()
     return survey[(survey.side == "in") & (survey.positions == "all")].set_index("site").drop_error[names]
@@ -158,18 +155,10 @@ def _next(model: nn.Module, ids: Tensor) -> Tensor:
 
 
 def _differences(ours: Tensor, theirs: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:
-    """Sums over one window, which for a large vocabulary is enough at a time: nll, more, kl; and the largest.
-
-    The divergence is taken as Σ p (a + e⁻ᵃ − 1) with a = ln p − ln q: the same, for q sums to 1 as p does, and no term
-    is negative, so a small divergence is not what rounding leaves of large terms.
-    """
+    """Sums over one window: nll, more, kl; and the largest difference.  All windows at once may be too large."""
     p, q = (logits.double().log_softmax(-1) for logits in (ours, theirs))
-    apart = p - q
-    place = tokens.to(p.device)[:, None]
-    # where e⁻ᵃ could overflow nothing cancels
-    rest = torch.where(apart > -1, p.exp() * torch.expm1(-apart.clamp(min=-1)), q.exp() - p.exp())
-    kl = (p.exp() * apart + rest).sum()
-    sums = -q.gather(-1, place).sum(), apart.gather(-1, place).sum(), kl
+    place, apart = tokens.to(p.device)[:, None], p - q
+    sums = -q.gather(-1, place).sum(), apart.gather(-1, place).sum(), divergence(ours, theirs).sum()
     return tuple(value.cpu() for value in (*sums, apart.abs().max()))
 
 
@@ -179,68 +168,44 @@ def wrong_conversions(model: nn.Module) -> dict[str, nn.Module]:
 
     What is forgotten is the first of its kind, of the biases the last.
     """
-    writers = flow_of(model).writers
-    embeddings = [name for name in writers if isinstance(model.get_submodule(name), nn.Embedding)]
-    last = writers[-1]
-    converted = to_rms_norm(copy.deepcopy(model))
+    flow, converted = flow_of(model), to_rms_norm(copy.deepcopy(model))
+    embeddings = [name for name in flow.writers if isinstance(model.get_submodule(name), nn.Embedding)]
+
+    def changed(**values: Tensor) -> nn.Module:
+        """The conversion with other values of some parameters."""
+        network = copy.deepcopy(converted)
+        for name, value in values.items():
+            network.get_parameter(name).copy_(value)
+        return network
+
+    def forgotten(name: str) -> nn.Module:
+        return changed(**{name: model.get_parameter(name)})
+
+    # the shared matrix centred for the embedding's sake, and only then folded and given to the head
+    final, head, (reader,) = final_norm(model), head_of(model), flow.norms[-1].readers
+    rows = head.weight - head.weight.mean(1, keepdim=True)
+    head = {f"{reader}.weight": rows * final.weight, f"{reader}.bias": rows @ final.bias}
+
+    outside = copy.deepcopy(converted)
+    for site in find_norms(outside):
+        site.module.register_forward_hook(_epsilon_outside)
     return {
         "nothing centred": drop_mean_subtraction(fold_norms(copy.deepcopy(model))),
-        "position embedding forgotten": _put_back(converted, model, f"{embeddings[1]}.weight"),
-        "one matrix forgotten": _put_back(converted, model, f"{writers[len(embeddings)]}.weight"),
-        "one bias forgotten": _put_back(converted, model, f"{last}.bias"),
-        "tied head centred along": _head_centred_along(converted, model),
-        "ε outside the root": _epsilon_outside(converted),
+        "position embedding forgotten": forgotten(f"{embeddings[1]}.weight"),
+        "one matrix forgotten": forgotten(f"{flow.writers[len(embeddings)]}.weight"),
+        "one bias forgotten": forgotten(f"{flow.writers[-1]}.bias"),
+        "tied head centred along": changed(**head),
+        "ε outside the root": outside,
     }
 
 
-class _Outside(nn.Module):
-    """RMSNorm without gain, its ε beside the root: x / (rms(x) + ε)."""
-
-    def __init__(self, eps: float):
-        super().__init__()
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x / (x.square().mean(-1, keepdim=True).sqrt() + self.eps)
+def _epsilon_outside(norm: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor:
+    """In the place of a norm's output: x / (rms(x) + ε)."""
+    (x,) = args
+    return x / (x.square().mean(-1, keepdim=True).sqrt() + norm.eps)
 
 
-def _put_back(converted: nn.Module, model: nn.Module, name: str) -> nn.Module:
-    """The conversion, with one parameter as it was before."""
-    network = copy.deepcopy(converted)
-    network.get_parameter(name).copy_(model.get_parameter(name))
-    return network
-
-
-def _head_centred_along(converted: nn.Module, model: nn.Module) -> nn.Module:
-    """The shared matrix centred for the embedding's sake, and only then folded and given to the head."""
-    network = copy.deepcopy(converted)
-    final, (reader,) = final_norm(model), flow_of(model).norms[-1].readers
-    head, rows = network.get_submodule(reader), head_of(model).weight
-    rows = rows - rows.mean(1, keepdim=True)
-    head.weight.copy_(rows * final.weight)
-    head.bias.copy_(rows @ final.bias)
-    return network
-
-
-def _epsilon_outside(converted: nn.Module) -> nn.Module:
-    network = copy.deepcopy(converted)
-    for site in find_norms(network):
-        replace_module(network, site.module, _Outside(site.module.eps))
-    return network
-
-
-# What normgeom_lab.without_mean measures: the column's name in words, and its digits.
-COLUMNS = {
-    "drop_error": ("change of the output", ".2g"),
-    "nll": ("NLL / nats", 3),
-    "more": ("change of NLL / nats", ".2g"),
-    "kl": ("KL / nats", ".2g"),
-    "largest": ("largest change of log p", ".2g"),
-    "kept": ("KL with the subtraction / nats", ".2g"),
-}
-
-# What tells its rows apart, in words.
-ROWS = {
+ROWS = {  # what tells the rows of a table of costs apart, in words
     "seed": "seed",
     "model": "model",
     "way": "the subtraction",
@@ -251,7 +216,7 @@ ROWS = {
 
 
 def cost_table(costs: pd.DataFrame) -> None:
-    """Display what a function of ``normgeom_lab.without_mean`` measured, now or for a record."""
+    """Display a table of costs."""
     costs = costs if costs.index.name is None else costs.reset_index()
     names = [name for name in ROWS if name in costs]
     if "site" in names:
@@ -263,10 +228,7 @@ def cost_table(costs: pd.DataFrame) -> None:
 
 
 def costs_by_site(alone: pd.DataFrame, together: pd.DataFrame, paths: pd.DataFrame) -> tuple[Figure, str]:
-    """KL against the relative change of the norms' outputs, both logarithmic.
-
-    Returns: the figure and its alt text.
-    """
+    """KL against the relative change of the norms' outputs, both logarithmic."""
     first, second, *others, final = alone.site.unique()
     at = {site: alone[alone.site == site] for site in (first, second, final)}
     groups = {
@@ -304,10 +266,7 @@ def costs_by_site(alone: pd.DataFrame, together: pd.DataFrame, paths: pd.DataFra
 
 
 def costs_by_shift(paths: pd.DataFrame, standing: pd.Series) -> tuple[Figure, str]:
-    """KL against the size of the shift c, both logarithmic: a band over seeds and signs, with its median.
-
-    Returns: the figure and its alt text.
-    """
+    """KL against the size of the shift c, both logarithmic: a band over seeds and signs, with its median."""
     shifted = paths[paths.c != 0]
     over = shifted.kl.groupby(shifted.c.abs())
     low, middle, high = over.min(), over.median(), over.max()
@@ -332,10 +291,7 @@ def costs_by_shift(paths: pd.DataFrame, standing: pd.Series) -> tuple[Figure, st
 
 
 def next_after_shift(found: Mapping[float, Mapping[str, Tensor]], c: float) -> tuple[Figure, str]:
-    """Log-probabilities of the next tokens in shifted weights against the model's own: with the subtraction, without.
-
-    Returns: the figure and its alt text.
-    """
+    """Log-probabilities of next tokens in shifted weights against the model's own, with the subtraction and without."""
     before, words = found[c]["before"], []
     lowest = min(float(values.min()) for each in found.values() for values in each.values())
     looks = {"with": ("o", COLORS["uniform"]), "without": ("s", COLORS["random_a"])}

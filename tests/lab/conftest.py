@@ -4,20 +4,17 @@ from numerics import figures_without_ground, fixed_seed, mark_numerical
 
 __all__ = ["figures_without_ground", "fixed_seed"]
 NUMERICAL = {
-    "test_bytes",
     "test_hyperellipsoid",
     "test_dropping",
     "test_exercises",
     "test_families",
-    "test_fitting",
     "test_growth",
     "test_inference",
-    "test_lens",
     "test_placement",
     "test_uniform_vector",
     "test_irreversibility",
     "test_precision",
-    "test_removals",
+    "test_reading",
     "test_scale",
     "test_jacobians",
     "test_slips",

@@ -61,18 +61,6 @@ def test_norms_are_numbered_in_their_order(shown):
     assert [float(row[2].replace("−", "-")) for row in rows] == pytest.approx(one.kl.tolist(), rel=0.05)
 
 
-def test_several_columns_tell_rows_apart(shown):
-    costs = pd.DataFrame(dict(centred=["all that writes"], kl=[0.25], seed=[4]))
-    assert shown(costs) == [["seed", "the mean taken from", "KL / nats"], ["4", "all that writes", "0.25"]]
-
-
-def test_the_table_that_was_given_stays(shown):
-    costs = by_site()
-    before = costs.copy()
-    shown(costs)
-    pd.testing.assert_frame_equal(costs, before)
-
-
 def points(axes):
     """What each line of the legend shows, as sorted pairs."""
     return {line.get_label(): sorted(zip(*line.get_data(), strict=True)) for line in axes.get_lines()}
@@ -96,15 +84,6 @@ def test_each_norm_has_its_mark():
     assert len(lines) == 3, "one line a seed, of positive shifts"
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels.count("all norms, other weights") == 1, "the legend repeats itself"
-
-
-def test_the_dotted_line_has_slope_two():
-    sites = by_site()
-    together = sites.site == "all"
-    figure, _ = costs_by_site(sites[~together], sites[together], by_shift())
-    (guide,) = (line for line in figure.axes[0].get_lines() if line.get_linestyle() == ":")
-    x, y = (np.log(values) for values in guide.get_data())
-    assert (y[1] - y[0]) / (x[1] - x[0]) == pytest.approx(2)
 
 
 def test_shifts_are_one_band_beside_that_of_the_weights_as_they_stand():

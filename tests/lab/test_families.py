@@ -1,82 +1,85 @@
-"""Small models of families: of the sizes that are promised, and scattered so that nothing holds by a zero or a one."""
+"""Tiny models: of the sizes that are promised, drawn so that nothing holds by a zero or a one; and divergences."""
 
 import copy
 
+import mpmath
 import pytest
 import torch
+from norm_checks import draw
 from normgeom.checks import Draws
 from normgeom.models.sites import find_norms
 from normgeom_lab.common.parts import components, silenced
-from normgeom_lab.common.tiny import PARALLEL, PRE_NORM, SPREAD, random_model, scattered, small_model, varied
+from normgeom_lab.common.tiny import (
+    PARALLEL,
+    PRE_NORM,
+    divergence,
+    perturb,
+    random_model,
+    scattered,
+    small_model,
+    untrained,
+    varied,
+)
 from torch import nn
+from transformers import BertConfig, BertModel
 
 IDS = torch.arange(22).reshape(2, 11)
-FAMILIES = ["gpt2", "gpt_neo", "gpt_neox", "gptj", "phi", "opt", "bert", "bloom", "llama", "gemma2"]
 pytestmark = pytest.mark.filterwarnings("ignore:.*RoPE")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+def test_untrained_models_are_those_of_transformers():
+    config = BertConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=64)
+    before = torch.get_rng_state()
+    model = untrained(config, 3)
+    assert torch.equal(torch.get_rng_state(), before), "the global generator moved"
+    torch.manual_seed(3)
+    for p, q in zip(model.parameters(), BertModel(config).parameters(), strict=True):
+        assert torch.equal(p, q), "other weights than the seed gives"
+    assert not model.training
+
+
+@pytest.mark.parametrize(
+    "family", ["gpt2", "gpt_neo", "gpt_neox", "gptj", "phi", "opt", "bert", "bloom", "llama", "gemma2"]
+)
 def test_a_family_runs_in_the_sizes_that_are_promised(family):
-    before = torch.random.get_rng_state()
     model = small_model(family)
-    assert torch.equal(torch.random.get_rng_state(), before), "the global random state was moved"
-    assert not model.training and {p.dtype for p in model.parameters()} == {torch.float32}
     with torch.no_grad():
-        assert model(IDS).logits.shape == (2, 11, 64), "another vocabulary"
+        logits, earlier = model(IDS).logits, model(IDS[:, :5]).logits
+    assert logits.shape == (2, 11, 64), "another vocabulary"
+    assert torch.allclose(earlier, logits[:, :5], atol=1e-5), "no causal model: it sees what comes later"
     wide = [site for site in find_norms(model) if site.dim == 16]
     assert len(wide) in range(3, 10), f"{len(wide)} norms of the stream: another width, or another number of blocks"
-    with torch.no_grad():
-        earlier = model(IDS[:, :5]).logits
-        assert torch.allclose(earlier, model(IDS).logits[:, :5], atol=1e-5), "no causal model: it sees what comes later"
 
 
-def test_the_seed_is_of_the_weights():
+def test_seed_and_options_reach_the_model():
     one, same, other = (small_model("gpt2", seed).lm_head.weight for seed in (3, 3, 4))
-    assert torch.equal(one, same), "not by the seed alone"
-    assert not torch.equal(one, other), "the seed is not used"
-
-
-def test_options_reach_the_configuration():
-    assert small_model("opt", do_layer_norm_before=False).config.do_layer_norm_before is False
+    assert torch.equal(one, same) and not torch.equal(one, other), "not by the seed alone"
     assert small_model("llama", num_key_value_heads=1).config.num_key_value_heads == 1, "ours overrule the caller's"
 
 
-@pytest.mark.parametrize("family", ["gpt2", "opt", "gpt_neox", "llama"])
-def test_what_is_added_is_drawn_and_only_embeddings_move(family):
+@pytest.mark.parametrize("family", ["gpt2", "opt", "llama"])
+def test_noise_is_drawn_and_only_embeddings_are_offset(family):
     model = small_model(family)
-    before = {name: parameter.detach().double() for name, parameter in copy.deepcopy(model).named_parameters()}
+    before = {name: p.detach().double() for name, p in copy.deepcopy(model).named_parameters()}
+    embeddings = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
+    single = perturb(copy.deepcopy(model), Draws(5), 0.1)
     assert scattered(model, Draws(5), offset=7.0) is model
-    draw = Draws(5)
-    embeddings = {name for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
-    assert embeddings, "the test could not tell"
-    for name, parameter in model.named_parameters():
-        wanted = before[name] + SPREAD * draw(*parameter.shape)
-        wanted += 7.0 if name.removesuffix(".weight") in embeddings else 0.0
-        assert parameter.dtype == torch.float64, f"{name} was not made float64"
-        assert torch.allclose(parameter.detach(), wanted, rtol=0, atol=1e-12), (
-            f"{name}: other draws, or the offset is on what is no embedding, or not on all embeddings"
-        )
-
-
-def test_scattering_leaves_a_model_that_can_be_trained():
-    model = scattered(small_model("gpt2"), Draws(0))
-    assert all(parameter.is_leaf and parameter.requires_grad for parameter in model.parameters())
-    assert model.lm_head.weight is model.transformer.wte.weight, "the tie was cut"
+    drawn, smaller = Draws(5), Draws(5)
+    for (name, p), q in zip(model.named_parameters(), single.parameters(), strict=True):
+        wanted = before[name] + 0.3 * drawn(*p.shape) + 7.0 * (name in embeddings)
+        assert p.dtype == torch.float64 and q.dtype == torch.float32
+        assert torch.allclose(p.detach(), wanted, rtol=0, atol=1e-12), f"{name}: other draws, or another offset"
+        assert torch.allclose(q.detach().double(), before[name] + 0.1 * smaller(*q.shape), atol=1e-6), name
+    tied = model.config.tie_word_embeddings
+    assert (model.lm_head.weight is model.get_input_embeddings().weight) == tied, "the tie was cut, or one made"
 
 
 @pytest.mark.parametrize("family", PRE_NORM)
-def test_every_parameter_of_a_random_model_is_drawn(family):
+def test_random_models_and_which_of_them_are_parallel(family):
+    """Only where attention and MLP follow each other does the MLP read what the attention has written."""
     model = random_model(family, 0)
     for name, p in model.named_parameters():
         assert p.unique().numel() == p.numel(), f"{name} holds a constant: zeros of a padding row, a gain of 1?"
-    other = random_model(family, 1)
-    assert not any(torch.equal(p, q) for p, q in zip(model.parameters(), other.parameters(), strict=True))
-
-
-@pytest.mark.parametrize("family", PRE_NORM)
-def test_which_blocks_are_parallel(family):
-    """Only where attention and MLP follow each other does the MLP read what the attention has written."""
-    model = random_model(family, 0)
     plain = components(model, IDS)["m2"]
     with silenced(model, "a2"):
         without = components(model, IDS)["m2"]
@@ -85,17 +88,35 @@ def test_which_blocks_are_parallel(family):
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neo", "gpt_neox", "gptj", "phi", "opt", "bloom", "bert", "llama"])
 def test_models_of_several_sizes_and_constants(family):
-    """Which are read off by running the norms: each has its own ε."""
+    """Each norm has its own ε, read off by running it."""
     models = varied(family, Draws(2))
     assert [(m.config.hidden_size, m.config.num_hidden_layers) for m in models] == [(16, 2), (32, 1), (48, 3)]
-    for model in models:
-        assert all(parameter.dtype == torch.float64 for parameter in model.parameters())
     found = [site.eps for model in models for site in find_norms(model)]
     assert len(set(found)) == len(found) > 6, "an ε that is shared, or left as it was"
     assert all(1e-8 < eps < 0.1 for eps in found)
 
 
-def test_their_embeddings_lie_far_out():
-    for near, far in zip(varied("gpt2", Draws(2)), varied("gpt2", Draws(2), offset=3.0), strict=True):
-        moved = (far.get_input_embeddings().weight - near.get_input_embeddings().weight).detach()
-        assert float((moved - 3).abs().max()) < 1e-12
+# divergence
+
+
+def test_divergence_is_torchs_and_not_the_other_way_round():
+    z, others = 3 * draw(4, 5, 9), draw(4, 5, 9, seed=1)
+    p, q = (torch.distributions.Categorical(logits=v) for v in (z, others))
+    torch.testing.assert_close(divergence(z, others), torch.distributions.kl_divergence(p, q), rtol=1e-12, atol=0)
+    assert not torch.allclose(divergence(z, others), divergence(others, z), rtol=1e-3)
+    assert divergence(z, z + 7).max() < 1e-13, "a number added to all logits changes nothing"
+
+
+def test_a_divergence_of_second_order_is_not_lost_in_terms_of_first():
+    z, near = draw(8), draw(8) + 1e-9 * draw(8, seed=1)
+    with mpmath.workdps(50):
+        p, q = ([mpmath.exp(mpmath.mpf(x)) for x in row.tolist()] for row in (z, near))
+        p, q = ([x / sum(values) for x in values] for values in (p, q))
+        exact = float(sum(x * mpmath.log(x / y) for x, y in zip(p, q, strict=True)))
+    assert 1e-20 < exact < 1e-17
+    assert float(divergence(z, near)) == pytest.approx(exact, rel=1e-5, abs=0), "terms of 1e-9, which should cancel"
+
+
+def test_a_divergence_of_what_the_other_rules_out_is_finite():
+    z = torch.tensor([0.0, 2000.0])
+    assert float(divergence(z, z.flip(0))) == pytest.approx(2000.0), "an infinity times nothing"

@@ -10,7 +10,6 @@ from normgeom_lab.common.growth import (
     drawn_stacks,
     even_stack,
     growth,
-    mean_square_over_signs,
     seeded_stack,
     shaken,
     unroll,
@@ -48,23 +47,8 @@ def test_even_attention_is_the_mean_of_what_came_before(placement):
     mean = (x @ drawn.double().T).cumsum(1) / torch.arange(1.0, 6.0, dtype=torch.float64)[:, None]
     expected = (mean @ branch.out_proj.weight.T).detach()
     close(branch(x), expected, bound(expected), "attention", "Values set to 0 too? Queries or keys left?")
-
-
-def test_the_setting_of_xiong():
-    stack = even_stack(0, 12, 2, "pre", final_norm=False)
     mlp = stack.blocks[0].mlp.branch
-    assert mlp[0].weight.shape == (12, 12), "An MLP 4d wide?"
-    assert isinstance(mlp[1], torch.nn.ReLU) and isinstance(stack.final, torch.nn.Identity)
-    assert stack.blocks[0].attention.branch.heads == 1 and even_stack(0, 12, 2, "pre").final.eps
-
-
-def test_shaking_moves_gains_and_biases_and_no_matrix():
-    stack, before = seeded_stack(0, 16, 2, "sandwich"), seeded_stack(0, 16, 2, "sandwich")
-    assert shaken(stack, torch.Generator().manual_seed(0)) is stack
-    pairs = list(zip(stack.parameters(), before.parameters(), strict=True))
-    assert all((p.dim() == 1) == bool((p != q).any()) for p, q in pairs), "a matrix moved, or a vector did not"
-    spread = float(torch.cat([(p - q).detach() for p, q in pairs if p.dim() == 1]).std())
-    assert spread == pytest.approx(0.3, rel=0.1), f"moved by {spread}, expected 0.3"
+    assert mlp[0].weight.shape == (12, 12) and isinstance(mlp[1], torch.nn.ReLU), "An MLP 4d wide?"
 
 
 def test_drawn_stacks_differ_in_shape_weights_gains_and_eps():
@@ -74,8 +58,8 @@ def test_drawn_stacks_differ_in_shape_weights_gains_and_eps():
     norms = [s.blocks[0].mlp.before if name == "pre" else s.blocks[0].mlp.sum for name, s in found]
     assert len({norm.eps for norm in norms}) == 6, "one ε for several"
     assert all((norm.weight != 1).all() and norm.bias.any() for norm in norms)
-    again = [s for _, s in drawn_stacks(Draws(1), "pre", "post")]
-    assert all(torch.equal(weights(s), weights(t)) for (_, s), t in zip(found, again, strict=True))
+    spread = float(torch.cat([norm.weight.detach() - 1 for norm in norms]).std())
+    assert spread == pytest.approx(0.3, rel=0.2), f"moved by {spread}, expected 0.3"
     for _, stack in drawn_stacks(Draws(1), "sandwich", biases=False):
         for name, p in stack.named_parameters():
             assert name.endswith("bias") != bool(p.any()), name
@@ -118,12 +102,3 @@ def test_growth_position_by_position():
         suspects = "A length for a mean square? The stream behind for the one before? Radians? The mean's own ratio?"
         close(getattr(got, name), values, bound(values), name, suspects)
     close(got.added, (got.square[:, 4] - got.square[:, 2]) / 2, 1e-14, "added", "Of the first half? Not per sublayer?")
-
-
-def test_the_mean_over_signs():
-    """x = 3, branches that add ±1 and then ±2x: (3·4)², (−4)², (3·2)², (−2)², and their mean is 50; and rotations."""
-    got = mean_square_over_signs(torch.tensor([3.0]), [lambda x: x / x, lambda x: 2 * x])
-    assert float(got) == (144 + 16 + 36 + 4) / 4, "A sum? Signs of the first branch only?"
-    turns, x = [torch.linalg.qr(draw(8, 8, seed=i))[0] for i in range(3)], draw(8)
-    got = mean_square_over_signs(x, [lambda t, q=q, c=c: c * q @ t for c, q in enumerate(turns, 1)])
-    close(got, x @ x * 2 * 5 * 10, bound(100 * x @ x), "mean of ‖x‖²", "Cross terms do not cancel?")

@@ -17,7 +17,7 @@ from normgeom.training.loop import train
 from normgeom.training.twins import save_twin, variants
 from normgeom_lab import inference as lab
 from normgeom_lab.common.pictures import null_band
-from normgeom_lab.common.tiny import shaken
+from normgeom_lab.common.tiny import perturb
 from survey_truth import stored
 from tiny_models import token_ids
 from transformers import AutoModel, LlamaConfig
@@ -59,17 +59,6 @@ def test_what_is_measured_on_is_not_trained_on(monkeypatch):
     )
     with pytest.raises(AssertionError, match=r"^tokens: 101 asked, the corpus gives 100; name a larger one$"):
         lab.held_out_bytes(text, tokens=101, length=8)
-
-
-def test_tiny_pairs_are_of_several_sizes_and_away_from_their_start():
-    found = lab.tiny_pairs(Draws(1), 5)
-    assert [(layer.config.n_embd, layer.config.n_layer) for layer, _ in found] == [(16, 2), (10, 3), (24, 4)]
-    assert len({site.eps for layer, _ in found for site in ng.find_norms(layer)}) == 3, "one ε for all"
-    for twins in found:
-        assert [{site.kind for site in ng.find_norms(twin)} for twin in twins] == [{"layer"}, {"rms"}]
-        layer, rms = (dict(twin.named_parameters()) for twin in twins)
-        assert all(p.dtype == torch.float64 and p.std() > 0.1 for p in (*layer.values(), *rms.values())), "gains of 1?"
-        assert torch.equal(layer["transformer.wte.weight"], rms["transformer.wte.weight"])
 
 
 # costs
@@ -125,14 +114,11 @@ def test_the_rows_are_those_of_each_survey(networks, angles):
     assert angles.index.is_unique
 
 
-def test_a_saved_survey_goes_on_where_it_was(networks, angles, tmp_path):
-    state = tmp_path / "org--a-4.safetensors"
-    interrupted = ng.Survey(networks["a", 4], CHOSEN, 7, pilot=BATCHES[0])
-    interrupted.run(BATCHES[:1], progress=False, checkpoint=state)
-    got = lab.survey_runs({("org/a", 4): networks["a", 4]}, BATCHES, CHOSEN, 7, out=tmp_path)
-    expected = angles[(angles.model == "a") & (angles.run == 4)].reset_index(drop=True)
-    pd.testing.assert_frame_equal(got.drop(columns="model"), expected.drop(columns="model"))
-    assert ng.Survey.load(state).batches == 2
+def test_the_state_of_a_survey_is_kept(networks, angles, tmp_path):
+    lab.survey_runs({("org/a", 4): networks["a", 4]}, BATCHES, CHOSEN, 7, out=tmp_path / "new")
+    kept = ng.Survey.load(tmp_path / "new" / "org--a-4.safetensors").table()
+    expected = angles[(angles.model == "a") & (angles.run == 4)].drop(columns=["model", "run"])
+    pd.testing.assert_frame_equal(kept, expected.reset_index(drop=True))
 
 
 @pytest.mark.parametrize(("side", "positions"), [("in", "rest"), ("out", "rest"), ("in", "first")])
@@ -167,7 +153,7 @@ def test_the_last_norms_stream_from_its_vectors(networks, angles):
 
 def pair(which):
     """A twin and another of the same sizes, in float64, both away from their start."""
-    return [shaken(ng.twins(CONFIG, seed)[which].double(), 0.2, seed) for seed in (3, 4)]
+    return [perturb(ng.twins(CONFIG, seed)[which].double(), Draws(seed), 0.2) for seed in (3, 4)]
 
 
 def hidden(model):
@@ -215,29 +201,6 @@ def test_turning_by_hand(which):
     assert changed == pytest.approx(change, abs=1e-12)
     assert (changed < 1e-12) == (which == 0), "LayerNorm must not see it, RMSNorm must"
     assert found.iloc[0, 2] == 0 and found.iloc[0, 1] > angle + 5
-
-
-def test_a_rotated_stream_and_the_same_function():
-    """Of an RMSNorm network with gains and a tied head; every vector of the stream is rotated."""
-    model, _ = pair(1)
-    generator = torch.Generator().manual_seed(0)
-    Q, _ = torch.linalg.qr(torch.randn(12, 12, generator=generator, dtype=torch.float64))
-    other = lab.rotated(model, Q)
-    with torch.no_grad():
-        close(other(IDS).logits, model(IDS).logits, 1e-11, "logits", "A reader, a writer or the head left out?")
-    expected = at_last(model) @ Q.T
-    close(at_last(other), expected, 1e-11 * float(expected.abs().max()), "stream", "By the inverse?")
-    assert same(model, pair(1)[0]), "the model itself was changed"
-
-
-@pytest.mark.parametrize("d", [2, 3, 50])
-def test_a_direction_is_reflected_onto_one(d):
-    u = torch.arange(d, dtype=torch.float64) - 0.4
-    Q, one = lab.onto_uniform(7 * u), torch.ones(d, dtype=torch.float64) / d**0.5
-    assert float((Q @ u / u.norm() - one).abs().max()) < 1e-14
-    assert float((Q @ Q - torch.eye(d, dtype=torch.float64)).abs().max()) < 1e-14
-    already = lab.onto_uniform(torch.ones(d, dtype=torch.float64)) @ one
-    assert float((already - one).abs().max()) < 1e-14, "what lies there stays there"
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["layer norm", "rms norm"])

@@ -29,19 +29,6 @@ def test_every_placement_has_a_word_and_a_look_of_its_own():
         assert len({look[what] for look in lab.LOOKS.values()}) == len(lab.LOOKS), f"two of one {what}"
 
 
-def test_norms_stand_where_the_rule_has_them():
-    figure, alt = lab.sublayers()
-    for axis, (name, rule) in zip(figure.axes, PLACEMENTS.items(), strict=True):
-        at = lambda letter: [t.get_position() for t in axis.texts if t.get_text() == letter]  # noqa: E731, B023
-        (branch,), (plus,) = at("f"), at("+")
-        found = at("N")
-        assert any(x == branch[0] and y < branch[1] for x, y in found) == rule.before
-        assert any(x == branch[0] and y > branch[1] for x, y in found) == rule.after
-        assert any(x == plus[0] and y > plus[1] for x, y in found) == rule.sum
-        assert len(found) == rule.before + rule.after + rule.sum and bool(at("α")) == (name == "deepnorm")
-    assert "branch-out after f" in alt
-
-
 def test_gradients_with_their_powers():
     depths, widths = (2, 8, 32), (16, 64)
     by_depth = {"pre-norm": torch.tensor([[v**-0.5] * 2 for v in depths])}
@@ -81,18 +68,8 @@ def test_shares_are_those_after_so_many_sublayers():
     bars = np.array([[bar.get_x() + bar.get_width() / 2, bar.get_y(), bar.get_height()] for bar in axis.patches])
     first, second = [[0, 0, 0.5], [0, 0.5, 0.3], [0, 0.8, 0.2]], [[1, 0, 0.1], [1, 0.1, 0.15], [1, 0.25, 0.75]]
     assert np.allclose(bars, [*first, *second]), "the input not lowest, or the newest not on top"
-    deeper = {"pre-norm": [*shares, torch.full((4,), 0.25)]}
-    early, late = ([bar.get_facecolor() for bar in lab.stream_shares(deeper, k)[0].axes[0].patches] for k in (2, 3))
-    assert early == late[:3] and len(set(early)) == 3, "a branch changes its shade as others come"
     assert "After 2 sublayers" in alt and "pre-norm, input 50 %, last two 50 %; DeepNorm, input 10 %" in alt
     assert axis.get_xticklabels()[1].get_text() == "DeepNorm\ninput 10 %\nlast two 90 %"
-
-
-def test_saturation_shows_both():
-    figure, alt = lab.saturation_by_block({"no norms": (torch.tensor([1.0, 300.0]), torch.tensor([0.9, 0.1]))})
-    left, right = figure.axes
-    assert np.allclose(drawn(left, "x"), [[1, 300]]) and np.allclose(drawn(right, "x"), [[0.9, 0.1]])
-    assert "no norms 3e+02 and 0.10" in alt
 
 
 def test_losses_by_rate_are_means_with_their_range():

@@ -8,13 +8,13 @@ import normgeom as ng
 import pytest
 import torch
 from norm_checks import close, rounding
+from normgeom.checks import Draws
 from normgeom.models.flow import stream_writers
 from normgeom.models.gpt2 import gpt2
 from normgeom.training.loop import train
-from normgeom.training.twins import SIZES, Size, variants
+from normgeom.training.twins import Size, variants
 from normgeom_lab import training as lab
-from normgeom_lab.common.parts import rotate
-from normgeom_lab.common.tiny import shaken
+from normgeom_lab.common.tiny import perturb
 from tiny_models import token_ids
 from torch import nn
 from torch.nn.functional import log_softmax
@@ -75,32 +75,11 @@ def test_one_step_by_hand(leave_out, clip):
         close(got[name], expected, 4 * rounding(expected, torch.float64), f"{name}, {leave_out}", "Left out late?")
 
 
-def test_losses_are_those_before_each_step_of_a_copy():
-    start = lab.unbiased_twins(CONFIG, 3)[0]
-    found = lab.descend(start, IDS, sgd, steps=3)
-    for i in range(3):
-        before = lab.descend(start, IDS, sgd, steps=i).model if i else start
-        assert float(found.losses[i]) == pytest.approx(gradients(before)[0], rel=1e-12)
-    again = lab.unbiased_twins(CONFIG, 3)[0]
-    assert all(
-        torch.equal(p, q) and p.grad is None for p, q in zip(start.parameters(), again.parameters(), strict=True)
-    )
-
-
-def test_layer_norms_writers_keep_their_part_along_one_and_rms_norms_do_not():
-    for model, keeps in zip(lab.unbiased_twins(CONFIG, 3), (True, False), strict=True):
-        after = stream_writers(lab.descend(model, IDS, sgd).model)
-        off = max(
-            float((p - q).sum(-1).abs().max().detach()) for p, q in zip(stream_writers(model), after, strict=True)
-        )
-        assert (off < 1e-12) == keeps, f"moved by {off:.1e}"
-
-
 # flips and rotations
 
 
 def network(which, seed=3):
-    return shaken(ng.twins(CONFIG, seed)[which], 0.3, seed)
+    return perturb(ng.twins(CONFIG, seed)[which], Draws(seed))
 
 
 def logits_and_stream(model):
@@ -110,33 +89,18 @@ def logits_and_stream(model):
         return model(IDS).logits, torch.stack(seen)
 
 
-@pytest.mark.parametrize(
-    ("model", "exact"),
-    [(network(1), True), (network(0), False), (lab.unbiased_twins(CONFIG, 3)[1], True)],
-    ids=["rms norm", "layer norm", "a head of its own"],
-)
-def test_no_output_changes_and_the_stream_is_flipped(model, exact):
+@pytest.mark.parametrize("model", [network(1), lab.unbiased_twins(CONFIG, 3)[1]], ids=["rms norm", "own head"])
+def test_no_output_changes_and_the_stream_is_flipped(model):
     """Matrix products add the same numbers, some with both factors' signs changed: no bit differs."""
     (logits, stream), (others, flips) = logits_and_stream(model), logits_and_stream(lab.flipped(model, SIGNS))
-    assert torch.equal(others, logits) == exact, "a writer, a reader or the head was not flipped"
-    assert torch.equal(flips, stream * SIGNS) == exact
+    assert torch.equal(others, logits), "a writer, a reader or the head was not flipped"
+    assert torch.equal(flips, stream * SIGNS)
 
 
 def test_the_bias_of_a_norm_is_flipped_and_its_gain_is_not():
     model = network(0)
     before, after = model.transformer.ln_f, lab.flipped(model, SIGNS).transformer.ln_f
     assert torch.equal(after.bias, before.bias * SIGNS) and torch.equal(after.weight, before.weight)
-
-
-@pytest.mark.parametrize(("norm", "same"), [("rms-plain", True), ("layer-plain", False)])
-def test_a_rotated_stream(norm, same):
-    """Every vector of the stream is rotated, not back, and no output changes; the head's own matrix too."""
-    model = shaken(variants(CONFIG, 3, (norm,))[norm].double(), 0.3, 3)
-    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach() + 0.1)
-    q, _ = torch.linalg.qr(draw(6, 6))
-    (logits, stream), (others, turns) = logits_and_stream(model), logits_and_stream(rotate(model, q))
-    assert torch.allclose(others, logits, atol=1e-12) == same, "a writer, a reader or the head was not rotated"
-    assert torch.allclose(turns, stream @ q.T, atol=1e-12) == same
 
 
 def test_either_order_is_both_by_hand():
@@ -255,9 +219,3 @@ def test_costs_are_those_of_the_model_counted_one_by_one(length):
     forward = 2 * (vocabulary * 24 + sum(part.weight.numel() for part in linear) + 3 * 24 * length)
     hours = 3 * 7 * 5 * length * forward / 200e12 / 3600  # forward, and twice that backward
     assert found["time / hours"] == pytest.approx(hours)
-
-
-def test_the_largest_takes_days_and_the_smallest_nothing():
-    costs = {name: lab.training_cost(size) for name, size in SIZES.items()}
-    assert 20 < costs["1B"]["time / hours"] < 30 and costs["0.2M"]["time / hours"] < 1e-4
-    assert costs["1B"]["parameters / 10⁶"] == pytest.approx(910, abs=1)

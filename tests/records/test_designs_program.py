@@ -8,8 +8,8 @@ import torch
 from click.testing import CliRunner
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, random_windows
-from normgeom_lab.common.stacks import LanguageModel, Stack, normalise_weights
-from normgeom_lab.common.tiny import fit, next_token_loss
+from normgeom.training.loop import next_token_loss
+from normgeom_lab.placement import train_bytes
 
 pytestmark = pytest.mark.slow
 
@@ -42,10 +42,7 @@ def test_each_run_is_recorded_once_and_the_best_rate_has_more_seeds(small):
     assert more.to_dict() == first.to_dict(), "the second seed is not of the rate of the lowest held-out loss"
 
     tokens = byte_tokens("".join(load_corpus("stdlib").texts()))
-    torch.manual_seed(0)
-    model = LanguageModel(256, 65, Stack(64, 4, 1, "sphere"))
-    windows = random_windows(tokens, 65, 8, 0)
-    losses = fit(normalise_weights(model), [next(windows) for _ in range(20)], 1e-2, 5, normalise_weights)
+    model, losses = train_bytes(tokens, "sphere", 1, 1e-2, 20, seed=0, warmup=5, batch=8)
     row = table.query("design == 'sphere' and rate == 0.01 and seed == 0").iloc[0]
     assert row.loss == pytest.approx(sum(losses) / 20, rel=1e-4), (
         "another seed, rate or schedule, or weights left alone"

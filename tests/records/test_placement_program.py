@@ -7,8 +7,6 @@ import pytest
 from click.testing import CliRunner
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, random_windows
-from normgeom_lab.common.stacks import LanguageModel, Stack
-from normgeom_lab.common.tiny import fit
 from normgeom_lab.placement import first_over_last, train_bytes, varying_share
 
 pytestmark = pytest.mark.slow
@@ -40,11 +38,8 @@ def test_the_record_is_of_the_runs_and_finished_runs_are_kept(small):
     run(placement, folder)
     table, deep = ng.recorded("sweep-placement").table, ng.recorded("deep-placement").table
     assert len(table) == 4 and len(deep) == 4
-    torch.manual_seed(3)
-    model = LanguageModel(256, 65, Stack(64, 4, 1, "post"))
     tokens = byte_tokens("".join(load_corpus("stdlib").texts()))
-    windows = random_windows(tokens, 65, 8, 3)
-    losses = fit(model, [next(windows) for _ in range(20)], 1e-3, 5)
+    _, losses = train_bytes(tokens, "post", 1, 1e-3, 20, seed=3, warmup=5, batch=8)
     got = table.query("placement == 'post' and warmup == 5").loss.iloc[0]
     assert got == pytest.approx(sum(losses) / 20, rel=1e-4), "another seed, text, schedule or placement"
 

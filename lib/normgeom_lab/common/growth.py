@@ -15,7 +15,7 @@ from normgeom_lab.common.stacks import Stack, Sublayer
 
 
 def seeded_stack(seed: int, d: int, layers: int, placement: str, heads: int = 4, **options: object) -> Stack:
-    """A :class:`Stack` whose weights are the first draws of torch's own generator after ``seed``; others may follow."""
+    """A :class:`Stack` whose weights are the first draws of torch's own generator after ``seed``."""
     torch.manual_seed(seed)
     return Stack(d, heads, layers, placement, **options)
 
@@ -24,8 +24,8 @@ def seeded_stack(seed: int, d: int, layers: int, placement: str, heads: int = 4,
 def even_stack(seed: int, d: int, layers: int, placement: str, final_norm: bool | None = None) -> Stack:
     """As :func:`seeded_stack`, in the setting of Xiong et al. (2020): one head that attends evenly, a small ReLU MLP.
 
-    The MLP is ``d`` wide, and queries and keys are 0, so that each position attends evenly to all up to it: the setting
-    is theirs but for that "up to".
+    The MLP is ``d`` wide, and queries and keys are 0, so that each position attends evenly to all up to it; theirs
+    attends to all.
     """
     stack = seeded_stack(seed, d, layers, placement, heads=1, hidden=d, activation="relu", final_norm=final_norm)
     for block in stack.blocks:
@@ -35,7 +35,7 @@ def even_stack(seed: int, d: int, layers: int, placement: str, final_norm: bool 
 
 @torch.no_grad()
 def shaken(stack: Stack, generator: torch.Generator) -> Stack:
-    """The stack itself, its gains and biases moved by 0.3 times a normal draw each: no longer 1 and 0."""
+    """The stack itself, 0.3 times a normal number added to each entry of its gains and biases."""
     for parameter in stack.parameters():
         if parameter.dim() == 1:
             parameter += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
@@ -43,9 +43,9 @@ def shaken(stack: Stack, generator: torch.Generator) -> Stack:
 
 
 def drawn_stacks(draw: Draws, *placements: str, biases: bool = True) -> Iterator[tuple[str, Stack]]:
-    """Small stacks for checks: of each placement three, of width 8, 16 and 24 and 3, 2 and 1 blocks, :func:`shaken`.
+    """Each placement with three stacks of it, of width 8, 16 and 24 and 3, 2 and 1 blocks.
 
-    Weights, gains, ε and, with ``biases``, biases are drawn anew for each; yields the placement and the stack.
+    Weights, gains, ε and, with ``biases``, biases are drawn for each.
     """
     for placement in placements:
         for width, blocks in ((8, 3), (16, 2), (24, 1)):
@@ -63,8 +63,8 @@ class Step(NamedTuple):
     Attributes:
         stream: x, what it finds.
         read: :math:`\lambda N_b(x)`, the input of its branch f.
-        computed: what f makes of that.
-        added: :math:`N_a` of that, what is added to the stream.
+        computed: the output of f.
+        added: :math:`N_a` of that, which is added to the stream.
         sum: :math:`\alpha x` and that, before :math:`N_s`.
     """
 
@@ -78,7 +78,7 @@ class Step(NamedTuple):
 
 @torch.no_grad()
 def unroll(stack: Stack, x: Tensor) -> list[Step]:
-    """Each sublayer of a stack at work on the stream that starts as ``x``, without gradient."""
+    """Each sublayer of a stack at work on the stream that starts as ``x``, without gradients."""
     found = []
     for sublayer in stack.sublayers:
         read = sublayer.read(x)
@@ -95,8 +95,8 @@ class Growth(NamedTuple):
     Attributes:
         square: ``(stacks, sublayers + 1)``, its mean square, first that of the input.
         cosine: ``(stacks, sublayers + 1)``, its cosine with the input.
-        update: ``(stacks, sublayers)``, the length of what the sublayer changes over that of the stream before.
-        turn: ``(stacks, sublayers)``, the angle between the stream before and behind, in degrees.
+        update: ``(stacks, sublayers)``, the length of the change by the sublayer over that of the stream before it.
+        turn: ``(stacks, sublayers)``, the angle between the stream before and behind it, in degrees.
     """
 
     square: Tensor

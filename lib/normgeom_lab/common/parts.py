@@ -1,9 +1,9 @@
-"""The last stream of a model as a sum of what its parts wrote, and predictions without some of them."""
+"""The last stream of a model as the sum of what its parts wrote, and predictions without some of them."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,9 +12,9 @@ from weakref import WeakKeyDictionary
 import pandas as pd
 import torch
 from normgeom.checks import Draws
-from normgeom.models.flow import Flow, stream, stream_readers, stream_writers
+from normgeom.models.flow import Flow, stream
 from normgeom.models.sites import find_norms
-from normgeom.models.watch import evaluating, forward, hooked
+from normgeom.models.watch import evaluating, forward, hooked, watch
 from normgeom.norms.formula import center, rate, widen
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
@@ -23,12 +23,24 @@ _flows: WeakKeyDictionary[nn.Module, Flow] = WeakKeyDictionary()
 
 
 def flow_of(model: nn.Module) -> Flow:
-    """:func:`normgeom.models.flow.stream` of a language model, asked once: a change of its weights does not matter."""
+    """:func:`normgeom.models.flow.stream` of a language model, traced once: weights may change, modules may not."""
     if model not in _flows:
         _flows[model] = stream(model)
     if obstacle := _flows[model].obstacle:
         raise ValueError(f"model: {obstacle}")
     return _flows[model]
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A deep copy, whose flow is known."""
+    flow, model = flow_of(model), copy.deepcopy(model)
+    _flows[model] = flow
+    return model
+
+
+def stream_writers(model: GPT2LMHeadModel) -> list[nn.Parameter]:
+    """As the function of that name in :mod:`normgeom.models.flow`, by :func:`flow_of`."""
+    return [p for name in flow_of(model).writers for p in model.get_submodule(name).parameters()]
 
 
 def final_norm(model: nn.Module) -> nn.Module:
@@ -50,8 +62,8 @@ def blocks(model: nn.Module) -> nn.ModuleList:
 def writers(model: nn.Module) -> dict[str, nn.Module]:
     """The modules that write to the stream, in the order of the sum (eq-residual-sum).
 
-    Returns: embeddings by the last part of their name (``"wte"``, ``"wpe"``, …), then ``"a1"``, ``"m1"``, ``"a2"``,
-    …: the last linear maps of attention and MLP, blocks counted from 1 as in the equation.
+    Embeddings have the last part of their name (``"wte"``, ``"wpe"``, …); ``"a1"``, ``"m1"``, ``"a2"``, … are the last
+    linear maps of attention and MLP, blocks counted from 1.
     """
     named = [(name, model.get_submodule(name)) for name in flow_of(model).writers]
     embeddings = {name.rpartition(".")[2]: module for name, module in named if isinstance(module, nn.Embedding)}
@@ -60,13 +72,11 @@ def writers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def components(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
-    """What each writer adds to the stream, in one run; together the input of the final norm (eq-residual-sum).
+    """What each of :func:`writers` adds to the stream in one run, ``(batch, length, d)`` each (eq-residual-sum).
 
-    Returns: ``(batch, length, d)`` for each name of :func:`writers`, in that order, in the model's dtype and on its
-    device. The sum of the first parts up to ``a_l`` or ``m_l`` is the stream there, also where blocks are parallel.
+    All add up to the input of the final norm, the first of them to the stream there, also where blocks are parallel.
     """
-    named, final = writers(model), final_norm(model)
-    written = {}
+    named, final, written = writers(model), final_norm(model), {}
 
     def enter(norm, args, kwargs):
         written[norm] = args[0]
@@ -77,13 +87,11 @@ def components(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
     with evaluating(model), hooked([(final, enter)], [(module, leave) for module in named.values()]):
         forward(model, ids)
     end = written[final]
-    parts = {name: written[module].reshape(-1, *end.shape[1:]).expand_as(end) for name, module in named.items()}
-    return parts
+    return {name: written[module].reshape(-1, *end.shape[1:]).expand_as(end) for name, module in named.items()}
 
 
 def lengths(parts: Mapping[str, Tensor]) -> dict[str, float]:
-    """How long the sum of some parts ``(..., d)`` is, and how long it would be if they were orthogonal or all pointed
-    one way: means over the leading axes."""
+    """How long the sum of some parts ``(..., d)`` is, and would be at other angles: means over the leading axes."""
     each = torch.stack([part.norm(dim=-1) for part in parts.values()])
     return {
         "the sum": float(sum(parts.values()).norm(dim=-1).mean()),
@@ -92,8 +100,16 @@ def lengths(parts: Mapping[str, Tensor]) -> dict[str, float]:
     }
 
 
+def last_directions(model: nn.Module, ids: Tensor) -> Tensor:
+    """What enters the last norm, scaled to length 1, ``(batch, length, d)`` float64."""
+    seen = []
+    with watch(model, find_norms(model)[-1:], lambda site, x, y: seen.append(x)):
+        model(ids)
+    return nn.functional.normalize(seen[0].double(), dim=-1)
+
+
 class Run(NamedTuple):
-    """One run of a pre-norm model, followed along its stream."""
+    """The stream of a pre-norm model before each block and before its final norm, that norm's output, the logits."""
 
     streams: list[Tensor]
     normalized: Tensor
@@ -101,33 +117,23 @@ class Run(NamedTuple):
 
 
 def followed(model: nn.Module, ids: Tensor) -> Run:
-    """Run a model on ``ids`` ``(batch, length)`` and keep its stream before each block and around its final norm.
-
-    It runs in evaluation mode, without gradients; what is kept has its dtype and is on its device.
-    """
-    final = final_norm(model)
-    streams, ends = [], []
+    """Run a model on ``ids`` ``(batch, length)``, in evaluation mode and without gradients, and keep its stream."""
+    final, streams, ends = final_norm(model), [], []
 
     def enter(module, args, kwargs):
         streams.append(args[0] if args else kwargs["hidden_states"])
 
-    handles = [final.register_forward_hook(lambda norm, args, output: ends.append(output))]
-    for module in (*blocks(model), final):
-        handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
-    try:
-        with evaluating(model):
-            logits = forward(model, ids).logits
-    finally:
-        for handle in handles:
-            handle.remove()
-    return Run(streams, ends[0], logits)
+    def leave(module, args, kwargs, output):
+        ends.append(output)
+
+    with evaluating(model), hooked([(module, enter) for module in (*blocks(model), final)], [(final, leave)]):
+        return Run(streams, logits=forward(model, ids).logits, normalized=ends[0])
 
 
 @contextmanager
 def silenced(model: nn.Module, name: str) -> Iterator[None]:
     """While the block runs, the writer ``name`` of :func:`writers` adds zero, and all that comes later reacts to it."""
-    named = writers(model)
-    with hooked(after=[(named[name], lambda module, args, kwargs, output: torch.zeros_like(output))]):
+    with hooked(after=[(writers(model)[name], lambda module, args, kwargs, output: torch.zeros_like(output))]):
         yield
 
 
@@ -144,7 +150,6 @@ class Readout:
 
     @classmethod
     def of(cls, model: nn.Module) -> Readout:
-        """The readout of a model whose stream :func:`flow_of` knows."""
         norm, head = final_norm(model), head_of(model)
         site = next(site for site in find_norms(model) if site.module is norm)
         gain, unembedding = widen(norm.weight.detach()) + flow_of(model).norms[-1].offset, widen(head.weight.detach())
@@ -201,30 +206,22 @@ def effects(c: Tensor, x: Tensor, w: Tensor, eps: float, centered: bool = True) 
     return Effects(read, whole - (whole - read) / ratio, read - share * whole, share, ratio)
 
 
-class Case(NamedTuple):
-    """Streams in parts and what reads them, all drawn (:func:`drawn_case`)."""
+def drawn_case(draw: Draws, d: int, parts: int, centered: bool) -> tuple[Tensor, Tensor, Readout]:
+    """The parts of twenty streams, ``(parts, 20, d)``, their sums and a readout, all drawn; so short that ε counts.
 
-    pieces: Tensor
-    x: Tensor
-    readout: Readout
-
-
-def drawn_case(draw: Draws, d: int, parts: int, centered: bool) -> Case:
-    """Twenty streams of so many parts, with means, so short that ε counts; gain, bias, ε and head are drawn as well.
-
-    The first part is large in the middle coordinate.
+    Parts have means, and the first is large in the middle coordinate.
     """
     eps = draw.eps(1e-6, 1e-3)
     pieces = eps**0.5 * (draw(parts, 20, d) + 0.5)
     pieces[0, :, d // 2] += 10 * eps**0.5
-    return Case(pieces, pieces.sum(0), Readout(draw.gain(d), draw(d), eps, centered, draw(30, d), draw(30)))
+    return pieces, pieces.sum(0), Readout(draw.gain(d), draw(d), eps, centered, draw(30, d), draw(30))
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """How a pre-norm model predicts the tokens of some texts, its last stream taken apart.
+    """How a pre-norm model predicts the tokens of some texts, and the parts of its last stream.
 
-    Only inner positions count: the first of a text is unlike all others, and behind the last no token is known.
+    Only inner positions count: the first of a text is unlike all others, and no token follows the last.
     """
 
     model: nn.Module
@@ -281,16 +278,16 @@ class Predictions:
         x, readout = self.stream, self.readout
         return {name: effects(c, x, w, readout.eps, readout.centered) for name, c in self.parts.items()}
 
-    def faded(self, name: str, kept: Sequence[float] = tuple(k / 20 for k in range(20, -1, -1))) -> pd.DataFrame:
+    def faded(self, name: str) -> pd.DataFrame:
         """The logit of the next token above the mean one while a part fades at the final norm, averaged over positions.
 
-        Columns ``logit``, without the readout's constant; ``frozen``, with the scale held; ``tangent``, by the slope
-        at the whole part; and what the ``part`` and the ``others`` then bring to ``logit``.
+        By the share that is kept, columns ``logit``, without the readout's constant; ``frozen``, with the scale held;
+        ``tangent``, by the slope at the whole part; and what the ``part`` and the ``others`` then bring to ``logit``.
         """
         x, w, c, how = self.stream, self.above_mean, self.parts[name], (self.readout.eps, self.readout.centered)
         whole, frozen = (effects(v, x, w, *how).frozen for v in (x, c))
         rows = {}
-        for left in kept:
+        for left in (k / 20 for k in range(20, -1, -1)):
             gone = effects((1 - left) * c, x, w, *how)
             logit, part = whole - gone.removed, left * frozen / gone.ratio
             answers = (logit, whole - gone.frozen, whole - gone.slope, part, logit - part)
@@ -313,10 +310,7 @@ class Predictions:
         return {"the constant": float(self.readout.constant.std()), "final logits": float(self.logits.std(-1).mean())}
 
     def total_effects(self) -> dict[str, Tensor]:
-        """By how much each part raises :meth:`lead`: with it less without it, all that comes later reacting.
-
-        Runs the model once for each part.
-        """
+        """By how much each part raises :meth:`lead`: with it less without it, all that comes later reacting."""
         found = {}
         for name in self.parts:
             with silenced(self.model, name):
@@ -344,13 +338,14 @@ def shifted(model: nn.Module, c: float) -> nn.Module:
     Where every reader of the stream stands behind a LayerNorm it computes the same (prop-gauge).  A head that shares
     the embedding's weight keeps it as it was.
     """
-    model = _sharing(model)
+    model = sharing(model)
     embedding = model.get_input_embeddings()
     embedding.weight = nn.Parameter(embedding.weight.detach() + c)
     return model
 
 
-def _sharing(model: nn.Module) -> nn.Module:
+def sharing(model: nn.Module) -> nn.Module:
+    """A copy with the same parameters."""
     return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
 
 
@@ -360,12 +355,14 @@ def rotate(model: GPT2LMHeadModel, rotation: Tensor) -> GPT2LMHeadModel:
 
     Gains and biases of norms stay, so the function is the same where Q commutes with them, as any does with none.
     """
-    model = copy.deepcopy(model)
+    model = copied(model)
     writing = stream_writers(model)
     if model.lm_head.weight is not model.transformer.wte.weight:
         writing.append(model.lm_head.weight)
     for p in writing:  # the stream is the last axis
         p.copy_(p @ rotation.T.to(p))
-    for matrix in stream_readers(model):
-        matrix.copy_(rotation.to(matrix) @ matrix)
+    for norm in flow_of(model).norms[:-1]:
+        for name in norm.readers:
+            matrix = model.get_submodule(name).weight
+            matrix.copy_(rotation.to(matrix) @ matrix)
     return model

@@ -21,12 +21,12 @@ class Placement:
 
     Attributes:
         before, after, sum: whether there are :math:`N_b`, :math:`N_a` and :math:`N_s`.
-        heads: which of the letters q, k, v have a norm in every head of attention.
+        heads: which of q, k and v have a norm in every head of attention.
         alpha, scale: α and λ.
-        beta: initial gain of the values' matrix, of attention's output and of both matrices of the MLP.
-        output: factor on the initial output matrix of the branch, W_O or W₂.
-        step: where the stream is kept on a sphere, the initial step size a in
-            :math:`x\gets N_s(x+a\odot(N_a(f(x))-x))`; norms have no gain then.
+        beta: the initial gain of the matrices of values, of attention's output and of the MLP.
+        output: a factor on the initial output matrix of the branch, W_O or W₂.
+        step: of a stream on a sphere, the initial step size a in :math:`x\gets N_s(x+a\odot(N_a(f(x))-x))`, whose
+            norms have no gain.
     """
 
     before: bool = False
@@ -41,7 +41,7 @@ class Placement:
 
 
 class Design(NamedTuple):
-    """What a stack is called in words, the rule of sublayer k of L from 0, and what stands in the norms' places."""
+    """The name of a stack in words, the rule of sublayer k of L, from 0, and the norm, a key of :data:`NORMS`."""
 
     words: str
     rule: Callable[[int, int], Placement]
@@ -62,11 +62,11 @@ def _hybrid(k: int, L: int) -> Placement:
 
 
 def _keel(k: int, L: int) -> Placement:
-    """Norms before the branch and on the sum, which keeps the stream times L; less at the first two."""
+    """Norms before the branch and on the sum with α = L, but not all at the first two sublayers."""
     return Placement(before=True, sum=True, alpha=1.0 if k == 1 else float(L)) if k else _PRE
 
 
-# Those below "none" are controls: smaller initial output matrices, α without Keel's other norm, that norm without α.
+# Behind "none" stand controls: smaller initial output matrices, α without Keel's other norm, that norm without α.
 DESIGNS = {
     "pre": Design("pre-norm", lambda k, L: _PRE),  # GPT-2, LLaMA
     "pre-rms": Design("pre-norm, RMSNorm", lambda k, L: _PRE, "rms"),
@@ -89,10 +89,9 @@ DESIGNS = {
     "pre-post": Design("norms before and on sums", lambda k, L: Placement(before=True, sum=True)),
 }
 
-# Those of chapter 6, whose sublayers are all alike; DeepNorm's α and β are those of two.
+# Those of chapter 6, whose sublayers are all alike; α and β of DeepNorm are those of two sublayers.
 PLACEMENTS = {name: DESIGNS[name].rule(0, 2) for name in ("pre", "post", "sandwich", "branch-out", "deepnorm")}
 
-# "dyt" and "derf" are no norms.
 NORMS = {
     "layer": LayerNorm,
     "rms": RMSNorm,
@@ -103,10 +102,9 @@ NORMS = {
 
 
 class Attention(nn.Module):
-    """Causal self-attention over ``(..., length, d)``; the rows of ``in_proj`` are those of queries, keys and values.
+    """Causal self-attention over ``(..., length, d)`` with ``norms`` of some of ``"q"``, ``"k"`` and ``"v"``.
 
     The softmax is written out because the fused kernel has neither a forward mode nor a second derivative on the CPU.
-    ``norms`` are those of ``"q"``, ``"k"`` and ``"v"``, where there are any.
     """
 
     def __init__(self, d: int, heads: int, norms: dict[str, nn.Module]):
@@ -119,7 +117,7 @@ class Attention(nn.Module):
         return self.out_proj((scores.softmax(-1) @ v).transpose(-3, -2).flatten(-2))
 
     def scores_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What the softmax is taken of, ``(..., heads, length, length)``, −∞ for what comes later; and the values."""
+        """The input of the softmax, ``(..., heads, length, length)``, −∞ for later positions; and the values."""
         parts = dict(zip("qkv", self.in_proj(x).chunk(3, -1), strict=True))
         parts |= {letter: norm(parts[letter]) for letter, norm in self.norms.items()}
         q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(-3, -2) for t in parts.values())
@@ -135,9 +133,9 @@ def _head_norms(rule: Placement, d: int, heads: int, norm: str, eps: float) -> d
 
 
 class Sublayer(nn.Module):
-    """A branch and the stream around it, by the formula of :class:`Placement`; no norm is an ``nn.Identity``.
+    """A branch and the stream around it, by the formula of :class:`Placement`.
 
-    On the sphere norms have no gain, and the step size is the absolute value of one learned number a coordinate.
+    On the sphere the step size is the absolute value of one learned number a coordinate.
     """
 
     def __init__(self, d: int, branch: nn.Module, rule: Placement, norm: str, eps: float):
@@ -148,24 +146,24 @@ class Sublayer(nn.Module):
             make(d, eps=eps) if present else nn.Identity() for present in (rule.before, rule.after, rule.sum)
         )
         self.branch = branch
-        # as for HeadGain: stored in units in which Adam's steps are the authors'
+        # in the authors' units, as HeadGain's, so that Adam takes the same steps
         self.steps = None if rule.step is None else nn.Parameter(torch.full((d,), d**-0.5))
         self.unit = None if rule.step is None else rule.step * d**0.5
 
     @property
     def step(self) -> Tensor | float:
-        """How far along its branch the stream goes: 1, or on the sphere ``(d,)``, not negative."""
+        """The step size: 1, or on the sphere ``(d,)``."""
         return 1.0 if self.steps is None else (self.unit * self.steps).abs()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.sum(self.joined(x, self.after(self.branch(self.read(x)))))
 
     def read(self, x: Tensor) -> Tensor:
-        """What the branch is given."""
+        """The input of the branch."""
         return self.before(x) if self.scale == 1 else self.scale * self.before(x)
 
     def joined(self, x: Tensor, added: Tensor) -> Tensor:
-        """The stream and what is added to it, before the norm on the sum."""
+        """The input of the norm on the sum."""
         return self.alpha * x + added if self.steps is None else x + self.step * (added - x)
 
 
@@ -176,8 +174,8 @@ def _unit(d: int, eps: float) -> RMSNorm:
 class Block(nn.Module):
     """Attention and MLP, each a :class:`Sublayer`: ``(..., length, d)`` to the same shape.
 
-    All matrices start Xavier-normal, those of queries, keys and values each as a matrix of its own, and all biases at
-    0.  With one seed every design starts from the same weights, up to the rules' ``beta`` and ``output``.
+    All matrices start Xavier-normal, those of queries, keys and values each as a matrix of its own, and biases at 0.
+    One seed gives every design the same weights, up to ``beta`` and ``output``.
     """
 
     def __init__(
@@ -211,8 +209,8 @@ class Block(nn.Module):
 class Stack(nn.Module):
     """``layers`` blocks of one of :data:`DESIGNS` and a final norm: ``(..., length, d)`` to the same shape.
 
-    ``norm`` is a key of :data:`NORMS`, or None for the design's own; the MLPs are ``hidden`` wide, or 4d.  A final norm
-    follows the last block if ``final_norm``; if that is None, unless the last sublayer leaves one there anyway.
+    ``norm`` is a key of :data:`NORMS`, or None for the design's own; the MLPs are ``hidden`` wide, or 4d.  With None
+    for ``final_norm`` there is one unless the last sublayer ends with a norm.
     """
 
     def __init__(
@@ -242,11 +240,11 @@ class Stack(nn.Module):
 
     @property
     def sublayers(self) -> list[Sublayer]:
-        """Attention and MLP of each block, in the order in which the stream passes them."""
+        """Attention and MLP of each block, in order."""
         return [sublayer for block in self.blocks for sublayer in (block.attention, block.mlp)]
 
     def streams(self, x: Tensor) -> list[Tensor]:
-        """``x`` and the stream after each sublayer, ``2 * layers + 1`` tensors; the final norm is not applied."""
+        """``x`` and the stream after each sublayer, ``2 * layers + 1`` tensors, before the final norm."""
         streams = [x]
         for sublayer in self.sublayers:
             streams.append(sublayer(streams[-1]))
@@ -254,11 +252,11 @@ class Stack(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Token and learned position embeddings, a stack, and a linear head without bias; all of standard deviation 1/√d.
+    """Token and position embeddings, a stack, and a linear head without bias; all of standard deviation 1/√d.
 
     Maps ids ``(batch, length)`` to logits ``(batch, length, vocabulary)``.  On the sphere the embedding is brought to
     length √d, and each logit is multiplied by a learned number, 1/√d at first (nGPT's s_z beside our unit of length).
-    With DyT or Derf for norms the embedding is multiplied by a learned number, √d at first, as their authors do.
+    With DyT or Derf for norms the embedding is multiplied by a learned number, √d at first, as by their authors.
     """
 
     def __init__(self, vocabulary: int, length: int, stack: Stack):
@@ -282,10 +280,7 @@ class LanguageModel(nn.Module):
 
 @torch.no_grad()
 def normalise_weights(model: LanguageModel) -> LanguageModel:
-    """The model itself, every vector that reads from the stream, writes to it or embeds a token brought to length 1.
-
-    nGPT does so at the start and after every step.
-    """
+    """The model itself, every vector that reads from the stream, writes to it or embeds a token scaled to length 1."""
     rows, columns = [model.tokens, model.positions, model.head], []
     for block in model.stack.blocks:
         attention, mlp = block.attention.branch, block.mlp.branch

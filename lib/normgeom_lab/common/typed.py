@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
@@ -15,17 +14,18 @@ from matplotlib.figure import Figure
 from normgeom.geometry.uniform import angle, uniform_vector
 from normgeom.models.gpt2 import gpt2
 from normgeom.models.sites import NormSite, find_norms
-from normgeom.models.watch import evaluating, forward, hooked, replace_module
+from normgeom.models.watch import evaluating, forward, hooked
 from normgeom.norms.formula import center
-from normgeom.norms.functions import RMSNorm
 from normgeom.records import recorded_tensors
 from normgeom.surgery.surgery import to_rms_norm
+from normgeom.training.twins import twins
 from normgeom.view.explore import image, show_live, under_controls
 from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
 from normgeom_lab.common.parts import writers
+from normgeom_lab.common.tiny import divergence
 
 # What is shown of a vector, and its digits.
 QUANTITIES = {
@@ -39,10 +39,7 @@ QUANTITIES = {
 def at_norms(
     before: Mapping[str, Tensor], after: Mapping[str, Tensor], at: int, quantity: str = "angle"
 ) -> tuple[Figure, str]:
-    """One position of a text at every norm, before it and after it.
-
-    Returns: the figure and its alt text, with the numbers.
-    """
+    """A quantity of one position of a text before and after every norm, as a figure and its alt text."""
     words, digits, of = QUANTITIES[quantity]
     series = [[float(of(vectors[at].double())) for vectors in side.values()] for side in (before, after)]
     with style():
@@ -91,10 +88,7 @@ def recorded_twins() -> dict[str, GPT2LMHeadModel]:
     vocabulary, width = tensors["layer.wte.weight"].shape
     length = len(tensors["layer.wpe.weight"])
     config = gpt2(vocabulary, length, width, int(about["layers"]), int(about["heads"]))
-    with torch.random.fork_rng(devices=[]):  # their first weights are drawn in vain
-        models = {kind: GPT2LMHeadModel(config).eval() for kind in KINDS}
-    for norm in [part for part in models["rms"].modules() if isinstance(part, nn.LayerNorm)]:
-        replace_module(models["rms"], norm, RMSNorm(width, eps=norm.eps))
+    models = dict(zip(KINDS, twins(config, 0), strict=True))
     for kind, model in models.items():
         own = {name.split(".", 1)[1]: t.float() for name, t in tensors.items() if name.startswith(f"{kind}.")}
         model.load_state_dict({f"{BODY}{name}": t for name, t in own.items()} | {TIED: own["wte.weight"]})
@@ -103,9 +97,9 @@ def recorded_twins() -> dict[str, GPT2LMHeadModel]:
 
 @dataclass
 class Typed:
-    """One text in a network as a reader has changed it."""
+    """One text in a network as a reader has changed it: logits ``(length, 256)``, and what each norm saw and did."""
 
-    logits: Tensor
+    logits: Tensor | None = None
     before: dict[str, Tensor] = field(default_factory=dict)
     after: dict[str, Tensor] = field(default_factory=dict)
     scales: dict[str, Tensor] = field(default_factory=dict)
@@ -121,22 +115,23 @@ def typed(
     removed: str | None = None,
 ) -> Typed:
     """The network on token ids ``(length,)``, with changes that leave its weights as they are."""
-    sites, parts = find_norms(model), writers(model)
-    found = Typed(torch.empty(0))
-    with ExitStack() as stack:
-        stack.enter_context(evaluating(model))
-        stack.enter_context(_answering(model.transformer.drop, lambda _, x: x + shift))
-        if removed is not None:
-            stack.enter_context(_answering(parts[removed], lambda _, y: torch.zeros_like(y)))
-        for site in sites:
-            norm = _norm(site, found, site.name not in uncentred, (held or {}).get(site.name))
-            stack.enter_context(_answering(site.module, norm))
+    found, held = Typed(), held or {}
+    changes = [(model.transformer.drop, lambda module, args, kwargs, y: args[0] + shift)]
+    if removed is not None:
+        changes.append((writers(model)[removed], lambda module, args, kwargs, y: torch.zeros_like(y)))
+    changes += [
+        (site.module, _norm(site, found, site.name not in uncentred, held.get(site.name))) for site in find_norms(model)
+    ]
+    with evaluating(model), hooked(after=changes):
         found.logits = forward(model, ids[None]).logits[0]
     return found
 
 
 def _norm(site: NormSite, found: Typed, centred: bool, held: Tensor | None):
-    def answer(x: Tensor, _) -> Tensor:
+    """A hook that computes the norm anew, with or without its subtraction, with its own scale or a held one."""
+
+    def answer(module, args, kwargs, output) -> Tensor:
+        (x,) = args
         numerator = center(x) if centred and site.kind == "layer" else x
         own = (numerator.square().mean(-1) + site.eps).sqrt()
         scale = own if held is None else held.to(x).expand_as(own)
@@ -149,14 +144,7 @@ def _norm(site: NormSite, found: Typed, centred: bool, held: Tensor | None):
     return answer
 
 
-@contextmanager
-def _answering(module: nn.Module, answer) -> Iterator[None]:
-    """While the block runs, the module's output is ``answer(input, output)``."""
-    with hooked(after=[(module, lambda _, args, kwargs, output: answer(args[0], output))]):
-        yield
-
-
-def type_here(text: str = "Return a list of the", controls: Sequence[str] = CONTROLS) -> None:
+def type_here(text: str, controls: Sequence[str] = CONTROLS) -> None:
     """Display a network that reads what one types: widgets where a kernel runs; on a page what its script computes."""
     networks = recorded_twins()
     networks["converted"] = to_rms_norm(copy.deepcopy(networks["layer"]))
@@ -194,11 +182,10 @@ def _told(networks, text, model="layer", shift=0.0, uncentred="nowhere", removed
     chosen = {"nowhere": (), "everywhere": layers}.get(uncentred, [uncentred] if uncentred in layers else ())
     scales = plain.scales if held else {}
     found = typed(network, ids, shift, chosen, scales, None if removed == "none" else removed)
-    p, q = (run.logits.double().log_softmax(-1) for run in (reference, found))
-    divergence = float((p.exp() * (p - q)).sum(-1).mean())
+    kl = float(divergence(reference.logits, found.logits).mean())
     largest = float((reference.logits - found.logits).abs().max())
     return found, (
-        f"Next: {next_bytes(found.logits[-1])}. From the unchanged network: {divergence:.2g} nats a byte (KL, mean "
+        f"Next: {next_bytes(found.logits[-1])}. From the unchanged network: {kl:.2g} nats a byte (KL, mean "
         f"over positions), no logit by more than {largest:.2g}."
     )
 

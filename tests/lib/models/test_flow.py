@@ -4,10 +4,11 @@ import normgeom as ng
 import pytest
 import torch
 from family_norms import EXPECTED
+from normgeom.checks import Draws
 from normgeom.models.flow import double_throughout, stream, stream_readers, stream_writers
 from normgeom.models.gpt2 import gpt2
 from normgeom.models.watch import replace_module
-from normgeom_lab.common.tiny import shaken
+from normgeom_lab.common.tiny import perturb
 from surgery_models import CONVERTIBLE, FOLDABLE, IDS, apart, logits, name_of, uneven
 from tiny_models import tiny
 from torch import nn
@@ -93,7 +94,7 @@ def test_the_writers_of_a_gpt2(which):
     """All there is in a stream, in the order in which it is written; the readers see the stream by their first axis."""
     model = ng.twins(gpt2(vocabulary=64, length=16, width=12, layers=2, heads=3), 3)[which]
     assert {module.p for module in model.modules() if isinstance(module, nn.Dropout)} == {0.0}
-    shaken(model, 0.3, 0)
+    perturb(model, Draws(0))
     inner = model.transformer
     written = [inner.wte.weight, inner.wpe.weight]
     written += [p for block in inner.h for part in (block.attn, block.mlp) for p in part.c_proj.parameters()]
