@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normgeom.geometry import secular
-from normgeom.norms.formula import center, rate, widen
+from normgeom.norms.formula import center, rstd, upcast
 from normgeom.norms.functions import check_arguments, check_floating
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class NormJacobian:
     def __init__(self, x: Rows, weight: Vector | None = None, eps: float = 1e-5, centered: bool = True):
         check_arguments(x, weight, None, eps)
         self.x, self.weight, self.eps, self.centered = x, weight, eps, centered
-        wide = widen(x)
+        wide = upcast(x)
         self._n, slope = self._statistics(wide)
         self._slope = slope.expand_as(wide) if weight is None else slope * weight.to(wide.dtype)
 
@@ -108,7 +108,7 @@ class NormJacobian:
     def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """n and 1/s (or 1/r), in the dtype of ``x``, computed as in the norms."""
         x = center(x) if self.centered else x
-        scale = rate(x, self.eps)
+        scale = rstd(x, self.eps)
         return x * scale, scale
 
     def _project(self, v: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from normgeom.norms.formula import widen
+from normgeom.norms.formula import upcast
 from normgeom.norms.functions import check_floating
 
 
@@ -68,7 +68,7 @@ def _operands(x: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
     if direction.dim() != 1 or x.dim() == 0 or x.shape[-1:] != direction.shape:
         expected, got = tuple(x.shape[-1:]), tuple(direction.shape)
         raise ValueError(f"direction: expected shape {expected}, the last dimension of x, got {got}")
-    wide = widen(x)
+    wide = upcast(x)
     direction = direction.to(wide.dtype)
     direction = direction / direction.abs().amax()
     return wide, direction / torch.linalg.vector_norm(direction)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from normgeom.norms.formula import widen
+from normgeom.norms.formula import upcast
 from normgeom.norms.functions import check_arguments, check_floating
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _squashed(
         check_floating(name, value)
         if value.numel() != 1:
             raise ValueError(f"{name}: expected one entry, got shape {tuple(value.shape)}")
-    wide = widen(x)
+    wide = upcast(x)
     alpha, shift = (v.to(wide.dtype).reshape(()) if isinstance(v, Tensor) else v for v in (alpha, shift))
     output = function(alpha * wide + shift)
     if weight is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from normgeom.norms.formula import widen
+from normgeom.norms.formula import upcast
 from normgeom.norms.functions import LayerNorm, RMSNorm, check_floating, layer_norm, rms_norm
 
 if TYPE_CHECKING:
@@ -116,6 +116,6 @@ class HeadGain(nn.Module):
 
     def forward(self, x: Rows) -> Rows:
         _check_rows(x, self.d)
-        wide = widen(x)
+        wide = upcast(x)
         normed = self.norm(wide.unflatten(-1, (self.heads, -1))).flatten(-2)
         return (normed * (self.factor * self.weight.to(wide.dtype))).to(x.dtype)
