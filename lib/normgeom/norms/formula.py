@@ -28,6 +28,12 @@ def rstd(x: Tensor, eps: float) -> Tensor:
     return torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
 
 
+def affine(n: Tensor, gain: Tensor | None, bias: Tensor | None) -> Tensor:
+    """γ⊙n + β in the dtype of ``n``; None is a gain of 1, or no bias."""
+    n = n if gain is None else n * gain.to(n.dtype)
+    return n if bias is None else n + bias.to(n.dtype)
+
+
 def backward(grad: Tensor, x: Tensor, gain: Tensor | None, eps: float, centered: bool) -> tuple[Tensor, Tensor, Tensor]:
     r"""What a gradient by the output is by ``x``, by the gain and by the bias: :math:`J^\top g`, :math:`\sum g\odot n`
     and :math:`\sum g` over the rows (eq-products).

@@ -1,7 +1,7 @@
 """How the norms run in plain eager mode: torch's own kernels, or RMSNorm in blocks of rows where that is faster.
 
-Results are those of the formula up to rounding, so that this file may be deleted.  It uses private names of torch; where
-one is gone, importing it fails, and the formula does the work.
+Results are those of the formula up to rounding, so that this file may be deleted.  It uses private names of torch:
+where one is gone, this cannot be imported, and the formula does the work.
 """
 
 from __future__ import annotations

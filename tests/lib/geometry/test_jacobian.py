@@ -289,6 +289,28 @@ def test_singular_values_carry_no_gradient_and_take_a_parameter():
     assert NormJacobian(draw(6, seed=1), weight).matvec(draw(6)).requires_grad
 
 
+class OfGemma(torch.nn.Module):
+    """Its gain is 1 + weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(0.3 * draw(6, seed=1).float())
+
+    def forward(self, x):
+        return ng.rms_norm(x, self.weight, eps=0.1, unit_offset=True)
+
+
+@pytest.mark.parametrize("norm", [torch.nn.LayerNorm(6, eps=0.1), OfGemma()], ids=["layer", "gemma"])
+def test_the_jacobian_at_a_site_of_a_model(norm):
+    (site,) = ng.find_norms(torch.nn.Sequential(torch.nn.Linear(6, 6), norm), torch.randn(2, 3, 6))
+    x = draw(2, 6, mean=0.5)
+    got = NormJacobian.of(site, x).dense()
+    expected = torch.stack([jacrev(norm.double())(row) for row in x])
+    close(got, expected, 1e-5, "J at a site", "1 + w forgotten? The default ε? The other kind?")
+    with pytest.raises(ValueError, match=r"^weight: expected shape \(5,\), the last dimension of x, got \(6,\)"):
+        NormJacobian.of(site, x[:, :5])
+
+
 X = torch.ones(2, 3)
 
 
