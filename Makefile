@@ -241,7 +241,7 @@ tried: | $(VENV)  ## take into the book which of these commands have passed here
 	@python -m press keep
 
 search: | $(VENV)  ## draw new examples, and many, for what must hold of any; prints how to repeat a failure
-	DRAWN=search $(PYTEST) tests/lib/norms/test_norms_properties.py \
+	DRAWN=search $(PYTEST) tests/lib/norms/test_norms.py \
 	  tests/lib/geometry/test_secular.py tests/lib/survey/test_meter.py
 
 margins: | $(VENV)  ## how near the library's tests come to their bounds, under several roundings

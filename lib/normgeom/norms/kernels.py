@@ -82,7 +82,7 @@ def rms_norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) ->
     if not x.is_cpu:
         return None if bias is not None else _widened(rms_norm, x, gain, bias, eps)
     given = [t for t in (x, gain, bias) if t is not None]
-    if entries < LARGE or any(t.shape != size for t in given[1:]) or not _ordinary(given):
+    if entries < LARGE or not _ordinary(given) or any(t.shape != size for t in given[1:]):
         return None
     wide = formula.wide_dtype(x)
     gain, bias = (None if t is None else t.to(wide) for t in (gain, bias))

@@ -173,11 +173,6 @@ def test_a_second_derivative_after_a_first_without_graph(norm, truth, way):
 
 
 @BOTH
-def test_derivatives_of_every_order(norm, truth, way):
-    norm_checks.higher_derivatives(norm, truth)
-
-
-@BOTH
 def test_many_gradients_at_once(norm, truth, way):
     """``is_grads_batched`` runs the backward pass under a vmap of its own kind."""
     x, several = draw(3, 6).requires_grad_(), draw(4, 3, 6, seed=1)
