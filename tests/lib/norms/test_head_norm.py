@@ -3,7 +3,6 @@
 import re
 
 import normgeom as ng
-import numpy as np
 import pytest
 import torch
 from norm_checks import close, draw, rounding, true_layer_norm, true_rms_norm, ulps
@@ -11,7 +10,7 @@ from normgeom.norms.heads import HeadGain
 from surgery_models import uneven
 from tiny_models import token_ids
 from torch import nn
-from torch.func import jacrev, jvp, vmap
+from torch.func import jacrev, jvp
 
 HEADS, SIZE, EPS = 3, 4, 1e-2
 D = HEADS * SIZE
@@ -112,25 +111,7 @@ def test_sixteen_bits_are_rounded_once(dtype, centered):
     assert ulps(got[clear], expected[clear]) <= 1, "statistics in the input's dtype, or rounded twice?"
 
 
-def test_the_dtype_is_that_of_x():
-    x, weight = drawn()
-    for of_x, of_gain in (
-        (torch.float16, torch.float32),
-        (torch.float64, torch.float32),
-        (torch.float32, torch.float64),
-    ):
-        assert ng.head_norm(x.to(of_x), HEADS, weight.to(of_gain)).dtype == of_x
-
-
 # derivatives
-
-
-@KINDS
-def test_gradcheck(centered):
-    inputs = [t.requires_grad_() for t in drawn(rows=(2,))]
-    assert torch.autograd.gradcheck(
-        lambda x, w: ng.head_norm(x, HEADS, w, EPS, centered), inputs, check_forward_ad=True
-    )
 
 
 @KINDS
@@ -145,24 +126,6 @@ def test_the_jacobian_has_a_block_for_each_head(centered):
     v = draw(D, seed=5)
     _, along = jvp(lambda t: ng.head_norm(t, HEADS, weight, EPS, centered), (x,), (v,))
     close(along, expected @ v, 1e-13, "jvp", "Detached statistics?")
-
-
-@KINDS
-def test_vmap_over_each_argument(centered):
-    x, weight = drawn(rows=(3, 4))
-    weights = torch.stack([weight, 2 * weight, -weight])
-    got = vmap(lambda t, w: ng.head_norm(t, HEADS, w, EPS, centered))(x, weights)
-    expected = torch.stack([unrolled(t, HEADS, w, EPS, centered) for t, w in zip(x, weights, strict=True)])
-    close(got, expected, allowed(x, expected, centered), "vmap", "An axis counted from the front?")
-
-
-@KINDS
-def test_compiled_it_is_one_graph(centered):
-    torch._dynamo.reset()
-    fast = torch.compile(ng.head_norm, fullgraph=True, backend="aot_eager")
-    x, weight = drawn()
-    got, expected = (f(x, HEADS, weight, EPS, centered) for f in (fast, ng.head_norm))
-    close(got, expected, allowed(x, expected, centered), "compiled", "Recompiled to something else?")
 
 
 # what is wrong with an argument
@@ -224,11 +187,6 @@ def test_a_gain_for_each_number_keeps_the_dtype():
 def test_a_module_of_wrong_sizes_is_named(module, d, heads, error, message):
     with pytest.raises(error, match="^" + re.escape(message)):
         module(d, heads)
-
-
-def test_heads_may_be_a_number_of_numpy():
-    x = drawn()[0]
-    assert torch.equal(ng.head_norm(x, np.int64(HEADS)), ng.head_norm(x, HEADS))
 
 
 # modules
