@@ -224,7 +224,7 @@ colab-try: $(BOOK)  ## notebooks for Colab with what is at hand of its versions:
 	$(PYTEST) -m slow tests/reruns/test_one_file.py
 
 search: | $(VENV)  ## draw new examples, and many, for what must hold of any; prints how to repeat a failure
-	DRAWN=search $(PYTEST) tests/lib/norms/test_norms_properties.py tests/lib/norms/test_norms_kernels.py \
+	DRAWN=search $(PYTEST) tests/lib/norms/test_norms.py \
 	  tests/lib/geometry/test_secular.py tests/lib/survey/test_meter.py
 
 margins: | $(VENV)  ## how near the library's tests come to their bounds, under several roundings

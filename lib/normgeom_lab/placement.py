@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from normgeom.models.watch import hooked
-from normgeom.norms.formula import center, rate
+from normgeom.norms.formula import center, rstd
 from normgeom.text.tokens import random_windows
 from normgeom.training.loop import fit, next_token_loss
 from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
@@ -326,7 +326,7 @@ def composition(stack: Stack, x: Tensor) -> list[Tensor]:
     parts, shares = [center(x)], []
     for step in unroll(stack, x):
         norm = step.sublayer.sum
-        scale = 1.0 if isinstance(norm, nn.Identity) else rate(center(step.sum), norm.eps)
+        scale = 1.0 if isinstance(norm, nn.Identity) else rstd(center(step.sum), norm.eps)
         parts = [step.sublayer.alpha * scale * part for part in parts] + [scale * center(step.added)]
         squares = torch.stack([part.square().sum(-1).mean() for part in parts])
         shares.append(squares / squares.sum())

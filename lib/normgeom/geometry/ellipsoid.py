@@ -36,6 +36,14 @@ class Ellipsoid:
         ValueError: a wrong shape, or an empty or non-finite ``weight`` or ``bias``.
 
     Source: Riechers (2024) for LayerNorm with ε and nonzero gains.
+
+    Example:
+        >>> import torch, normgeom as ng
+        >>> body = ng.Ellipsoid(torch.tensor([2.0, 2.0, 2.0]))  # a circle of radius 2√3, orthogonal to (1, 1, 1)
+        >>> body.dim, body.semi_axes.square().round()
+        (2, tensor([12., 12.], dtype=torch.float64))
+        >>> round(float(body.radius(2 * ng.layer_norm(torch.tensor([0.1, 0.5, 0.9]), eps=0.0))), 5)
+        1.0
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, centered: bool = True):

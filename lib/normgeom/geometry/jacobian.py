@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normgeom.geometry import secular
-from normgeom.norms.formula import center, rate, widen
+from normgeom.norms.formula import center, rstd, upcast
 from normgeom.norms.functions import check_arguments, check_floating
 
 if TYPE_CHECKING:
@@ -42,14 +42,43 @@ class NormJacobian:
     place, make a new object.  Squares leave the range of float32 (as in the norms) for entries beyond about 1e19, where
     products are 0, and for ``eps=0`` below about 1e-19; in float64, and so for the singular values, beyond 1e154 and
     below 1e-154.
+
+    Example:
+        >>> import torch, normgeom as ng
+        >>> x = torch.tensor([0.0, 2.0, 0.0, 2.0])  # mean 1, variance 1
+        >>> jacobian = ng.NormJacobian(x, eps=0.0)
+        >>> jacobian.matvec(x), jacobian.matvec(torch.ones(4)), jacobian.singular_values()
+        (tensor([0., 0., 0., 0.]), tensor([0., 0., 0., 0.]), tensor([1., 1., 0., 0.], dtype=torch.float64))
     """
 
     def __init__(self, x: Rows, weight: Vector | None = None, eps: float = 1e-5, centered: bool = True):
         check_arguments(x, weight, None, eps)
         self.x, self.weight, self.eps, self.centered = x, weight, eps, centered
-        wide = widen(x)
+        wide = upcast(x)
         self._n, slope = self._statistics(wide)
         self._slope = slope.expand_as(wide) if weight is None else slope * weight.to(wide.dtype)
+
+    @classmethod
+    def of(cls, site: object, x: Rows) -> NormJacobian:
+        """The Jacobian of a norm of a model at ``x``, its input: with the gain, ε and kind that act in it.
+
+        Args:
+            site: one of ``ng.find_norms(model)``.
+            x: ``(..., d)``, what goes into the norm.
+
+        Raises:
+            TypeError, ValueError: ``x`` is not what a norm of ``site.dim`` features takes; each head has its own gain.
+
+        Example:
+            >>> import torch, normgeom as ng
+            >>> norm = torch.nn.LayerNorm(4, eps=0.5)
+            >>> (site,) = ng.find_norms(norm, torch.ones(2, 5, 4))
+            >>> x = torch.randn(4)
+            >>> torch.allclose(ng.NormJacobian.of(site, x).dense(), torch.func.jacrev(norm)(x), atol=1e-4)
+            True
+        """
+        weight = site.weight.to(x.device) if isinstance(x, Tensor) else site.weight
+        return cls(x, weight, site.eps, site.kind == "layer")
 
     def matvec(self, v: Rows) -> Rows:
         r"""How the output moves with the input: :math:`Jv`, in O(d) (eq-products).
@@ -108,7 +137,7 @@ class NormJacobian:
     def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """n and 1/s (or 1/r), in the dtype of ``x``, computed as in the norms."""
         x = center(x) if self.centered else x
-        scale = rate(x, self.eps)
+        scale = rstd(x, self.eps)
         return x * scale, scale
 
     def _project(self, v: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ Sources: Golub (1973) for the equation; Gu and Eisenstat (1994) for the eigenvec
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -46,6 +47,13 @@ def eigvalsh(gain: Tensor, u: Tensor | None = None, deficit: float = 0.0) -> Ten
     Raises:
         TypeError: ``gain`` or ``u`` is not a floating-point tensor.
         ValueError: a wrong shape, an empty or non-finite ``gain`` or ``u``, a zero ``u``, a ``deficit`` outside [0, 1].
+
+    Source: Golub (1973).
+
+    Example:
+        >>> import torch, normgeom as ng
+        >>> ng.secular.eigvalsh(torch.tensor([2.0, 2.0, 2.0]))  # 4Π: 0 along the uniform vector, 4 across it
+        tensor([0., 4., 4.], dtype=torch.float64)
     """
     problem = _reduce(gain, u, deficit)
     values = _all_values(problem, sum(_eigenvalues(problem)))
@@ -68,6 +76,16 @@ def eigh(
 
     Raises:
         TypeError, ValueError: as :func:`eigvalsh`; ``largest`` is not between 0 and d.
+
+    Source: Gu and Eisenstat (1994).
+
+    Example:
+        >>> import torch, normgeom as ng
+        >>> gain = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+        >>> values, vectors = ng.secular.eigh(gain, largest=2)
+        >>> matrix = torch.diag(gain**2) - torch.outer(gain, gain) / 3
+        >>> torch.allclose(matrix @ vectors, vectors * values)
+        True
     """
     problem = _reduce(gain, u, deficit)
     d = len(problem.gain)
@@ -152,25 +170,39 @@ def _eigenvalues(problem: _Problem) -> tuple[Tensor, Tensor]:
 
 def _vectors(problem: _Problem, origins: Tensor, offsets: Tensor, chosen: Tensor) -> Tensor:
     """Row j: the eigenvector of the eigenvalue ``_all_values(...)[chosen[j]]``; unit length."""
-    m, d = len(problem.squares), len(problem.gain)
-    vectors = problem.gain.new_zeros(len(chosen), d)
-    solved, again, alone = (
-        torch.nonzero((chosen >= start) & (chosen < stop)).squeeze(1)
-        for start, stop in ((0, m), (m, len(problem.active)), (len(problem.active), d))
-    )
-    vectors[alone, problem.alone[chosen[alone] - len(problem.active)]] = 1.0
-
-    z = _recomputed(problem.squares, origins, offsets)
+    m, a = len(problem.squares), len(problem.active)
+    vectors = problem.gain.new_zeros(len(chosen), len(problem.gain))
+    is_solved, is_alone = chosen < m, chosen >= a
+    vectors[torch.nonzero(is_alone).squeeze(1), problem.alone[chosen[is_alone] - a]] = 1.0
+    # The unit vector of γu within each group of coordinates at one pole.
     share = problem.gain[problem.active] * problem.u[problem.active]
     share = share / _group_norm(share, problem.pole, m)[problem.pole]
-    for rows in blocks(len(solved), problem.gain):
-        which = chosen[solved[rows]]
+    for places, rows_of in (
+        (torch.nonzero(is_solved).squeeze(1), _solved_vectors(problem, origins, offsets, share)),
+        (torch.nonzero(~is_solved & ~is_alone).squeeze(1), _repeated_vectors(problem, share)),
+    ):
+        for rows in blocks(len(places), problem.gain):
+            vectors[places[rows, None], problem.active] = rows_of(chosen[places[rows]])
+    return _signed(vectors)
+
+
+def _solved_vectors(problem: _Problem, origins: Tensor, offsets: Tensor, share: Tensor) -> Callable[[Tensor], Tensor]:
+    """A function from numbers of roots to their eigenvectors: z over the distances from the poles, shared out."""
+    z = _recomputed(problem.squares, origins, offsets)
+
+    def rows_of(which: Tensor) -> Tensor:
         row = z / (problem.squares - origins[which, None]).sub_(offsets[which, None])
         row = row / torch.linalg.vector_norm(row, dim=1, keepdim=True)
-        vectors[solved[rows, None], problem.active] = row[:, problem.pole] * share
+        return row[:, problem.pole] * share
 
-    # At a shared pole, what is orthogonal to `share` keeps the pole: the other columns of a reflection that turns the
-    # group's first axis to `share`.
+    return rows_of
+
+
+def _repeated_vectors(problem: _Problem, share: Tensor) -> Callable[[Tensor], Tensor]:
+    """The same for the further eigenvalues at a shared pole, whose eigenvectors are orthogonal to ``share``: the other
+    columns of a reflection that turns the first axis of the group to ``share``.
+    """
+    m = len(problem.squares)
     first = problem.repeats.cumsum(0) - problem.repeats
     mirror = share.clone()
     mirror[first] += torch.where(share[first] < 0, -1.0, 1.0).to(share)
@@ -178,13 +210,15 @@ def _vectors(problem: _Problem, origins: Tensor, offsets: Tensor, chosen: Tensor
     others = torch.ones_like(share, dtype=torch.bool)
     others[first] = False
     others = torch.nonzero(others).squeeze(1)
-    for rows in blocks(len(again), problem.gain):
-        which = others[chosen[again[rows]] - m]
+
+    def rows_of(which: Tensor) -> Tensor:
+        which = others[which - m]
         same = problem.pole == problem.pole[which, None]
         row = torch.where(same, -2 * mirror[which, None] * mirror, 0.0)
         row[torch.arange(len(which)), which] += 1
-        vectors[again[rows, None], problem.active] = row
-    return _signed(vectors)
+        return row
+
+    return rows_of
 
 
 def _recomputed(squares: Tensor, origins: Tensor, offsets: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from normgeom.norms.formula import widen
+from normgeom.norms.formula import upcast
 from normgeom.norms.functions import check_floating
 
 
@@ -14,6 +14,13 @@ def uniform_vector(d: int, dtype: torch.dtype | None = None, device: torch.devic
 
     Raises:
         ValueError: ``d`` is below 1.
+
+    Source: Riechers (2024).
+
+    Example:
+        >>> import normgeom as ng
+        >>> float(ng.uniform_vector(16).norm())
+        4.0
     """
     if d < 1:
         raise ValueError(f"d: expected at least 1, got {d}")
@@ -33,6 +40,11 @@ def project_out(x: Tensor, direction: Tensor) -> Tensor:
     Raises:
         TypeError: ``x`` or ``direction`` is not floating point.
         ValueError: the last dimensions differ.
+
+    Example:
+        >>> import torch, normgeom as ng
+        >>> ng.project_out(torch.tensor([1.0, 2.0, 6.0]), ng.uniform_vector(3)).round()  # less its mean
+        tensor([-2., -1.,  3.])
     """
     wide, unit = _operands(x, direction)
     for _ in range(2):  # once more removes what rounding left, which is of the size of x
@@ -54,6 +66,11 @@ def angle(x: Tensor, direction: Tensor) -> Tensor:
     Raises:
         TypeError: ``x`` or ``direction`` is not floating point.
         ValueError: the last dimensions differ.
+
+    Example:
+        >>> import torch, normgeom as ng
+        >>> ng.angle(torch.tensor([[1.0, 1.0], [0.0, 3.0], [1.0, -1.0]]), ng.uniform_vector(2)).round()
+        tensor([ 0., 45., 90.])
     """
     wide, unit = _operands(x, direction)
     wide = wide / wide.abs().amax(-1, keepdim=True)  # 0/0 for the zero vector; no square under- or overflows
@@ -68,7 +85,7 @@ def _operands(x: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
     if direction.dim() != 1 or x.dim() == 0 or x.shape[-1:] != direction.shape:
         expected, got = tuple(x.shape[-1:]), tuple(direction.shape)
         raise ValueError(f"direction: expected shape {expected}, the last dimension of x, got {got}")
-    wide = widen(x)
+    wide = upcast(x)
     direction = direction.to(wide.dtype)
     direction = direction / direction.abs().amax()
     return wide, direction / torch.linalg.vector_norm(direction)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from numbers import Integral
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from normgeom.norms.formula import widen
-from normgeom.norms.functions import check_arguments, check_floating
+from normgeom.norms.formula import affine, upcast
+from normgeom.norms.functions import check_arguments, check_floating, check_size
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -24,8 +22,7 @@ if TYPE_CHECKING:
 def dyt(x: Rows, alpha: Scalar, weight: Vector | None = None, bias: Vector | None = None) -> Rows:
     r"""Dynamic tanh, :math:`\gamma\odot\tanh(\alpha x)+\beta` (eq-dyt).
 
-    Computed in at least float32 and rounded once; plain torch operations, so that ``torch.func``, forward mode, every
-    derivative and ``torch.compile(fullgraph=True)`` work.
+    Computed in at least float32 and rounded once, by plain torch operations.
 
     Args:
         x: ``(..., d)``, floating point.
@@ -41,6 +38,11 @@ def dyt(x: Rows, alpha: Scalar, weight: Vector | None = None, bias: Vector | Non
         ValueError: a wrong last dimension, or ``alpha`` of more than one entry.
 
     Source: Zhu, Chen, He, LeCun and Liu (2025).
+
+    Example:
+        >>> import torch, normgeom as ng
+        >>> ng.dyt(torch.tensor([-100.0, 0.0, 100.0]), 0.5)
+        tensor([-1.,  0.,  1.])
     """
     return _squashed(torch.tanh, x, alpha, 0.0, weight, bias)
 
@@ -49,16 +51,15 @@ def derf(x: Rows, alpha: Scalar, shift: Scalar = 0.0, weight: Vector | None = No
     r"""Dynamic erf, :math:`\gamma\odot\operatorname{erf}(\alpha x+s)+\beta` (eq-derf).
 
     Args:
-        x, alpha, weight, bias: as for :func:`dyt`; what holds there holds here.
+        x, alpha, weight, bias: as for :func:`dyt`, and so are results and errors.
         shift: s, a number or a tensor of one entry.
 
-    Returns:
-        ``(..., d)`` in the dtype of ``x``.
-
-    Raises:
-        TypeError, ValueError: as :func:`dyt`.
-
     Source: Chen, Lu, Zhu, Sun and Liu (2025).
+
+    Example:
+        >>> import torch, normgeom as ng
+        >>> ng.derf(torch.tensor([-1.0, 99.0]), 0.5, shift=0.5)
+        tensor([0., 1.])
     """
     return _squashed(torch.erf, x, alpha, shift, weight, bias)
 
@@ -78,47 +79,46 @@ def _squashed(
         check_floating(name, value)
         if value.numel() != 1:
             raise ValueError(f"{name}: expected one entry, got shape {tuple(value.shape)}")
-    wide = widen(x)
+    wide = upcast(x)
     alpha, shift = (v.to(wide.dtype).reshape(()) if isinstance(v, Tensor) else v for v in (alpha, shift))
-    output = function(alpha * wide + shift)
-    if weight is not None:
-        output = output * weight.to(wide.dtype)
-    if bias is not None:
-        output = output + bias.to(wide.dtype)
-    return output.to(x.dtype)
+    return affine(function(alpha * wide + shift), weight, bias).to(x.dtype)
 
 
 class DyT(nn.Module):
-    """:func:`dyt` as a module; names and first values of its parameters are the authors': no norm.
-
-    Args:
-        d: size of the last axis.
-        alpha: α at first, one number for the layer.
-        bias: whether there is a β; their language models have none.
+    """:func:`dyt` as a module.  Parameters have the authors' names and first values: ``alpha`` ``(1,)`` 0.5, ``weight``
+    ``(d,)`` ones and ``bias`` ``(d,)`` zeros.
 
     Raises:
-        ValueError: ``d`` is not one positive size, or ``alpha`` no finite number.
+        ValueError: ``d`` is not one positive size.
+
+    Example:
+        >>> import torch, normgeom as ng
+        >>> ng.DyT(3)(torch.tensor([-200.0, 0.0, 200.0])).tolist()
+        [-1.0, 0.0, 1.0]
     """
 
-    def __init__(self, d: int, alpha: float = 0.5, bias: bool = True):
+    def __init__(self, d: int):
         super().__init__()
-        if not isinstance(d, Integral) or isinstance(d, bool) or d < 1:
-            raise ValueError(f"d: expected one positive size, got {d!r}")
-        if not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
-            raise ValueError(f"alpha: expected a finite number, got {alpha!r}")
-        self.alpha = nn.Parameter(torch.full((1,), float(alpha)))
+        check_size(d)
+        self.alpha = nn.Parameter(torch.full((1,), 0.5))
         self.weight = nn.Parameter(torch.ones(d))
-        self.bias = nn.Parameter(torch.zeros(d)) if bias else None
+        self.bias = nn.Parameter(torch.zeros(d))
 
     def forward(self, x: Rows) -> Rows:
         return dyt(x, self.alpha, self.weight, self.bias)
 
 
 class Derf(DyT):
-    """:func:`derf` as a module: :class:`DyT` with a shift s, 0 at first."""
+    """:func:`derf` as a module: :class:`DyT` with a ``shift`` ``(1,)``, 0 at first.
 
-    def __init__(self, d: int, alpha: float = 0.5, bias: bool = True):
-        super().__init__(d, alpha, bias)
+    Example:
+        >>> import normgeom as ng
+        >>> [name for name, _ in ng.Derf(3).named_parameters()]
+        ['alpha', 'weight', 'bias', 'shift']
+    """
+
+    def __init__(self, d: int):
+        super().__init__(d)
         self.shift = nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Rows) -> Rows:

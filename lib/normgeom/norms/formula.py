@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, float32, float64
 
 
-def widen(x: Tensor) -> Tensor:
+def upcast(x: Tensor) -> Tensor:
     """``x`` in the dtype in which statistics are computed: float32, or float64 if it is that."""
     return x.to(wide_dtype(x))
 
@@ -23,22 +23,26 @@ def center(x: Tensor) -> Tensor:
     return once - once.mean(-1, keepdim=True)
 
 
-def rate(x: Tensor, eps: float) -> Tensor:
+def rstd(x: Tensor, eps: float) -> Tensor:
     """``(..., 1)``: 1/√(mean square + ε), by which a norm multiplies ``x``, centred or not."""
     return torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
 
 
-def pull_back(
-    grad: Tensor, x: Tensor, gain: Tensor | None, eps: float, centered: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def affine(n: Tensor, gain: Tensor | None, bias: Tensor | None) -> Tensor:
+    """γ⊙n + β in the dtype of ``n``; None is a gain of 1, or no bias."""
+    n = n if gain is None else n * gain.to(n.dtype)
+    return n if bias is None else n + bias.to(n.dtype)
+
+
+def backward(grad: Tensor, x: Tensor, gain: Tensor | None, eps: float, centered: bool) -> tuple[Tensor, Tensor, Tensor]:
     r"""What a gradient by the output is by ``x``, by the gain and by the bias: :math:`J^\top g`, :math:`\sum g\odot n`
     and :math:`\sum g` over the rows (eq-products).
 
     ``gain`` has the wide dtype of ``x``, and so have the last two results.
     """
-    wide, grad = widen(x), widen(grad)
+    wide, grad = upcast(x), upcast(grad)
     wide = center(wide) if centered else wide
-    scale = rate(wide, eps)
+    scale = rstd(wide, eps)
     n, scaled = wide * scale, grad if gain is None else grad * gain
     by_x = scaled - n * (scaled * n).mean(-1, keepdim=True)
     if centered:

@@ -1,11 +1,10 @@
 """LayerNorm and RMSNorm, written so that the code is the formula.
 
-Every function takes ``(..., d)`` and normalises the last axis.  Statistics and the affine part are computed
-in at least float32 (float64 stays float64) and the result is rounded once, to the input's dtype; gradients by gain
-and bias are summed in at least float32 too.  In plain eager mode :mod:`normgeom.norms.kernels` does the work; while
-compiling, inside ``torch.func`` and in forward mode the formula itself runs, in plain torch operations, so that
-``vmap``, ``jvp`` in ``jvp``, double backward and ``torch.compile(fullgraph=True)`` work.  On a GPU the host waits for
-nothing that a norm computes, forward or back.
+Every function takes ``(..., d)`` and normalises the last axis.  Statistics and the affine part are computed in at least
+float32 (float64 stays float64) and the result is rounded once, to the input's dtype; gradients by gain and bias are
+summed in at least float32 too.  In plain eager mode :mod:`normgeom.norms.kernels` does the work.  While compiling,
+inside ``torch.func`` and in forward mode the formula runs, in plain torch operations, so that ``vmap``, ``jvp`` in
+``jvp``, double backward and ``torch.compile(fullgraph=True)`` work.  On a GPU the host waits for nothing.
 """
 
 from __future__ import annotations
@@ -17,8 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from normgeom.norms import kernels
-from normgeom.norms.formula import center, rate, widen
+from normgeom.norms.formula import affine, center, rstd, upcast
+
+try:
+    from normgeom.norms.kernels import layer_norm as fast_layer_norm
+    from normgeom.norms.kernels import rms_norm as fast_rms_norm
+except ImportError:  # no such file, or a torch without the names that it uses
+    fast_layer_norm = fast_rms_norm = lambda *_: None
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -46,46 +50,53 @@ def layer_norm(x: Rows, weight: Vector | None = None, bias: Vector | None = None
         eps: ε ≥ 0, added to the variance inside the root; in squared units of ``x``.
 
     Returns:
-        ``(..., d)`` in the dtype of ``x``.  A row whose entries are all equal gives β, or NaN when ``eps`` is 0.
+        ``(..., d)`` in the dtype of ``x``.  A row whose entries are all equal gives β, up to the rounding of
+        its mean, or NaN when ``eps`` is 0.
 
     Raises:
         TypeError: ``x``, ``weight`` or ``bias`` is not a floating-point tensor.
         ValueError: a wrong last dimension, or ``eps`` negative or NaN.
 
-    Squares leave the range of float32 (as in torch) for entries beyond about 1e19, where rows come out as β, and for
-    ``eps=0`` below about 1e-19.  A row's result depends neither on its batch nor on the number of threads.  The mean
-    is subtracted twice where it is large, so that its rounding is not left in the result; but on a GPU eager mode
-    uses torch's kernel, which subtracts once, and loses digits as the mean grows beyond the spread (claim-large-means).
-    Derivatives of every order are right, torch's own only up to the second (claim-third-derivative); on a GPU this is
-    not tried yet.
+    On a CPU, inputs of 300,000 entries or more keep their digits whatever their means, and so do all inputs inside
+    transforms: the mean is subtracted twice where it is large.  Elsewhere torch's kernel subtracts it once, and its
+    rounding is left in the result (claim-large-means).  Squares leave the range of float32 for entries beyond about
+    1e19, and for ``eps=0`` below about 1e-19.  Derivatives of every order are right, torch's own only up to the second
+    (claim-third-derivative); on a GPU this is not tried yet.
 
     Source: Ba, Kiros and Hinton (2016).
+
+    Example:
+        >>> import torch, normgeom as ng
+        >>> ng.layer_norm(torch.tensor([0.0, 2.0, 0.0, 2.0]), eps=0.5625)  # mean 1, variance 1, 1 + 0.5625 = 1.25²
+        tensor([-0.8000,  0.8000, -0.8000,  0.8000])
     """
-    if (fast := kernels.normalize(x, weight, bias, eps, centered=True)) is not None:
-        return fast
-    check_arguments(x, weight, bias, eps)
-    fast = kernels.on_cuda(x, weight, bias, eps, centered=True)
+    fast = fast_layer_norm(x, weight, bias, eps)
     return layer_norm_steps(x, weight, bias, eps).output if fast is None else fast
 
 
 def layer_norm_steps(
     x: Rows, weight: Vector | None = None, bias: Vector | None = None, eps: float = 1e-5
 ) -> LayerNormSteps:
-    r"""The four sub-steps of :func:`layer_norm`: centre, normalise, scale, shift.
+    r"""The four sub-steps of :func:`layer_norm`: centre, normalise, scale, shift; by the formula, at any mean.
 
     ``centered`` is :math:`\Pi x`, ``normalized`` :math:`n=\Pi x/\sqrt{\sigma^2+\varepsilon}`, ``scaled``
     :math:`\gamma\odot n` and ``output`` :math:`\gamma\odot n+\beta`, each ``(..., d)`` in the dtype of ``x``.
     Arguments and errors are those of :func:`layer_norm`.
 
     Source: Riechers (2024), who counts the same four sub-steps.
+
+    Example:
+        >>> import torch, normgeom as ng
+        >>> steps = ng.layer_norm_steps(torch.tensor([0.0, 2.0]), bias=torch.tensor([5.0, 5.0]), eps=0.0)
+        >>> steps.centered, steps.output
+        (tensor([-1.,  1.]), tensor([4., 6.]))
     """
     check_arguments(x, weight, bias, eps)
-    wide = widen(x)
-    centered = center(wide)
-    normalized = centered * rate(centered, eps)
-    scaled = normalized if weight is None else normalized * weight.to(wide.dtype)
-    output = scaled if bias is None else scaled + bias.to(wide.dtype)
-    return LayerNormSteps(*(step.to(x.dtype) for step in (centered, normalized, scaled, output)))
+    centered = center(upcast(x))
+    normalized = centered * rstd(centered, eps)
+    scaled = affine(normalized, weight, None)
+    steps = centered, normalized, scaled, affine(scaled, None, bias)
+    return LayerNormSteps(*(step.to(x.dtype) for step in steps))
 
 
 def rms_norm(
@@ -112,23 +123,21 @@ def rms_norm(
         ValueError: a wrong last dimension, ``eps`` negative or NaN, or ``unit_offset`` without a ``weight``.
 
     Source: Zhang and Sennrich (2019).
+
+    Example:
+        >>> import torch, normgeom as ng
+        >>> ng.rms_norm(torch.tensor([3.0, 21.0]), eps=99.0)  # mean square 225, 225 + 99 = 18²
+        tensor([0.1667, 1.1667])
     """
-    if not unit_offset and (fast := kernels.normalize(x, weight, bias, eps, centered=False)) is not None:
+    if not unit_offset and (fast := fast_rms_norm(x, weight, bias, eps)) is not None:
         return fast
     check_arguments(x, weight, bias, eps)
     if unit_offset:
         if weight is None:
             raise ValueError("unit_offset=True adds 1 to the weight, but weight is None")
-        return rms_norm(x, widen(weight) + 1, bias, eps)
-    if (fast := kernels.on_cuda(x, weight, bias, eps, centered=False)) is not None:
-        return fast
-    wide = widen(x)
-    output = wide * rate(wide, eps)
-    if weight is not None:
-        output = output * weight.to(wide.dtype)
-    if bias is not None:
-        output = output + bias.to(wide.dtype)
-    return output.to(x.dtype)
+        return rms_norm(x, upcast(weight) + 1, bias, eps)
+    wide = upcast(x)
+    return affine(wide * rstd(wide, eps), weight, bias).to(x.dtype)
 
 
 def check_arguments(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> None:
@@ -154,6 +163,12 @@ def check_floating(name: str, value: object) -> None:
         raise TypeError(f"{name}: expected a floating-point dtype, got {value.dtype}")
 
 
+def check_size(d: object) -> None:
+    """Raise a ValueError unless ``d`` is a number of features."""
+    if not isinstance(d, Integral) or d < 1:
+        raise ValueError(f"d: expected one positive size, got {d!r}")
+
+
 def _check_eps(eps: float) -> None:
     if not isinstance(eps, (int, float)):
         raise TypeError(f"eps: expected a number, got {type(eps).__name__}")
@@ -167,8 +182,7 @@ class _Norm(nn.Module):
     def __init__(self, d, eps, elementwise_affine, bias, device, dtype):
         super().__init__()
         sizes = tuple(d) if isinstance(d, Sequence) else (d,)
-        if len(sizes) != 1 or not isinstance(sizes[0], Integral) or sizes[0] < 1:
-            raise ValueError(f"d: expected one positive size, got {d!r}")
+        check_size(sizes[0] if len(sizes) == 1 else d)
         _check_eps(eps)
         self.normalized_shape, self.eps, self.elementwise_affine = sizes, eps, elementwise_affine
         for name, present in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
@@ -192,6 +206,12 @@ class LayerNorm(_Norm):
 
     Raises:
         ValueError: ``d`` is not one positive size, or ``eps`` is negative or NaN.
+
+    Example:
+        >>> import torch, normgeom as ng
+        >>> norm = ng.LayerNorm(8, bias=False)
+        >>> norm(torch.randn(2, 3, 8)).shape, list(norm.state_dict())
+        (torch.Size([2, 3, 8]), ['weight'])
     """
 
     def __init__(self, d, eps=1e-5, elementwise_affine=True, bias=True, device=None, dtype=None):
@@ -206,6 +226,11 @@ class RMSNorm(_Norm):
 
     Raises:
         ValueError: ``d`` is not one positive size, or ``eps`` is negative or NaN.
+
+    Example:
+        >>> import torch, normgeom as ng
+        >>> ng.RMSNorm(8, eps=1e-5)
+        RMSNorm(8, eps=1e-05, elementwise_affine=True)
     """
 
     def __init__(self, d, eps=1e-6, elementwise_affine=True, device=None, dtype=None):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from normgeom.norms.formula import widen
+from normgeom.norms.formula import upcast
 from normgeom.norms.functions import LayerNorm, RMSNorm, check_floating, layer_norm, rms_norm
 
 if TYPE_CHECKING:
@@ -18,14 +18,7 @@ if TYPE_CHECKING:
     Gain = Float[Tensor, "size"]
 
 
-def head_norm(
-    x: Rows,
-    heads: int,
-    weight: Gain | None = None,
-    bias: Gain | None = None,
-    eps: float = 1e-6,
-    centered: bool = False,
-) -> Rows:
+def head_norm(x: Rows, heads: int, weight: Gain | None = None, eps: float = 1e-6, centered: bool = False) -> Rows:
     r"""Each of ``heads`` equal stretches of the last axis normalised by itself (eq-head-norm).
 
     Of queries or keys with heads :math:`q_h` it makes :math:`g\odot q_h/\sqrt{\overline{q_h^2}+\varepsilon}`, by
@@ -35,7 +28,6 @@ def head_norm(
         x: ``(..., heads * size)``, floating point.
         heads: how many; the stretches are in order.
         weight: the gain, ``(size,)``, the same for every head, as in Qwen 3 and Gemma 3; ones if None.
-        bias: ``(size,)``; zeros if None.
         eps: ε ≥ 0, inside the root.
         centered: :func:`normgeom.layer_norm` instead: the mean of each head is subtracted.
 
@@ -43,15 +35,20 @@ def head_norm(
         as ``x``, in its dtype.
 
     Raises:
-        TypeError: ``x``, ``weight`` or ``bias`` is not a floating-point tensor, or ``heads`` not an integer.
+        TypeError: ``x`` or ``weight`` is not a floating-point tensor, or ``heads`` not an integer.
         ValueError: ``heads`` do not divide the last axis, a gain of another size, or ``eps`` negative or NaN.
 
     Sources: Henry et al. (2020), who scale to length 1; Dehghani et al. (2023).
+
+    Example:
+        >>> import torch, normgeom as ng
+        >>> ng.head_norm(torch.tensor([3.0, -3.0, 0.5, 0.5]), heads=2, eps=0.0)
+        tensor([ 1., -1.,  1.,  1.])
     """
     _check_rows(x)
     size = _head_size(x.shape[-1], heads)
     norm = layer_norm if centered else rms_norm
-    return norm(x.unflatten(-1, (heads, size)), weight, bias, eps).flatten(-2)
+    return norm(x.unflatten(-1, (heads, size)), weight, None, eps).flatten(-2)
 
 
 def _check_rows(x: Tensor, d: int | None = None) -> None:
@@ -74,11 +71,17 @@ class HeadNorm(nn.Module):
     Args:
         d: size of the last axis.
         heads: how many.
-        centered: LayerNorm's instead of RMSNorm's.
+        centered: LayerNorm's, which has a bias, instead of RMSNorm's.
         eps: ε.
 
     Raises:
         TypeError, ValueError: as :func:`head_norm`.
+
+    Example:
+        >>> import torch, normgeom as ng
+        >>> norm = ng.HeadNorm(12, heads=3)
+        >>> norm(torch.randn(2, 12)).shape, norm.norm.weight.shape
+        (torch.Size([2, 12]), torch.Size([4]))
     """
 
     def __init__(self, d: int, heads: int, centered: bool = False, eps: float = 1e-6):
@@ -92,30 +95,22 @@ class HeadNorm(nn.Module):
 
 
 class HeadGain(nn.Module):
-    """RMSNorm of each head, with a gain for each number of each head, which moves by its own unit (nGPT's s_qk).
+    """RMSNorm of each head with a gain for each number of each head, ones at first, as nGPT's s_qk is parametrised.
 
-    The gain in use is ``weight * initial / scale``, and ``weight`` begins at ``scale``: Adam, whose steps do not know
-    the size of what they move, thus changes it by ``initial / scale`` times its rate.
-
-    Args:
-        d: size of the last axis.
-        heads: how many.
-        initial: the gain at first.
-        scale: the stored parameter at first.
+    The gain is ``weight / scale``, and ``weight`` begins at ``scale``: Adam, whose steps do not know the size of what
+    they move, changes the gain by its rate over ``scale``.
 
     Source: Loshchilov et al. (2025), whose queries and keys share one of these.
     """
 
-    def __init__(self, d: int, heads: int, initial: float, scale: float):
+    def __init__(self, d: int, heads: int, scale: float):
         super().__init__()
-        if not scale:
-            raise ValueError(f"scale: expected a number other than 0, got {scale}")
-        self.d, self.heads, self.factor = d, heads, initial / scale
+        self.d, self.heads, self.factor = d, heads, 1.0 / scale
         self.norm = RMSNorm(_head_size(d, heads), eps=0.0, elementwise_affine=False)
         self.weight = nn.Parameter(torch.full((d,), scale))
 
     def forward(self, x: Rows) -> Rows:
         _check_rows(x, self.d)
-        wide = widen(x)
+        wide = upcast(x)
         normed = self.norm(wide.unflatten(-1, (self.heads, -1))).flatten(-2)
         return (normed * (self.factor * self.weight.to(wide.dtype))).to(x.dtype)

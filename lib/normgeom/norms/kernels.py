@@ -1,220 +1,221 @@
-"""How the norms run in plain eager mode: torch's own kernel where it is the best there is, elsewhere blocks of rows
-(:mod:`normgeom.norms.blocks`).
+"""How the norms run in plain eager mode: torch's own kernels, or RMSNorm in blocks of rows where that is faster.
 
-The derivative is the closed form (eq-products), not the record of operations; where it will be differentiated again,
-:mod:`normgeom.norms.formula` computes it.
+Results are those of the formula up to rounding, so that this file may be deleted.  It uses private names of torch:
+where one is gone, this cannot be imported, and the formula does the work.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, bfloat16, float16, float32, float64, nn
-from torch._C import _are_functorch_transforms_active, _is_tracing
-from torch._C._functorch import is_legacy_batchedtensor as _is_batch
+from torch import Tensor, nn
+from torch._C import _are_functorch_transforms_active as _in_torch_func
+from torch._C import _is_tracing
+from torch._C._functorch import is_legacy_batchedtensor
 from torch.autograd import forward_ad
-from torch.compiler import is_dynamo_compiling
+from torch.compiler import is_dynamo_compiling as _compiles
 
-from normgeom.norms import blocks, formula
-from normgeom.norms.blocks import rows_of
+from normgeom.norms import formula
 
+if not hasattr(forward_ad, "_current_level"):
+    raise ImportError("torch.autograd.forward_ad has no _current_level")
+
+# From this many entries on, a look at the means takes less than a twentieth of the time of torch's LayerNorm.
+LOOK = 300_000
 # From this |m|/s on, torch's LayerNorm loses more to the rounding of the mean than to all else.
 FAR = 8.0
-_layer_norm = torch.native_layer_norm
-_layer_norm_backward = torch.ops.aten.native_layer_norm_backward.default
+# From this many entries on, blocks of rows are faster than torch's RMSNorm.
+LARGE = 1 << 18
+# Bytes that a block of rows touches: a call costs little beside them, and a cache holds them.
+BLOCK = 8_500_000
+_layer_norm = torch.layer_norm
+_rms_norm = getattr(torch, "_fused_rms_norm", None) or (lambda *given: (torch.rms_norm(*given),))  # checks take a tenth
 _ORDINARY = {Tensor, nn.Parameter}
-_OPTIONAL = {*_ORDINARY, type(None)}
-# The dtypes that run here, and those they are computed in; all others go to the formula.
-_WIDE = {float16: float32, bfloat16: float32, float32: float32, float64: float64}
+_NATIVE = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_REFUSALS = (AttributeError, IndexError, RuntimeError, TypeError)
 
 
-def normalize(x: object, gain: object, bias: object, eps: object, centered: bool) -> Tensor | None:
-    """A norm's output where all is right beyond doubt, on the CPU, and in plain eager mode; else None.
+def layer_norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) -> Tensor | None:
+    """LayerNorm by torch's kernel; None where it cannot do it, or a mean is many times the spread.
 
-    After a large tensor has been through the caches, every look at an argument costs microseconds: as little is looked
-    at as will do.  ``centered`` is True for LayerNorm.
+    Each look at an argument takes a hundredth of the time of a small norm, so torch is asked first.
     """
-    if _transformed() or type(x) not in _ORDINARY or type(gain) not in _OPTIONAL or type(bias) not in _OPTIONAL:
-        return None
-    wide = _WIDE.get(dtype := x.dtype)
-    if not (wide and x.is_cpu and isinstance(eps, (float, int)) and eps >= 0):
-        return None
-    if centered and wide is dtype and (near := _if_near(x, gain, bias, eps)) is not None:
-        return near
-    size = x.shape[-1:]
-    if not (size and x.numel() and _fits(gain, size) and _fits(bias, size)):
-        return None
-    asked = gain, bias
-    gain = gain if gain is None or gain.dtype == wide else gain.to(wide)
-    bias = bias if bias is None or bias.dtype == wide else bias.to(wide)
-    refused = centered and wide is dtype and (gain is not asked[0] or bias is not asked[1])
-    if refused and (near := _if_near(x, gain, bias, eps)) is not None:
-        return near
-    norm = _LayerNorm if centered else _RMSNorm
-    if torch.is_grad_enabled():
-        return norm.apply(x, gain, bias, eps)
-    return norm.run(x, gain, bias, eps)[0]
-
-
-def _fits(vector: Tensor | None, size: torch.Size) -> bool:
-    return vector is None or (vector.is_floating_point() and vector.shape == size)
-
-
-def on_cuda(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centered: bool) -> Tensor | None:
-    """What :func:`fused` makes of ordinary tensors on a GPU, in plain eager mode; else None."""
-    given = [t for t in (x, gain, bias) if t is not None]
-    if _transformed() or not all(type(t) in _ORDINARY and t.is_cuda for t in given):
-        return None
-    return fused(x, gain, bias, eps, centered)
-
-
-def fused(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centered: bool) -> Tensor:
-    """A norm by torch's fused kernel, rounded once; the host waits for no result.
-
-    The kernel takes one dtype and adds no bias to RMSNorm.  Whatever else is asked for, it gets wide arguments, and
-    its result is rounded behind it: three kernels for an input in sixteen bits, four with that bias, where the formula
-    takes seven and more.  The compiler would make one of them, but needs triton, and seconds for each new shape.
-    """
-    alike = x.dtype in _WIDE and all(t is None or t.dtype == x.dtype for t in (gain, bias))
-    start = x if alike and (centered or bias is None) else formula.widen(x)
-    gain, bias = (None if t is None else t.to(start.dtype) for t in (gain, bias))
-    if centered:
-        y = F.layer_norm(start, x.shape[-1:], gain, bias, eps)
-        return (_differentiable(y, eps) if y.requires_grad else y).to(x.dtype)
-    y = F.rms_norm(start, x.shape[-1:], gain, eps)
-    return (y if bias is None else y + bias).to(x.dtype)
-
-
-def _transformed() -> bool:
-    """Whether something else than plain eager mode watches the operations.
-
-    Forward mode is among it: a rule of ours would not nest, and torch's for layer_norm is wrong in torch 2.13.
-    """
-    # An export traces tensors of its own type.  The second is what torch asks before it applies an autograd function.
-    traced = is_dynamo_compiling() or _are_functorch_transforms_active() or _is_tracing()
-    return traced or forward_ad._current_level >= 0
-
-
-def _if_near(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) -> Tensor | None:
-    """What torch's LayerNorm makes of float32 or float64, or None: it refuses, or a mean is many times the spread."""
     try:
-        y, mean, rate = _layer_norm(x, x.shape[-1:], gain, bias, eps)
-        recorded = y.requires_grad  # and the mean with it
-        ratio = mean * rate if recorded else mean.mul_(rate)
-        furthest = ratio.abs_().max()
-    except RuntimeError:  # a wrong shape, a gain or bias of another dtype, no rows; the next way meets all else too
-        return None
-    if not furthest.item() <= FAR:  # NaN is not
-        return None
-    return _differentiable(y, eps) if recorded else y
-
-
-def _differentiable(y: Tensor, eps: float) -> Tensor:
-    """``y`` of torch's LayerNorm, recorded, with derivatives right beyond the second (claim-third-derivative).
-
-    A hook: torch's own record costs less than an autograd function written in Python.
-    """
+        if type(eps) is not float or not eps >= 0 or _compiles() or _in_torch_func() or forward_ad._current_level >= 0:
+            return None
+        if 0 < x.numel() < LOOK and x.is_cpu:
+            y = _layer_norm(x, (x.shape[-1],), gain, bias, eps)
+        elif _is_tracing() or not x.numel():
+            return None
+        else:
+            y, mean, rstd = torch.native_layer_norm(x, x.shape[-1:], gain, bias, eps)
+            if x.is_cpu and not _near(mean.detach(), rstd.detach()):
+                return None
+    except _REFUSALS:
+        return _widened(layer_norm, x, gain, bias, eps)
+    if not y.requires_grad:
+        return y
+    if y.is_cpu and y.dtype.itemsize < 4:  # gradients by gain and bias would be summed in sixteen bits
+        return _widened(layer_norm, x, gain, bias, eps)
+    # A hook, since torch's own record costs less than an autograd function written in Python.
     y.grad_fn.register_hook(partial(_differentiate_again, eps))
     return y
 
 
+def rms_norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) -> Tensor | None:
+    """RMSNorm by torch's kernel, or in blocks of rows if there are many on a CPU; None where neither can do it."""
+    try:
+        if _compiles() or _in_torch_func() or _is_tracing() or forward_ad._current_level >= 0:
+            return None
+        entries, size = x.numel(), x.shape[-1:]
+        if type(eps) is not float or not eps >= 0 or not entries or not size or x.dtype not in _NATIVE:
+            return None
+        if bias is None and (gain is None or (gain.dtype is x.dtype and gain.shape == size)):
+            if entries < LARGE and x.is_cpu:
+                return _rms_norm(x, size, gain, eps)[0]
+            if not x.is_cpu:
+                return torch.rms_norm(x, size, gain, eps).to(x.dtype)
+    except _REFUSALS:
+        return None
+    if not x.is_cpu:
+        return None if bias is not None else _widened(rms_norm, x, gain, bias, eps)
+    given = [t for t in (x, gain, bias) if t is not None]
+    if entries < LARGE or not _ordinary(given) or any(t.shape != size for t in given[1:]):
+        return None
+    wide = formula.wide_dtype(x)
+    gain, bias = (None if t is None else t.to(wide) for t in (gain, bias))
+    if torch.is_grad_enabled() and any(t.requires_grad for t in given):
+        return _InBlocks.apply(x, gain, bias, eps)
+    return _forward(x, gain, bias, eps)[0]
+
+
+def _near(mean: Tensor, rstd: Tensor) -> bool:
+    """Whether all |m|/s are at most FAR; NaN are not."""
+    ratio = mean * rstd
+    # The root of the sum of squares is not below the largest, and found sooner.
+    return torch.linalg.vector_norm(ratio).item() <= FAR or ratio.abs().max().item() <= FAR
+
+
+def _widened(norm: Callable, x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) -> Tensor | None:
+    """A norm of tensors in the wide dtype of ``x``, rounded once; None if they are in it already, or are no tensors."""
+    given = [t for t in (x, gain, bias) if t is not None]
+    if not _ordinary(given) or all(t.dtype == (wide := formula.wide_dtype(given[0])) for t in given):
+        return None
+    y = norm(*(None if t is None else t.to(wide) for t in (x, gain, bias)), eps)
+    return None if y is None else y.to(x.dtype)
+
+
+def _ordinary(given: list) -> bool:
+    return all(type(t) in _ORDINARY and t.is_floating_point() for t in given)
+
+
 def _differentiate_again(eps, by_inputs, by_output):
-    """The closed form for torch's gradients by input, gain and bias, where these will be differentiated in turn."""
+    """The formula for torch's gradients of LayerNorm by input, gain and bias, where these will be differentiated in
+    turn: torch's own are wrong from the third derivative on (claim-third-derivative).
+    """
     if not torch.is_grad_enabled():
         return None
     node = next((g.grad_fn for g in by_inputs if g is not None and g.requires_grad), None)
     if node is None:
         return None
     # The node kept what torch's derivative was taken of; kept here, it would outlive a backward pass.
-    found = formula.pull_back(by_output[0], node._saved_input, node._saved_weight, eps, centered=True)
+    found = formula.backward(by_output[0], node._saved_input, node._saved_weight, eps, centered=True)
     return tuple(g if g is None else f.to(g.dtype) for g, f in zip(by_inputs, found, strict=True))
 
 
-class _Norm(torch.autograd.Function):
-    """A norm on the CPU; gain and bias are in the wide dtype of ``x``, and their gradients are summed in it.
+class _InBlocks(torch.autograd.Function):
+    """RMSNorm; gain and bias are in the wide dtype of ``x``, and their gradients are summed in it.
 
-    No ``setup_context``: binding its arguments would take longer than a small norm, and inside torch.func, which asks
-    for one, the formula runs.
+    No ``setup_context``, which only torch.func asks for: inside it the formula runs.
     """
 
-    @classmethod
-    def forward(cls, ctx, x, gain, bias, eps):
-        y, *statistics = cls.run(x, gain, bias, eps)
+    @staticmethod
+    def forward(ctx, x, gain, bias, eps):
+        y, rstd = _forward(x, gain, bias, eps)
         ctx.eps = eps
-        ctx.save_for_backward(x, gain, *statistics)
+        ctx.save_for_backward(x, gain, rstd)
         ctx.set_materialize_grads(False)
         return y
 
-    @classmethod
-    def backward(cls, ctx, grad):
+    @staticmethod
+    def backward(ctx, grad):
         if grad is None:
             return (None,) * 4
-        x, gain, *statistics = ctx.saved_tensors
+        x, gain, rstd = ctx.saved_tensors
         wanted = ctx.needs_input_grad[:3]
         # batches are what autograd.grad(is_grads_batched=True) hands over
-        if torch.is_grad_enabled() or _transformed() or _is_batch(grad):
-            found = formula.pull_back(grad, x, gain, ctx.eps, cls.centered)
+        if torch.is_grad_enabled() or forward_ad._current_level >= 0 or is_legacy_batchedtensor(grad):
+            found = formula.backward(grad, x, gain, ctx.eps, centered=False)
             return *(value if want else None for value, want in zip(found, wanted, strict=True)), None
-        return *cls.back(grad, x, gain, *statistics, wanted), None
+        return *_backward(grad, x, gain, rstd, wanted), None
 
 
-class _RMSNorm(_Norm):
-    """In blocks, forward and back."""
-
-    centered = False
-
-    @staticmethod
-    def run(x, gain, bias, eps):
-        return blocks.forward(x, gain, bias, eps, centered=False)
-
-    @staticmethod
-    def back(grad, x, gain, rate, wanted):
-        by_x, *others = blocks.backward(rows_of(grad), rows_of(x), gain, rate, False, wanted)
-        return by_x.view(x.shape), *others
-
-
-class _LayerNorm(_Norm):
-    """Where torch's kernel and its record will not do: blocks in the rows whose mean is many times their spread, and in
-    sixteen bits gradients by gain and bias that are not summed in them.
-    """
-
-    centered = True
-
-    @staticmethod
-    def run(x, gain, bias, eps):
-        d, wide = x.shape[-1], formula.wide_dtype(x)
-        if gain is None and x.dtype != wide:
-            gain = torch.ones(d, dtype=wide)  # or torch would round the statistics to the dtype of x
-        y, mean, rate = _layer_norm(x, (d,), gain, bias, eps)
-        # NaN is far: torch's variance is that where squares overflow.
-        far = ((mean * rate).flatten().abs_() <= FAR).logical_not_().nonzero().flatten()
-        if len(far):
-            rows_of(y)[far], rate.view(-1, 1)[far] = blocks.forward(rows_of(x)[far], gain, bias, eps, centered=True)
-        return y, rate, mean, far
-
-    @staticmethod
-    def back(grad, x, gain, rate, mean, far, wanted):
-        if not len(far):
-            return _torchs_back(grad, x, gain, mean, rate, wanted)
-        by_x, *others = _torchs_back(rows_of(grad).index_fill(0, far, 0).view(x.shape), x, gain, mean, rate, wanted)
-        rows = (rows_of(t)[far] for t in (grad, x))
-        rows_of(by_x)[far], *more = blocks.backward(*rows, gain, rate.view(-1, 1)[far], True, wanted)
-        return by_x, *(None if a is None else a + b for a, b in zip(others, more, strict=True))
+def _forward(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+    """The output, in the shape and dtype of ``x``, and 1/r, ``(rows, 1)``."""
+    rows, wide, d = _rows(x), formula.wide_dtype(x), x.shape[-1]
+    narrow = x.dtype != wide
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    rstd = torch.empty(rows.shape[0], 1, dtype=wide)
+    least = torch.scalar_tensor(eps, dtype=wide)
+    for xs, ys, scale, *room in row_blocks(rows, _rows(y), rstd, rooms=int(narrow)):
+        start = room[0].copy_(xs) if narrow else xs
+        torch.linalg.vector_norm(start, dim=-1, keepdim=True, out=scale)
+        torch.addcmul(least, scale, scale, value=1 / d, out=scale).rsqrt_()
+        result = torch.mul(start, scale, out=start if narrow else ys)
+        if gain is not None:
+            result.mul_(gain)
+        if bias is not None:
+            result.add_(bias)
+        if narrow:
+            ys.copy_(result)
+    return y, rstd
 
 
-def _torchs_back(grad, x, gain, mean, rate, wanted):
-    """torch's kernel, block by block through the wide dtype where it would sum a gradient by the gain in 16 bits."""
-    d, wide = x.shape[-1], rate.dtype
-    given = gain if gain is not None else rate.new_ones(d)
-    mask = [True, *wanted[1:]]
-    if x.dtype == wide or not any(wanted[1:]):
-        return _layer_norm_backward(grad, x, (d,), mean, rate, given, given, mask)
-    by_x, totals = torch.empty_like(x, memory_format=torch.contiguous_format), [None, None]
-    for gs, xs, out, m, scale, *room in blocks.cut(*map(rows_of, (grad, x, by_x, mean, rate)), rooms=2, others=1):
-        wide_gs, wide_xs = room[0].copy_(gs), room[1].copy_(xs)
-        here, *more = _layer_norm_backward(wide_gs, wide_xs, (d,), m, scale, given, given, mask)
-        out.copy_(here)
-        totals = [b if a is None else a.add_(b) for a, b in zip(totals, more, strict=True)]
-    return by_x, *totals
+def _backward(grad: Tensor, x: Tensor, gain: Tensor | None, rstd: Tensor, wanted: tuple[bool, ...]):
+    """Gradients by ``x`` and, in the wide dtype, by gain and bias (eq-products)."""
+    d, wide = x.shape[-1], rstd.dtype
+    narrow = x.dtype != wide
+    by_x = torch.empty_like(x, memory_format=torch.contiguous_format)
+    by_bias, products = torch.zeros(d, dtype=wide) if wanted[2] else None, None
+    for gs, xs, out, scale, *room in row_blocks(*map(_rows, (grad, x, by_x)), rstd, rooms=1 + wanted[1] + 2 * narrow):
+        scaled, result = room[0], room[-1] if narrow else out
+        start = room[1].copy_(xs) if narrow else xs
+        gs = scaled.copy_(gs) if narrow else gs
+        if by_bias is not None:
+            by_bias += gs.sum(0)
+        torch.mul(gs, scale, out=scaled)
+        # Block on block: a sum over rows would hand half of them to another thread's cache, and the next pass back.
+        if products is not None:
+            room[1 + narrow].addcmul_(scaled, start)
+        elif wanted[1]:
+            products = torch.mul(scaled, start, out=room[1 + narrow])
+        if gain is None:
+            result.copy_(scaled)
+        else:
+            torch.mul(scaled, gain, out=result)
+        product = torch.mul(result, start, out=scaled)
+        result.addcmul_(start, product.mean(-1, keepdim=True).mul_(scale).mul_(scale), value=-1)
+        if narrow:
+            out.copy_(result)
+    return by_x, None if products is None else products.sum(0), by_bias
+
+
+def row_blocks(*matrices: Tensor, rooms: int) -> Iterator[tuple[Tensor, ...]]:
+    """As many rows of each matrix at a time as stay in a cache, and ``rooms`` wide scratch matrices of their size."""
+    (rows, d), wide = matrices[0].shape, formula.wide_dtype(matrices[0])
+    touched = sum(m.nbytes for m in matrices) + rooms * rows * d * wide.itemsize
+    size = -(-rows // -(-rows // max(1, BLOCK * rows // touched)))
+    number, rest = -(-rows // size), rows % size
+    # Cutting takes as long as a norm of a few rows.
+    pieces = [m.chunk(number) for m in matrices] if number > 1 else [(m,) for m in matrices]
+    for _ in range(rooms):
+        room = torch.empty(size, d, dtype=wide)
+        pieces.append([room] * (number - 1) + [room[:rest] if rest else room])
+    return zip(*pieces, strict=True)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """``(rows, d)``, a view where there is one."""
+    return x if x.dim() == 2 else x.reshape(-1, x.shape[-1])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from normgeom.models.flow import check_present
 from normgeom.models.sites import NormSite, find_norms
 from normgeom.models.watch import entries, evaluating, forward, replace_module, watch
-from normgeom.norms.formula import center, widen
+from normgeom.norms.formula import center, upcast
 from normgeom.norms.functions import rms_norm
 
 _SPREAD = 0.3  # of the scales that one constant stands for, their standard deviation over their mean
@@ -39,7 +39,7 @@ class ReducedNorm(nn.Module):
         """As the norm, whose shapes and dtypes it takes."""
         if self.scale is None:
             return rms_norm(x, self.weight, self.bias, self.eps)
-        wide = center(widen(x)) if self.centered else widen(x)
+        wide = center(upcast(x)) if self.centered else upcast(x)
         y = wide / self.scale.to(wide.dtype) * self.weight.to(wide.dtype) + self.bias.to(wide.dtype)
         return y.to(x.dtype)
 

@@ -15,7 +15,7 @@ from normgeom.checks import Draws
 from normgeom.models.flow import Flow, stream
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import evaluating, forward, hooked, watch
-from normgeom.norms.formula import center, rate, widen
+from normgeom.norms.formula import center, rstd, upcast
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
@@ -152,9 +152,9 @@ class Readout:
     def of(cls, model: nn.Module) -> Readout:
         norm, head = final_norm(model), head_of(model)
         site = next(site for site in find_norms(model) if site.module is norm)
-        gain, unembedding = widen(norm.weight.detach()) + flow_of(model).norms[-1].offset, widen(head.weight.detach())
+        gain, unembedding = upcast(norm.weight.detach()) + flow_of(model).norms[-1].offset, upcast(head.weight.detach())
         biases = [
-            unembedding.new_zeros(size) if bias is None else widen(bias.detach())
+            unembedding.new_zeros(size) if bias is None else upcast(bias.detach())
             for bias, size in zip((getattr(norm, "bias", None), head.bias), reversed(unembedding.shape), strict=True)
         ]
         return cls(gain, biases[0], site.eps, site.kind == "layer", unembedding, biases[1])
@@ -166,11 +166,11 @@ class Readout:
 
     def scale(self, x: Tensor) -> Tensor:
         """s, for RMSNorm r, of the streams ``x``: ``(..., 1)``."""
-        return 1 / rate(self.projected(x), self.eps)
+        return 1 / rstd(self.projected(x), self.eps)
 
     def projected(self, x: Tensor) -> Tensor:
         """Πx; for RMSNorm x itself."""
-        return center(widen(x)) if self.centered else widen(x)
+        return center(upcast(x)) if self.centered else upcast(x)
 
     def logits(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
         """The logits of the stream ``x``, ``(..., vocabulary)``, divided by its own scale or by a given one."""
@@ -196,13 +196,13 @@ class Effects(NamedTuple):
 def effects(c: Tensor, x: Tensor, w: Tensor, eps: float, centered: bool = True) -> Effects:
     """What the part ``c`` of the stream ``x`` does to the number that ``w`` reads from the normalised vector."""
     d = x.shape[-1]
-    c, x, w = torch.broadcast_tensors(widen(c), widen(x), widen(w))
+    c, x, w = torch.broadcast_tensors(upcast(c), upcast(x), upcast(w))
     if centered:
         c, x = center(c), center(x)
-    per_unit = rate(x, eps)
+    per_unit = rstd(x, eps)
     n, read = x * per_unit, torch.linalg.vecdot(w, c * per_unit)
     whole, share = torch.linalg.vecdot(w, n), torch.linalg.vecdot(n, c * per_unit) / d
-    ratio = (per_unit / rate(x - c, eps)).squeeze(-1)
+    ratio = (per_unit / rstd(x - c, eps)).squeeze(-1)
     return Effects(read, whole - (whole - read) / ratio, read - share * whole, share, ratio)
 
 

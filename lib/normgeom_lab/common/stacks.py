@@ -128,7 +128,7 @@ class Attention(nn.Module):
 
 def _head_norms(rule: Placement, d: int, heads: int, norm: str, eps: float) -> dict[str, nn.Module]:
     if rule.step is not None:  # one gain for queries and keys
-        return dict.fromkeys(rule.heads, HeadGain(d, heads, initial=1.0, scale=d**-0.5))
+        return dict.fromkeys(rule.heads, HeadGain(d, heads, scale=d**-0.5))
     return {letter: HeadNorm(d, heads, centered=norm == "layer", eps=eps) for letter in rule.heads}
 
 

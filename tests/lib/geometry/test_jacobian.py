@@ -6,7 +6,7 @@ import mpmath
 import normgeom as ng
 import pytest
 import torch
-from norm_checks import close, draw, rounding, true_layer_norm, true_rms_norm
+from norm_checks import close, draw, true_layer_norm, true_rms_norm
 from normgeom.geometry.jacobian import NormJacobian
 from torch.func import grad, jacrev, jvp, vjp, vmap
 
@@ -67,14 +67,6 @@ def test_the_matrix_is_torchs_derivative(place, gain, centered):
 
 
 @BOTH
-def test_the_matrix_is_the_derivative_of_our_norms(centered):
-    x, weight = draw(9, mean=2.0), draw(9, seed=1)
-    norm = ng.layer_norm if centered else ng.rms_norm
-    expected = torch.autograd.functional.jacobian(lambda t: norm(t, weight, None, 1e-2), x)
-    close(NormJacobian(x, weight, 1e-2, centered).dense(), expected, 1e-13, "J", "A second definition of ε?")
-
-
-@BOTH
 def test_defaults_are_those_of_layer_norm(centered):
     x = draw(5, scale=1e-2)
     given = NormJacobian(x, None, 1e-5, centered).dense()
@@ -94,14 +86,6 @@ def test_products_are_those_of_torch_func(place, centered):
     suspects = "Gain on the wrong side? matvec for rmatvec? n instead of nnᵀ/d?"
     for name, got, expected in (("Jv", jacobian.matvec(v), forward), ("Jᵀv", jacobian.rmatvec(v), pull(v)[0])):
         close(got, expected, 1e-12 * max(1.0, float(expected.abs().max())), name, suspects)
-
-
-@BOTH
-def test_the_two_products_are_adjoint(centered):
-    jacobian = NormJacobian(draw(6, 40, mean=1.0), draw(40, seed=1), 1e-3, centered)
-    v, w = draw(6, 40, seed=2), draw(6, 40, seed=3)
-    left, right = (v * jacobian.matvec(w)).sum(-1), (jacobian.rmatvec(v) * w).sum(-1)
-    close(left, right, 1e-12, "⟨v, Jw⟩ = ⟨Jᵀv, w⟩", "rmatvec is matvec?")
 
 
 @BOTH
@@ -161,41 +145,6 @@ def test_every_singular_value_to_full_relative_accuracy(place, gain, centered):
                 )
 
 
-@pytest.mark.parametrize("gain", [1.0, -3.0])
-def test_spectrum_without_gain_is_the_theorem(gain):
-    d, eps = 256, 1e-3
-    x = draw(d, mean=0.7)
-    weight = torch.full((d,), gain, dtype=torch.float64)
-    s = (x.var(correction=0) + eps).sqrt()
-    expected = abs(gain) * torch.cat([torch.ones(d - 2).double(), torch.stack([eps / s**2, 0 * s])]) / s
-    close(NormJacobian(x, weight, eps).singular_values(), expected, 1e-14, "LN, γ = 1", "ε/s for ε/s²?")
-    r = (x.square().mean() + eps).sqrt()
-    expected = abs(gain) * torch.cat([torch.ones(d - 1).double(), (eps / r**2)[None]]) / r
-    close(NormJacobian(x, weight, eps, False).singular_values(), expected, 1e-14, "RMS, γ = 1", "ε/r for ε/r²?")
-
-
-@pytest.mark.parametrize("scale", [1.0, 1e2, 1e5])
-def test_the_product_of_all_singular_values_is_the_determinant(scale):
-    """|det J| = (ε/r²)·∏|γ|/r^d; for LayerNorm on 1⊥ (ε/s²)·s^{1−d}·∏|γ|·√mean(γ⁻²)."""
-    d, eps = 200, 1e-5
-    x, weight = draw(d, scale=scale), GAINS["lognormal"](d)
-    r, s = (x.square().mean() + eps).sqrt(), (x.var(correction=0) + eps).sqrt()
-    volume = weight.abs().log().sum()
-    expected = torch.stack(
-        [
-            (eps / r**2).log() + volume - d * r.log(),
-            (eps / s**2).log() + volume + weight.pow(-2).mean().log() / 2 - (d - 1) * s.log(),
-        ]
-    )
-    got = torch.stack(
-        [
-            NormJacobian(x, weight, eps, False).singular_values().log().sum(),
-            NormJacobian(x, weight, eps).singular_values()[:-1].log().sum(),
-        ]
-    )
-    close(got, expected, 1e-11, "log of the volume", "The smallest value lost to rounding?")
-
-
 @BOTH
 def test_a_row_without_direction(centered):
     """Πx = 0 (or x = 0) leaves the linear map GΠ/√ε (or G/√ε); without ε there is no derivative."""
@@ -213,16 +162,7 @@ def test_a_row_without_direction(centered):
     for what in (rows.dense(), rows.singular_values(), rows.matvec(draw(d)), rows.rmatvec(draw(d))):
         assert what[0].isnan().all(), "ε = 0 and no direction: NaN, as the norm itself"
         assert what[1].isfinite().all(), "one bad row spoils the others"
-
-
-@BOTH
-def test_epsilon_zero_removes_the_direction_wholly(centered):
-    x, weight = draw(8, mean=1.0), draw(8, seed=1)
-    jacobian = NormJacobian(x, weight, 0.0, centered)
-    close(jacobian.matvec(x), torch.zeros(8), 1e-14, "Jx at ε = 0", "ε added anyway?")
-    assert float(jacobian.singular_values()[-1]) == 0, "σ_min at ε = 0"
-    rank = 6 if centered else 7
-    assert int((jacobian.singular_values() > 1e-8).sum()) == rank
+    assert float(rows.singular_values()[1, -1]) == 0, "σ_min at ε = 0"
 
 
 @BOTH
@@ -240,14 +180,6 @@ def test_narrow_dtypes_are_computed_wide_and_rounded_once(dtype, centered):
     assert got.dense().dtype == dtype
     assert got.singular_values().dtype == torch.float64
     close(got.singular_values(), wide.singular_values(), 1e-12, "singular values", "From float32 statistics?")
-
-
-def test_a_tangent_of_large_mean_in_float32():
-    x, weight = draw(768, dtype=torch.float32), draw(768, seed=1, dtype=torch.float32)
-    v = draw(768, seed=2, mean=1e4, dtype=torch.float32)
-    expected = NormJacobian(x.double(), weight.double()).matvec(v.double())
-    bound = rounding(v, torch.float32)  # of the mean, which is taken away, not of what is left
-    close(NormJacobian(x, weight).matvec(v), expected, bound, "Jv, mean of v 1e4", "Centred at all?")
 
 
 @BOTH
@@ -287,6 +219,28 @@ def test_singular_values_carry_no_gradient_and_take_a_parameter():
     values = NormJacobian(draw(6, seed=1).requires_grad_(), weight).singular_values()
     assert not values.requires_grad
     assert NormJacobian(draw(6, seed=1), weight).matvec(draw(6)).requires_grad
+
+
+class OfGemma(torch.nn.Module):
+    """Its gain is 1 + weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(0.3 * draw(6, seed=1).float())
+
+    def forward(self, x):
+        return ng.rms_norm(x, self.weight, eps=0.1, unit_offset=True)
+
+
+@pytest.mark.parametrize("norm", [torch.nn.LayerNorm(6, eps=0.1), OfGemma()], ids=["layer", "gemma"])
+def test_the_jacobian_at_a_site_of_a_model(norm):
+    (site,) = ng.find_norms(torch.nn.Sequential(torch.nn.Linear(6, 6), norm), torch.randn(2, 3, 6))
+    x = draw(2, 6, mean=0.5)
+    got = NormJacobian.of(site, x).dense()
+    expected = torch.stack([jacrev(norm.double())(row) for row in x])
+    close(got, expected, 1e-5, "J at a site", "1 + w forgotten? The default ε? The other kind?")
+    with pytest.raises(ValueError, match=r"^weight: expected shape \(5,\), the last dimension of x, got \(6,\)"):
+        NormJacobian.of(site, x[:, :5])
 
 
 X = torch.ones(2, 3)

@@ -69,16 +69,8 @@ def test_against_a_dense_matrix(kind, direction, d):
         assert slant < 1e-12, f"deficit {deficit}: eigenvectors are orthonormal only to {slant:.0e}"
         rest = float(((matrix / size) @ vectors - vectors * (values / size)).abs().max())
         assert rest < 1e-12, f"deficit {deficit}: A v differs from λ v by {rest:.0e}"
-
-
-@pytest.mark.parametrize("d", (300, 512))
-@pytest.mark.parametrize("kind", ("signed", "lognormal", "many equal (bfloat16)", "several zeros"))
-def test_large(kind, d):
-    gain = GAINS[kind](d)
-    values, vectors = secular.eigh(gain)
-    size = float(gain.abs().max() ** 2)
-    assert float((values - torch.linalg.eigvalsh(dense(gain))).abs().max()) < 1e-12 * size
-    assert float((vectors.T @ vectors - torch.eye(d, dtype=F64)).abs().max()) < 1e-12
+        first = (vectors.abs() >= vectors.abs().amax(0) / 2).byte().argmax(0)
+        assert (vectors[first, torch.arange(d)] > 0).all(), "the first entry of half the largest size is positive"
 
 
 def exact(gain, u, deficit, digits):
@@ -109,16 +101,6 @@ def test_each_eigenvalue_is_accurate_by_itself(kind, direction, deficit):
         else:
             error = float(abs(got - want) / want)
             assert error < 2e-15, f"λ = {float(want):.3e} is off by {error:.0e}: is δ used as 1 − (1 − δ)?"
-
-
-@pytest.mark.parametrize("kind", ("near one", "lognormal"))
-def test_each_of_sixty_four_is_accurate_by_itself(kind):
-    gain = GAINS[kind](64)
-    expected = exact(gain, None, 0.0, 50)[1:]
-    got = secular.eigvalsh(gain)
-    assert got[0] == 0.0
-    error = max(float(abs(g - e) / e) for g, e in zip(got[1:].tolist(), expected, strict=True))
-    assert error < 2e-15
 
 
 @pytest.mark.parametrize("d", (1, 5))
@@ -184,20 +166,6 @@ def test_what_does_not_fit_is_infinite_or_zero():
     assert secular.eigvalsh(torch.tensor([1, 1e-100, 2e-100], dtype=F64)).tolist() == [0.0, 0.0, pytest.approx(2 / 3)]
 
 
-def test_critical_points_interlace():
-    gain = draw(40)
-    values, squares = secular.eigvalsh(gain), (gain**2).sort().values
-    assert values[0] == 0, "G⁻¹1 has eigenvalue zero"
-    assert ((squares[:-1] < values[1:]) & (values[1:] < squares[1:])).all(), "one eigenvalue between two squares"
-    derivative = torch.stack([1 / (squares - v) for v in values[1:]])
-    assert (derivative.sum(1).abs() < 1e-12 * derivative.abs().sum(1)).all(), "not critical points of ∏(t − γ²)"
-
-
-def test_repeats_are_eigenvalues_with_one_multiplicity_less():
-    values = secular.eigvalsh(torch.tensor([3.0, -2.0, 2.0, 2.0, 1.0], dtype=F64))
-    assert int((values == 4.0).sum()) == 2, "2, −2 and 2 share the square 4: three of them leave it twice"
-
-
 @pytest.mark.parametrize("kind", ("signed", "two equal sizes", "several zeros"))
 def test_the_largest_alone(kind):
     gain = GAINS[kind](30)
@@ -206,14 +174,6 @@ def test_the_largest_alone(kind):
         some, columns = secular.eigh(gain, largest=k)
         assert torch.equal(some, values[30 - k :])
         assert torch.equal(columns, vectors[:, 30 - k :])
-
-
-def test_signs_are_settled():
-    _, vectors = secular.eigh(draw(20))
-    size = vectors.abs()
-    for column, s in zip(vectors.T, size.T, strict=True):
-        first = next(i for i in range(20) if s[i] >= s.max() / 2)
-        assert column[first] > 0
 
 
 def test_scaling_by_a_power_of_two_changes_no_bit():

@@ -8,7 +8,7 @@ import pytest
 import torch
 from norm_checks import close, draw, rounding
 from torch import nn
-from torch.func import jacfwd, jacrev, jvp, vmap
+from torch.func import jacfwd, jacrev
 
 # the function under test, Python's of its name, and what that one's derivative is
 TANH = (ng.dyt, math.tanh, lambda u: 1 - math.tanh(u) ** 2)
@@ -121,14 +121,6 @@ def test_leading_axes_are_only_carried_along(function, scalar, slope):
 
 
 @BOTH
-def test_the_input_stays(function, scalar, slope):
-    given = drawn(function)
-    before = {name: t.clone() for name, t in given.items()}
-    function(**given)
-    assert all(torch.equal(given[name], t) for name, t in before.items()), "in-place arithmetic?"
-
-
-@BOTH
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 def test_the_result_is_rounded_once(function, scalar, slope, dtype):
     """It lies between the roundings of the double value moved down and up by what float32 may be wrong."""
@@ -208,31 +200,6 @@ def test_the_jacobian_is_diagonal(function, scalar, slope, derive):
 
 
 @BOTH
-def test_jvp_along_every_argument_at_once(function, scalar, slope):
-    given = drawn(function)
-    along = {name: draw(*t.shape, seed=20 + i) for i, (name, t) in enumerate(given.items())}
-    names = list(given)
-    _, got = jvp(lambda *a: function(**dict(zip(names, a, strict=True))), tuple(given.values()), tuple(along.values()))
-    u = given["alpha"] * given["x"] + given.get("shift", 0.0)
-    value, rate = (
-        torch.tensor([f(v) for v in u.flatten().tolist()], dtype=torch.float64).view_as(u) for f in (scalar, slope)
-    )
-    inner = along["alpha"] * given["x"] + given["alpha"] * along["x"] + along.get("shift", 0.0)
-    expected = given["weight"] * rate * inner + along["weight"] * value + along["bias"]
-    close(got, expected, 1e-13, "jvp", "The product rule with a factor missing?")
-
-
-@BOTH
-def test_vmap_over_every_argument(function, scalar, slope):
-    """Five layers at once, each with an α, shift, gain and bias of its own."""
-    given = drawn(function)
-    many = {name: torch.stack([t + 0.1 * k for k in range(5)]) for name, t in given.items()}
-    got = vmap(lambda *a: function(**dict(zip(many, a, strict=True))))(*many.values())
-    expected = torch.stack([by_python(scalar, **{name: t[k] for name, t in many.items()}) for k in range(5)])
-    close(got, expected, rounding(expected, torch.float64, terms=0), "vmap", "An axis counted from the front?")
-
-
-@BOTH
 def test_compiled_it_is_one_graph_and_the_same(function, scalar, slope):
     torch._dynamo.reset()
     fast = torch.compile(function, fullgraph=True, backend="aot_eager")
@@ -252,25 +219,10 @@ def test_compiled_it_is_one_graph_and_the_same(function, scalar, slope):
 X, W, INT = torch.zeros(2, 3), torch.ones(3), torch.ones(3, dtype=torch.int64)
 CASES = {
     "x is a list": (dict(x=[1.0]), TypeError, "x: expected a floating-point tensor, got list"),
-    "x is integer": (dict(x=INT), TypeError, "x: expected a floating-point dtype, got torch.int64"),
-    "x is a scalar": (dict(x=torch.tensor(1.0)), ValueError, "x: expected shape (..., d) with d >= 1, got ()"),
-    "x has no features": (dict(x=torch.zeros(4, 0)), ValueError, "x: expected shape (..., d) with d >= 1, got (4, 0)"),
-    "weight is a number": (dict(weight=1.0), TypeError, "weight: expected a floating-point tensor, got float"),
-    "weight is integer": (dict(weight=INT), TypeError, "weight: expected a floating-point dtype, got torch.int64"),
-    "weight is too long": (
-        dict(weight=torch.ones(4)),
-        ValueError,
-        "weight: expected shape (3,), the last dimension of x, got (4,)",
-    ),
     "weight would broadcast": (
         dict(weight=torch.ones(1)),
         ValueError,
         "weight: expected shape (3,), the last dimension of x, got (1,)",
-    ),
-    "bias is a scalar": (
-        dict(bias=torch.tensor(0.0)),
-        ValueError,
-        "bias: expected shape (3,), the last dimension of x, got ()",
     ),
     "bias is integer": (dict(bias=INT), TypeError, "bias: expected a floating-point dtype, got torch.int64"),
     "alpha is None": (dict(alpha=None), TypeError, "alpha: expected a floating-point tensor, got NoneType"),
@@ -301,19 +253,11 @@ def test_bad_input_is_named(function, given, error, message):
         function(**{"x": X, "alpha": 0.5, **given})
 
 
-def test_the_shift_is_derfs_alone():
-    with pytest.raises(TypeError, match="shift"):
-        ng.dyt(X, 0.5, shift=1.0)
-
-
 @MODULES
-def test_a_wrong_size_or_alpha_of_a_module_is_named(module):
-    for d in (0, -3):
-        with pytest.raises(ValueError, match=rf"^d: expected one positive size, got {d}"):
-            module(d)
-    for alpha in (math.inf, -math.inf, math.nan):
-        with pytest.raises(ValueError, match=rf"^alpha: expected a finite number, got {alpha}"):
-            module(8, alpha)
+@pytest.mark.parametrize("d", [0, -3, 2.0, None])
+def test_a_wrong_size_of_a_module_is_named(module, d):
+    with pytest.raises(ValueError, match=rf"^d: expected one positive size, got {d}"):
+        module(d)
 
 
 # modules
@@ -321,24 +265,15 @@ def test_a_wrong_size_or_alpha_of_a_module_is_named(module):
 FIRST = {"alpha": (1, 0.5), "weight": (8, 1.0), "bias": (8, 0.0), "shift": (1, 0.0)}
 
 
-@MODULES
-@pytest.mark.parametrize("bias", [True, False])
-def test_names_and_first_values_are_the_authors(module, bias):
+@pytest.mark.parametrize(("module", "scalar"), [(ng.DyT, math.tanh), (ng.Derf, math.erf)], ids=["DyT", "Derf"])
+def test_names_and_first_values_are_the_authors_and_all_are_used(module, scalar):
     """As their published weights are named: so that those can be loaded."""
-    names = {"alpha", "weight"} | ({"bias"} if bias else set()) | ({"shift"} if module is ng.Derf else set())
-    made = module(8, bias=bias)
-    assert set(made.state_dict()) == names == set(dict(made.named_parameters()))
+    made, x = module(8), draw(6, 8)
+    assert list(made.state_dict()) == [name for name in FIRST if name != "shift" or module is ng.Derf]
     for name, value in made.state_dict().items():
         size, first = FIRST[name]
         assert torch.equal(value, torch.full((size,), first)), name
-    assert bias or made.bias is None
-    assert module(8, 0.8).alpha.item() == pytest.approx(0.8, rel=1e-7)
-
-
-@pytest.mark.parametrize(("module", "scalar"), [(ng.DyT, math.tanh), (ng.Derf, math.erf)], ids=["DyT", "Derf"])
-@pytest.mark.parametrize("bias", [True, False])
-def test_a_module_uses_all_its_parameters(module, scalar, bias):
-    made, x = module(8, bias=bias).double(), draw(6, 8)
+    made = made.double()
     with torch.no_grad():
         for i, parameter in enumerate(made.parameters()):
             parameter.copy_(draw(*parameter.shape, seed=i, mean=0.8, scale=0.2))
@@ -357,11 +292,10 @@ def test_a_module_uses_all_its_parameters(module, scalar, bias):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_it_is_never_taken_for_a_norm(module, alpha, dtype, recwarn):
     """Whether its curve is straight, bent or a step where it is probed; a norm beside it is found."""
-    model = nn.Sequential(nn.Linear(6, 8), module(8, alpha), nn.Linear(8, 6), module(6, alpha), nn.LayerNorm(6)).to(
-        dtype
-    )
+    model = nn.Sequential(nn.Linear(6, 8), module(8), nn.Linear(8, 6), module(6), nn.LayerNorm(6)).to(dtype)
     with torch.no_grad():
         for i in (1, 3):
+            model[i].alpha.fill_(alpha)
             model[i].weight.copy_(draw(len(model[i].weight), seed=i, mean=1.0, scale=0.3))
             model[i].bias.copy_(draw(len(model[i].bias), seed=i + 9, scale=0.3))
     x = draw(2, 5, 6, dtype=dtype)
