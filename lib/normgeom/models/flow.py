@@ -99,27 +99,24 @@ def written(model: nn.Module, flow: Flow) -> Iterator[tuple[Tensor, int]]:
         yield model.get_parameter(name), -1
 
 
-def stream_writers(model: nn.Module, flow: Flow | None = None) -> list[nn.Parameter]:
+def stream_writers(model: nn.Module) -> list[nn.Parameter]:
     """Weights and biases of all that writes to the stream of a GPT-2 or its like, which is their last axis.
 
     The token embedding comes first, which may be the head's matrix too; then in the order in which they run.
 
-    Args:
-        flow: what :func:`stream` says of this model or of one with the same modules, where it is known.
-
     Raises:
         ValueError: something writes to the stream along another axis, as ``nn.Linear`` does; as :func:`stream`.
     """
-    flow = flow or stream(model)
+    flow = stream(model)
     found = list(written(model, flow))
     if flow.obstacle or any(axis % tensor.dim() < tensor.dim() - 1 for tensor, axis in found):
         raise ValueError(f"model: expected a GPT-2 or its like, of embeddings and Conv1D, got a {type(model).__name__}")
     return [tensor for tensor, _ in found]
 
 
-def stream_readers(model: nn.Module, flow: Flow | None = None) -> list[nn.Parameter]:
+def stream_readers(model: nn.Module) -> list[nn.Parameter]:
     """The matrices that read the norms of a GPT-2 or its like but the last, whose first axis is the stream."""
-    norms = (flow or stream(model)).norms[:-1]
+    norms = stream(model).norms[:-1]
     return [model.get_submodule(name).weight for norm in norms for name in norm.readers]
 
 
@@ -135,13 +132,13 @@ class Trial:
 
     def __init__(self, model: nn.Module, example_inputs: Tensor | Mapping | None):
         check_present(model)
-        self.model, given = _drawn(model), []
+        self.model, given = _drawn(float64_copy(model)), []
         caught = self.model.register_forward_pre_hook(lambda _, *call: given.append(call), with_kwargs=True)
         try:
             with warnings.catch_warnings(action="ignore"):
                 sites = find_norms(self.model, tree_map(_double, example_inputs))
             caught.remove()
-            self._call = given[-1]
+            self.call = given[-1]
             trace = Trace(self.model, sites, self.answer)
         except (RuntimeError, NotImplementedError) as error:
             why = str(error).partition("\n")[0]
@@ -153,32 +150,40 @@ class Trial:
         self.flow = _judge(trace)
 
     def answer(self, mean: float = 0.0) -> list[Tensor]:
-        """The logits on the example, or, of a model that has none, all that it returns.
-
-        ``mean`` is added to all entries of what the writers put out, but those of attention.
-        """
-        args, kwargs = self._call
+        """What the copy answers to the example, ``mean`` added to all that its writers put out, but attention."""
         writers = map(self.model.get_submodule, self.flow.writers if mean else ())
         raised = [(m, lambda *call: call[-1] + mean) for m in writers if not isinstance(m, nn.MultiheadAttention)]
-        with double_throughout(), hooked(after=raised):
-            output = self.model(*args, **kwargs)
-        logits = getattr(output, "logits", None)
-        leaves = tree_leaves(output) if logits is None else [logits]
-        return [t for t in leaves if isinstance(t, Tensor) and t.is_floating_point()]
+        with hooked(after=raised):
+            return answer(self.model, self.call)
+
+
+def answer(model: nn.Module, call: tuple) -> list[Tensor]:
+    """The logits of a float64 model, or, where it has none, all that it returns."""
+    args, kwargs = call
+    with double_throughout():
+        output = model(*args, **kwargs)
+    logits = getattr(output, "logits", None)
+    leaves = tree_leaves(output) if logits is None else [logits]
+    return [t for t in leaves if isinstance(t, Tensor) and t.is_floating_point()]
+
+
+def float64_copy(model: nn.Module) -> nn.Module:
+    """A copy on the CPU, in evaluation mode."""
+    wide = copy.deepcopy(model).cpu().double().eval()
+    if hasattr(wide, "set_experts_implementation"):
+        wide.set_experts_implementation("eager")  # the others know no float64
+    return wide
 
 
 @torch.no_grad()
 def _drawn(model: nn.Module) -> nn.Module:
-    """A float64 copy on the CPU in evaluation mode: matrices of variance 1 over their last axis, vectors about 1/2."""
-    drawn = copy.deepcopy(model).cpu().double().eval()
-    if hasattr(drawn, "set_experts_implementation"):
-        drawn.set_experts_implementation("eager")  # the others know no float64
+    """The model itself, its parameters drawn: matrices of variance 1 over their last axis, vectors about 1/2."""
     generator = torch.Generator().manual_seed(0)
-    for parameter in drawn.parameters():
+    for parameter in model.parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         vector = parameter.dim() < 2
         parameter.copy_(0.5 + 0.3 * noise if vector else noise / parameter.shape[-1] ** 0.5)
-    return drawn
+    return model
 
 
 def _double(value: object) -> object:

@@ -9,8 +9,9 @@ from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
-from normgeom.models.flow import Flow, StreamNorm, Trial, written
+from normgeom.models.flow import Flow, StreamNorm, Trial, answer, float64_copy, written
 from normgeom.models.trace import READS, WRITES, matrix_of
 from normgeom.models.watch import replace_module
 from normgeom.norms.functions import RMSNorm
@@ -30,9 +31,10 @@ def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
     A norm whose output something else reads too keeps both; a warning names the first of the stream.
 
     Args:
-        model: LayerNorm or RMSNorm, of any placement; changed in place.  A float64 copy with drawn weights is run
-            (:func:`normgeom.models.flow.stream` says what that costs) and changed first: what it computes may not
-            change by more than 1e-10 of its largest output.
+        model: LayerNorm or RMSNorm, of any placement; changed in place.  Two float64 copies are run and changed
+            first, one with drawn weights and one with the model's own: what they compute may not change by more than
+            1e-10 of their largest output.  That takes twice the memory of float32 weights, a run with gradients, and
+            two runs in float64 for each of three lengths of the example.
         example_inputs: what that copy is run on; as in :func:`normgeom.find_norms`.
 
     Returns:
@@ -159,7 +161,46 @@ def _check(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor | M
             f"model: a copy of this {type(model).__name__} with drawn weights computes something else when changed, by "
             f"{changed:.1e} of the largest output: modules share a weight, or do more than their weights and biases say"
         )
+    _prove(model, flow, steps, trial.call)
     return flow
+
+
+def _prove(model: nn.Module, flow: Flow, steps: tuple[Step, ...], call: tuple) -> None:
+    """A ValueError unless a float64 copy with the model's own weights answers the same before and after the steps.
+
+    It is asked on the example, on half of it and on twice its length, as far as the model takes them.
+    """
+    own, before = float64_copy(model), {}
+    for length, of_length in _lengths(call).items():
+        try:
+            before[length] = answer(own, of_length), of_length
+        except (RuntimeError, ValueError, IndexError):
+            if length == "the example":
+                raise
+    for step in (_untie, *steps):
+        step(own, flow)
+    for length, (answered, of_length) in before.items():
+        if not (changed := _change(answer(own, of_length), answered)) <= _BOUND:
+            raise ValueError(
+                f"model: this {type(model).__name__} would compute something else on {length}, by {changed:.1e} of the "
+                "largest output"
+            )
+
+
+def _lengths(call: tuple) -> dict[str, tuple]:
+    """The call, and the same with the second axis of its tensors halved and doubled, where they have one in common."""
+    tensors = [leaf for leaf in tree_leaves(call) if isinstance(leaf, Tensor) and leaf.dim() > 1]
+    length = tensors[0].shape[1] if tensors else 0
+
+    def along(change: Callable[[Tensor], Tensor]) -> tuple:
+        changes = lambda leaf: isinstance(leaf, Tensor) and leaf.dim() > 1 and leaf.shape[1] == length  # noqa: E731
+        return tree_map(lambda leaf: change(leaf) if changes(leaf) else leaf, call)
+
+    return {
+        "the example": call,
+        "half of the example": along(lambda leaf: leaf[:, : (length + 1) // 2]),
+        "the example twice in a row": along(lambda leaf: torch.cat([leaf, leaf.flip(1)], 1)),
+    }
 
 
 def _change(after: list[Tensor], before: list[Tensor]) -> float:

@@ -308,6 +308,11 @@ def mask_token(model):
     model.gpt_neox.mask_token = nn.Parameter(torch.zeros(32, dtype=torch.float64))
 
 
+def bounded_norm(model):
+    nn.init.constant_(NORM(model).weight, 100.0)
+    hook(NORM, lambda x: x.clamp(-50, 50))(model)
+
+
 STEER = torch.arange(32.0, dtype=torch.float64)
 READER, WRITER = lambda model: part(model).mlp.dense_h_to_4h, lambda model: part(model).mlp.dense_4h_to_h
 NORM, EMBEDDING = lambda model: part(model).post_attention_layernorm, lambda model: model.gpt_neox.embed_in
@@ -333,6 +338,10 @@ ALTERED = {  # what is done, whether it still folds, whether it still converts
         False,
     ),
     "a token that the example does not use": (mask_token, True, False),
+    "a block steered on long texts": (hook(part, lambda x: x + STEER * (x.shape[1] > 20)), True, False),
+    "a block steered on short texts": (hook(part, lambda x: x + STEER * (x.shape[1] < 8)), True, False),
+    "a norm steered on long texts": (hook(NORM, lambda x: x + STEER * (x.shape[1] > 20)), False, False),
+    "a bound that large gains reach": (bounded_norm, False, False),
 }
 
 
