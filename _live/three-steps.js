@@ -76,9 +76,9 @@
       if (words.textContent !== said) {
         words.textContent = said;
         svg.setAttribute("aria-label", `A cloud of points in space. ${said}`);
-        slider.setAttribute("aria-valuetext", said);
       }
       slider.value = t;
+      slider.setAttribute("aria-valuetext", `${t.toFixed(2)} of 3. ${said}`);
       round.value = degrees(turn);
       round.setAttribute("aria-valuetext", `${minus(round.value)}°`);
     };

@@ -25,9 +25,8 @@ def entries(manifest):
 
 @pytest.fixture(scope="module")
 def pages(book, html):
-    """Address → page, in the order of the book; the ledger and the reference state nothing."""
-    made = ("appendix/ledger", "appendix/reference")
-    names = [f"chapters/{name}.html" for name in book.names if name not in made]
+    """Address → page, in the order of the book."""
+    names = [f"chapters/{name}.html" for name in book.names]
     return {name: parsed(html / name) for name in names}
 
 

@@ -46,9 +46,10 @@ def named(directions: Iterable[str] | Mapping[str, Tensor | None]) -> dict[str, 
 
 
 def at_width(given: Mapping[str, Tensor | None], d: int, seed: int) -> dict[str, Tensor]:
-    """The directions that are measured at norms of one width, those of :func:`named` that are not there yet drawn."""
-    fitting = {name: vector for name, vector in given.items() if vector is None or len(vector) == d}
-    return {name: unit(name, d, seed) if vector is None else vector for name, vector in fitting.items()}
+    """The directions of :func:`named` at norms of one width, drawn where they are not there yet; NaN of another one."""
+    none = torch.full((d,), torch.nan, dtype=torch.float64)
+    drawn = {name: unit(name, d, seed) if vector is None else vector for name, vector in given.items()}
+    return {name: vector if len(vector) == d else none for name, vector in drawn.items()}
 
 
 def unit(name: str, d: int, seed: int) -> Tensor:

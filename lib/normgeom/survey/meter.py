@@ -9,74 +9,55 @@ import torch
 from torch import Tensor
 
 from normgeom.models.sites import NormSite
-from normgeom.survey.passes import device_of_sums
 
 BINS = 720  # of 0.25 degrees
-_BLOCK = 2**17  # entries that are upcast together: on a CPU what its cache holds
+# Of each vector, behind what is taken for each direction: angle, cos² and ∣cos∣.  A drop error may be missing, and
+# vectors that are not finite or are zero count nowhere else.
+OF_VECTOR = ("length", "top_share", "drop_error", "with_drop_error", "zero", "rows", "tokens")
 _UNSEEN = torch.finfo(torch.float32).eps ** 2  # relative square of what may be rounding alone
 
 
 @dataclass
 class Tally:
-    """Sums over rows.
+    """Sums over vectors, on one device; the sides are in and out, the positions the first of a text, and the rest.
 
     Attributes:
-        count, mean, m2: number, mean and sum of squared deviations, ``(side, statistic, position)`` float64.  The
-            statistics are the angle, cos² and ∣cos∣, each for all directions; then length, share of the largest entry
-            and drop error.  The positions are the first of a text, and the rest.
-        counts: histogram of the angle, ``(side, direction, position, bin)`` int64.
-        excluded: rows without an angle, ``(side, 2)`` int64: with NaN or Inf, and of length zero.
+        sums: float64 ``(norm, side, statistic, position)``.  The statistics are the angle in degrees for each
+            direction, then cos² for each, then ∣cos∣, then :data:`OF_VECTOR`.
+        squares: of the angle's deviations from its mean, float64 ``(norm, side, direction, position)``.
+        bins: how many angles are in each bin, int64: first those that do not count, then
+            ``(norm, side, direction, position, bin)`` in one axis.
     """
 
-    count: Tensor
-    mean: Tensor
-    m2: Tensor
-    counts: Tensor
-    excluded: Tensor
+    sums: Tensor
+    squares: Tensor
+    bins: Tensor
 
     @classmethod
-    def empty(cls, directions: int) -> Tally:
-        """Nothing seen yet, on the CPU."""
-        moments = torch.zeros(3, 2, 3 * directions + 3, 2, dtype=torch.float64)
-        counts = torch.zeros(2, directions, 2, BINS, dtype=torch.int64)
-        return cls(*moments, counts, torch.zeros(2, 2, dtype=torch.int64))
+    def empty(cls, norms: int, directions: int) -> Tally:
+        sums = torch.zeros(norms, 2, 3 * directions + len(OF_VECTOR), 2, dtype=torch.float64)
+        squares = torch.zeros(norms, 2, directions, 2, dtype=torch.float64)
+        return cls(sums, squares, torch.zeros(norms * 4 * directions * BINS + 1, dtype=torch.int64))
 
-    @classmethod
-    def of(cls, cos: Tensor, of_vector: Tensor, positions: Tensor) -> Tally:
-        """Of cosines ``(side, direction, n)``, and ``(side, 3, n)`` statistics of the vectors, the first their length.
+    @property
+    def counts(self) -> Tensor:
+        return self.bins[1:].view(*self.squares.shape, BINS)
 
-        ``positions``, ``(2, n)`` bool, are the rows that stand first in a text, and the rest.
-        """
-        k, length, counted, member = cos.shape[1], of_vector[:, 0], positions.any(0), positions.double()
-        angle = torch.rad2deg(torch.acos(cos.clamp(-1, 1)))
-        values = torch.cat([angle, cos.square(), cos.abs(), of_vector], dim=1)
-        finite = torch.isfinite(length)
-        keep = (finite & (length > 0)).unsqueeze(1) & ~torch.isnan(values)
-        values, kept = values.where(keep, 0), keep.double()
-        count = kept @ member.T
-        mean = values @ member.T / count.clamp(min=1)
-        m2 = ((values - mean @ member) * kept).square() @ member.T
-        bins = (values[:, :k] * (BINS / 180)).long().clamp(max=BINS - 1) + BINS * positions[1]
-        counts = torch.zeros(2, k, 2 * BINS, dtype=torch.int64, device=cos.device)
-        counts.scatter_add_(-1, bins, (keep[:, :k] & counted).long())
-        excluded = torch.stack([~finite, length == 0], dim=1) & counted
-        return cls(count, mean, m2, counts.unflatten(-1, (2, BINS)), excluded.sum(-1))
-
-    def merged(self, other: Tally) -> Tally:
-        """Both together, by Chan's formula, on the device of ``other``."""
-        mine = self.to(other.counts.device)
-        count = mine.count + other.count
-        share, delta = other.count / count.clamp(min=1), other.mean - mine.mean
-        m2 = mine.m2 + other.m2 + delta.square() * mine.count * share
-        return Tally(count, mine.mean + share * delta, m2, mine.counts + other.counts, mine.excluded + other.excluded)
+    def excluded(self) -> Tensor:
+        """How many vectors have no angle, int64 ``(norm, side, 2)`` on the CPU: with NaN or Inf, and of length zero."""
+        zero, rows, tokens = self.sums[:, :, -3:].sum(-1).long().cpu().unbind(-1)
+        return torch.stack([rows - zero - tokens, zero], dim=-1)
 
     def to(self, device: torch.device | str) -> Tally:
         return Tally(*(tensor.to(device) for tensor in vars(self).values()))
 
-    def at(self, position: int) -> Tally:
-        """Of one position, that axis gone; ``excluded`` is not split."""
-        moments = (moment[..., position] for moment in (self.count, self.mean, self.m2))
-        return Tally(*moments, self.counts[..., position, :], self.excluded)
+
+def merged(sums: Tensor, squares: Tensor, more: Tensor, more_squares: Tensor) -> tuple[Tensor, Tensor]:
+    """Both :class:`Tally`'s sums, of vectors that are not the same, and squares, by Chan's formula."""
+    k, here, there = squares.shape[-2], sums[..., -1:, :], more[..., -1:, :]
+    apart = more[..., :k, :] / there.clamp(min=1) - sums[..., :k, :] / here.clamp(min=1)
+    between = apart.square() * (here * there / (here + there).clamp(min=1))
+    return sums + more, squares + more_squares + between
 
 
 def quantiles(counts: Tensor, low: float, high: float, q: Tensor) -> Tensor:
@@ -92,43 +73,74 @@ def quantiles(counts: Tensor, low: float, high: float, q: Tensor) -> Tensor:
     return low + (high - low) / bins * torch.where(total > 0, position, torch.nan)
 
 
+def chosen(of_norms: Tensor, numbers: Sequence[int]) -> Tensor:
+    """``of_norms[numbers]``; a GPU would wait for a list of numbers."""
+    return torch.stack([of_norms[i] for i in numbers])
+
+
 class Meter:
-    """One norm beside fixed directions of length 1: ``units_in`` and ``units_out``, each ``(k, d)`` float64."""
+    """Norms beside fixed directions of length 1: for each norm ``units``, ``(2, k, d)`` float64, in and out."""
 
-    def __init__(self, site: NormSite, units_in: Tensor, units_out: Tensor):
-        known = site.kind == "layer" and site.weight.dim() == 1  # else no mean is subtracted, or each head has a gain
-        both = torch.stack([site.weight, site.bias]) if known else torch.full((2, site.dim), torch.nan)
-        both = both.double()
-        (gain_square, gain_bias), (_, bias_square) = (both @ both.T).tolist()
-        self._gain = site.dim, site.eps, gain_square, gain_bias, bias_square
-        self._in = torch.cat([units_in, torch.full((1, site.dim), 1 / site.dim, dtype=torch.float64)])
-        self._out = torch.cat([units_out, both])
+    def __init__(self, sites: Sequence[NormSite], units: Sequence[Tensor]):
+        self._columns, gains = [], []
+        for site, of_site in zip(sites, units, strict=True):
+            gain, bias = site.weight.double(), site.bias.double()
+            if site.kind != "layer" or gain.dim() > 1:  # no mean is subtracted, or each head has a gain
+                gain = bias = torch.full((site.dim,), torch.nan, dtype=torch.float64)
+            mean = torch.full((2, site.dim), 1 / site.dim, dtype=torch.float64)
+            self._columns.append(torch.cat([of_site, torch.stack([mean, torch.stack([gain, bias])])], dim=1))
+            gains.append((site.dim, site.eps, float(gain @ gain), float(gain @ bias), float(bias @ bias)))
+        self._gains = torch.tensor(gains, dtype=torch.float64).unsqueeze(2)
+        self._known = torch.stack([of_site.isfinite().all(-1, keepdim=True) for of_site in units])
+        k = self._known.shape[2]
+        self._first_bin = 1 + 2 * BINS * torch.arange(2 * k * len(sites)).view(-1, 2, k, 1)
 
-    def measure(self, x_in: Tensor, x_out: Tensor, positions: Tensor) -> Tally:
-        """Of the vectors before and after the norm, ``(..., d)``."""
-        device = device_of_sums(x_in)
-        self._in, self._out = self._in.to(device), self._out.to(device)
-        products_in, length_in, largest_in = project(x_in, self._in)
-        products_out, length_out, largest_out = project(x_out, self._out)
-        error = drop_error(products_in[-1], length_in, (*products_out[-2:], length_out), self._gain)
-        length, largest = torch.stack([length_in, length_out]), torch.stack([largest_in, largest_out])
-        cos = torch.stack([products_in[:-1], products_out[:-2]]) / length.unsqueeze(1)
-        top_share = (largest / length).square()
-        return Tally.of(cos, torch.stack([length, top_share, error.expand_as(length)], dim=1), positions)
+    def project(self, number: int, x_in: Tensor, x_out: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """What is taken of vectors at a norm, ``(..., d)``, while the model runs: see :func:`project`."""
+        columns = self._columns[number] = self._columns[number].to(device)
+        return project(torch.stack([x.reshape(-1, x.shape[-1]) for x in (x_in, x_out)]).to(device), columns)
+
+    def measure(
+        self, numbers: Sequence[int], projected: Sequence[tuple[Tensor, ...]], member: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Of some norms, what :meth:`project` gave: sums and squares as in :class:`Tally`, and the bin of each angle.
+
+        ``member``, ``(2, n)`` float64, is 1 for rows that stand first in a text, and for the rest.
+        """
+        self._gains, self._known, self._first_bin = (
+            tensor.to(member.device) for tensor in (self._gains, self._known, self._first_bin)
+        )
+        gains, known, first_bin = (chosen(tensor, numbers) for tensor in (self._gains, self._known, self._first_bin))
+        k = known.shape[2]
+        products, length, largest = map(torch.stack, zip(*projected, strict=True))
+        keep, outputs = (length > 0) & (length < torch.inf), (*products[:, 1, k:].unbind(1), length[:, 1])
+        error = drop_error(products[:, 0, k], length[:, 0], outputs, gains.unbind(1)).unsqueeze(1)
+        of_vector = torch.stack([length, (largest / length).square(), error.expand_as(length)], dim=2)
+        with_error = ~error.isnan() & keep
+        values = length.new_empty(len(numbers), 2, 3 * k + len(OF_VECTOR), length.shape[-1])
+        angle, cos, abs_cos, rest = values.split([k, k, k, len(OF_VECTOR)], dim=2)
+        torch.div(products[:, :, :k], length.unsqueeze(2), out=cos).nan_to_num_(0).clamp_(-1, 1)
+        torch.acos(cos, out=angle).rad2deg_().mul_(keep.unsqueeze(2))
+        torch.abs(cos, out=abs_cos)
+        cos.square_()
+        rest[:, :, :3] = of_vector.nan_to_num_(0, 0).mul_(keep.unsqueeze(2))
+        rest[:, :, 3], rest[:, :, 4], rest[:, :, 5], rest[:, :, 6] = with_error, length == 0, 1, keep
+        counted = (keep & member.any(0)).unsqueeze(2) & known
+        first = first_bin + (BINS * member[1]).long()
+        bins = (angle * (BINS / 180)).long().clamp_(max=BINS - 1).add_(first).mul_(counted)
+        sums = values @ member.T
+        mean = sums[:, :, :k] / sums[:, :, -1:].clamp(min=1)
+        squares = (angle - mean @ member).square_() @ (keep.unsqueeze(2) * member).mT
+        return sums, squares, bins
 
 
 def project(x: Tensor, columns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of vectors ``(..., d)``: products with ``columns`` ``(k, d)``, length and largest ∣entry∣ of each.
+    """Of vectors ``(..., n, d)``: products with ``columns`` ``(..., k, d)``, length and largest ∣entry∣ of each.
 
-    Returns ``(k, n)``, ``(n,)`` and ``(n,)``; the first two float64, the last, which is exact, in the dtype of ``x``.
+    Returns ``(..., k, n)``, ``(..., n)`` and ``(..., n)``; the first two float64, the last in the dtype of ``x``.
     """
-    rows = x.reshape(-1, x.shape[-1]).to(columns.device)
-    blocks = rows.split(max(1, _BLOCK // rows.shape[-1])) if rows.is_cpu else [rows]
-    found = []
-    for block in blocks:
-        wide = block.double()
-        found.append((columns @ wide.T, torch.linalg.vector_norm(wide, dim=-1), block.abs().amax(-1)))
-    return found[0] if len(found) == 1 else tuple(torch.cat(part, dim=-1) for part in zip(*found, strict=True))
+    wide = x.double()
+    return columns @ wide.mT, torch.linalg.vector_norm(wide, dim=-1), x.abs().amax(-1)
 
 
 def drop_error(mean: Tensor, length: Tensor, output: Sequence[Tensor], gain: Sequence[float]) -> Tensor:

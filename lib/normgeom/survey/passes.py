@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from normgeom.models.sites import NormSite
-from normgeom.models.watch import entries, forward, watch
+from normgeom.models.watch import entries, forward, hooked
 
 _STREAMS = ("", "decoder_")  # what the names of a batch's entries begin with; the second of a decoder beside an encoder
 
@@ -24,7 +24,8 @@ class Passes:
     ) -> int:
         """Run the model; at each norm call ``look(site, positions, x_in, x_out)``.
 
-        ``positions`` is ``(2, rows)`` bool: which rows stand first in a text, and which behind; padding is in neither.
+        ``positions``, ``(2, rows)`` float64, is 1 for rows that stand first in a text, and for those behind; padding is
+        in neither.
         Returns how many tokens the batch has, padding left out.
         """
         self.check(argument, batch)
@@ -38,19 +39,24 @@ class Passes:
         known: dict[tuple, Tensor] = {}
         counted = []
 
-        def call(site: NormSite, x_in: Tensor, x_out: Tensor) -> None:
+        def at(site: NormSite) -> Callable:
             stream = "decoder_" if two_streams and "decoder" in site.name.split(".") else ""
-            key = x_in.shape[:-1], site.token_axis, stream, device_of_sums(x_in)
-            if key not in known:
-                positions = _positions(*key[:2], masks[stream])
-                if positions is None:
-                    seen = f"{site.name}: an input of shape {tuple(x_in.shape)}"
-                    raise ValueError(f"{argument}: {seen} does not show which of its rows are padding")
-                counted.append(int(positions.sum()))
-                known[key] = positions.to(key[-1], non_blocking=True)  # the host does not wait for a GPU
-            look(site, known[key], x_in, x_out)
 
-        with watch(self.model, self.sites, call):
+            def call(_, args: tuple, kwargs: dict, output: Tensor) -> None:
+                x_in, x_out = next(iter((*args, *kwargs.values()))).detach(), output.detach()
+                key = x_in.shape[:-1], site.token_axis, stream, device_of_sums(x_in.device)
+                if key not in known:
+                    positions = _positions(*key[:2], masks[stream])
+                    if positions is None:
+                        seen = f"{site.name}: an input of shape {tuple(x_in.shape)}"
+                        raise ValueError(f"{argument}: {seen} does not show which of its rows are padding")
+                    counted.append(int(positions.sum()))
+                    known[key] = positions.double().to(key[-1], non_blocking=True)  # no wait for a GPU
+                look(site, known[key], x_in, x_out)
+
+            return call
+
+        with hooked(after=[(site.module, at(site)) for site in self.sites]):
             forward(self.model, batch)
         if masks[""] is not None:
             return int(masks[""].sum())
@@ -101,6 +107,6 @@ def _positions(lead: torch.Size, token_axis: int | None, mask: Tensor | None) ->
     return positions.reshape(2, *view).expand(2, *lead).flatten(1)
 
 
-def device_of_sums(x: Tensor) -> torch.device:
-    """Where sums over ``x`` are taken: there is no float64 on Apple's GPUs."""
-    return torch.device("cpu") if x.device.type == "mps" else x.device
+def device_of_sums(device: torch.device) -> torch.device:
+    """Where sums over tensors of a device are taken: there is no float64 on Apple's GPUs."""
+    return torch.device("cpu") if device.type == "mps" else device

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import operator
 import os
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -21,13 +23,15 @@ from tqdm.auto import tqdm
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import entries, evaluating
 from normgeom.survey.directions import DEFAULT, MATCHED, SIDES, at_width, matched, named
-from normgeom.survey.meter import Meter, Tally, quantiles
-from normgeom.survey.passes import Passes
+from normgeom.survey.meter import Meter, Tally, chosen, merged, quantiles
+from normgeom.survey.passes import Passes, device_of_sums
 
 _SHARED = ("directions", "sites", "seed", "vectors", "pilot", "fingerprint")  # the same in surveys that are merged
 _COUNTED = ("tokens", "batches", "digest")
-_FORMAT = "normgeom survey 3"
+_FORMAT = "normgeom survey 4"
 SAVE_EVERY = 60  # seconds
+_ROWS = 2**12  # of several norms, whose statistics are taken together: one by one they cost twice the time
+POSITIONS = ("first", "rest", "all")
 
 
 class Survey:
@@ -85,23 +89,23 @@ class Survey:
         if not sites:
             raise ValueError(f"model: this {type(model).__name__} runs no LayerNorm or RMSNorm that can be measured")
         units = {d: at_width(given, d, self.seed) for d in sorted({site.dim for site in sites})}
-        for name in given:
-            if not any(name in of_width for of_width in units.values()):
+        for name, vector in given.items():
+            if vector is not None and len(vector) not in units:
                 expected = f"{name!r} to have the width of a norm, {[*units]}"
-                raise ValueError(f"directions: expected {expected}, got {len(given[name])}")
-        self.sites = [dict(site=s.name, kind=s.kind, dim=s.dim, directions=[*units[s.dim]]) for s in sites]
+                raise ValueError(f"directions: expected {expected}, got {len(vector)}")
+        fitting = {d: [name for name, v in given.items() if v is None or len(v) == d] for d in units}
+        self.sites = [dict(site=s.name, kind=s.kind, dim=s.dim, directions=fitting[s.dim]) for s in sites]
         self.fingerprint = _digest("", dict(model.named_parameters()))[:16]
         self.vectors = _digest("", {name: vector for name, vector in given.items() if vector is not None})
         self.pilot = _digest("", entries(pilot)) if to_match else ""
         self.tokens, self.batches, self.digest = 0, 0, ""
-        self._tallies = _empty(self.sites)
+        self._tally = Tally.empty(len(sites), len(given))
         self._passes = Passes(model, sites)
         with evaluating(model):
             by_place = matched(self._passes, to_match, self.seed, pilot) if to_match else {}
-        self._meters = {}
-        for site in sites:
-            both = [units[site.dim] | by_place.get((site.name, side), {}) for side in SIDES]
-            self._meters[site.name] = Meter(site, *(torch.stack([*vectors.values()]) for vectors in both))
+        of_places = ({**units[s.dim], **by_place.get((s.name, side), {})} for s in sites for side in SIDES)
+        stacked = [torch.stack([vectors[name] for name in given]) for vectors in of_places]
+        self._meter = Meter(sites, [torch.stack(both) for both in zip(stacked[::2], stacked[1::2], strict=True)])
 
     def run(
         self,
@@ -137,7 +141,7 @@ class Survey:
                 elif number == held.batches:
                     if digest != held.digest:
                         raise ValueError(f"checkpoint: {os.fspath(checkpoint)} holds other batches than these")
-                    vars(self).update({name: getattr(held, name) for name in (*_COUNTED, "_tallies")})
+                    vars(self).update({name: getattr(held, name) for name in (*_COUNTED, "_tally")})
                 if checkpoint is not None and self.batches > begun and time.monotonic() >= due:
                     self.save(checkpoint)
                     due = time.monotonic() + SAVE_EVERY
@@ -146,10 +150,10 @@ class Survey:
                 self.save(checkpoint)
         if held is not None and number < held.batches:
             raise ValueError(f"checkpoint: {os.fspath(checkpoint)} holds {held.batches} batches, got {number}")
-        lost = {name: int(tally.excluded[:, 0].sum()) for name, tally in self._tallies.items()}
-        if any(lost.values()):
-            where = ", ".join(name for name, number in lost.items() if number)
-            left_out = f"{sum(lost.values())} vectors with NaN or Inf entries were left out"
+        lost = self._tally.excluded()[..., 0].sum(1)
+        if lost.any():
+            where = ", ".join(self.sites[i]["site"] for i in lost.nonzero().flatten())
+            left_out = f"{lost.sum()} vectors with NaN or Inf entries were left out"
             warnings.warn(f"{left_out}, at {where:.200}; see Survey.excluded()", stacklevel=2)
         return self
 
@@ -164,16 +168,39 @@ class Survey:
         return held
 
     def _measure(self, batch: Tensor | Mapping, digest: str) -> None:
-        tallies = dict(self._tallies)
+        model = self._passes.model
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        held = self._tally = self._tally.to(device_of_sums(device))
+        after, found = Tally(held.sums.clone(), held.squares.clone(), held.bins), [held.bins.new_empty(0)]
+        number = {site["site"]: i for i, site in enumerate(self.sites)}
+        waiting = defaultdict(dict)
 
-        def look(site, positions, x_in, x_out):
-            of_batch = self._meters[site.name].measure(x_in, x_out, positions)
-            tallies[site.name] = tallies[site.name].merged(of_batch)
+        def take() -> None:
+            for (member, _), projected in waiting.items():
+                at = [*projected]
+                of_some = self._meter.measure(at, [*projected.values()], member)
+                sums, squares, bins = (tensor.to(held.bins.device) for tensor in of_some)
+                both = merged(chosen(after.sums, at), chosen(after.squares, at), sums, squares)
+                for i, *of_norm in zip(at, *both, strict=True):
+                    after.sums[i], after.squares[i] = of_norm
+                found.append(bins.flatten())
+            waiting.clear()
 
-        with evaluating(self._passes.model):
+        def look(site, member, x_in, x_out):
+            i = number[site.name]
+            times = sum(i in projected for projected in waiting.values())
+            waiting[member, times][i] = self._meter.project(i, x_in, x_out, member.device)
+            if sum(map(len, waiting.values())) * member.shape[1] > _ROWS:
+                take()
+
+        with evaluating(model):
             tokens = self._passes.run("batches", batch, look)
-        # In one step: what is saved after an interrupt holds whole batches.
-        vars(self).update(_tallies=tallies, tokens=self.tokens + tokens, batches=self.batches + 1, digest=digest)
+        take()
+        bins = torch.cat(found)
+        one = bins.new_ones(1).expand(len(bins))
+        # Nothing is half done after an interrupt: one step for the sums, one for all histograms.
+        vars(self).update(_tally=after, tokens=self.tokens + tokens, batches=self.batches + 1, digest=digest)
+        after.bins.scatter_add_(0, bins, one)
 
     def table(self) -> pd.DataFrame:
         """One row a (site, side, direction, positions).
@@ -189,26 +216,45 @@ class Survey:
         The quantile q is the smallest angle of a counted vector that at least the share q of the vectors does not
         exceed (``method="inverted_cdf"`` of ``numpy.quantile``), to the bin of 0.25 degrees.
         """
-        rows = (part for site in self.sites for part in _rows(site, self._tallies[site["site"]].to("cpu")))
-        return pd.concat(rows, ignore_index=True)
+        tally, k = self._tally.to("cpu"), len(self.directions)
+        of_both = merged(*(part[..., at] for at in ([0], [1]) for part in (tally.sums, tally.squares)))
+        sums, squares = (
+            torch.cat(parts, -1).movedim(-1, 1) for parts in zip((tally.sums, tally.squares), of_both, strict=True)
+        )  # (norm, positions, side, …), in the order of rows
+        tokens, cut = zip(*map(_quantiles, tally.counts), strict=True)
+        tokens, cut = torch.stack(tokens), torch.stack(cut)
+        count = sums[..., -1:]
+        angle, cos2, abs_cos = (sums[..., : 3 * k] / count).where(tokens.repeat(1, 1, 1, 3) > 0, torch.nan).split(k, -1)
+        length, share, drop, with_drop = (sums[..., 3 * k + i, None].expand(tokens.shape) for i in range(4))
+        columns = dict(
+            tokens=tokens,
+            **dict(mean_deg=angle, std_deg=(squares / tokens).sqrt()),
+            **dict(zip(("q05_deg", "q50_deg", "q95_deg"), cut.unbind(-1), strict=True)),
+            **dict(
+                mean_abs_cos=abs_cos, occupancy=cos2 * torch.tensor([s["dim"] for s in self.sites])[:, None, None, None]
+            ),
+            **dict(mean_norm=length / count, top_share=share / count, drop_error=drop / with_drop),
+        )
+        rows = (
+            (site["site"], side, direction, positions, site["kind"], site["dim"], direction in site["directions"])
+            for site, positions, side, direction in itertools.product(self.sites, POSITIONS, SIDES, self.directions)
+        )
+        table = pd.DataFrame(rows, columns=["site", "side", "direction", "positions", "kind", "dim", "fits"])
+        table = table.assign(**{name: column.flatten().numpy() for name, column in columns.items()})
+        return table[table.pop("fits")].reset_index(drop=True)
 
     def excluded(self) -> pd.DataFrame:
         """Vectors that have no angle: one row a (site, side), columns ``nonfinite`` and ``zero``."""
-        return pd.DataFrame(
-            dict(site=name, side=side, nonfinite=nonfinite, zero=zero)
-            for name, tally in self._tallies.items()
-            for side, (nonfinite, zero) in zip(SIDES, tally.excluded.tolist(), strict=True)
-        )
+        places = itertools.product([site["site"] for site in self.sites], SIDES)
+        counts = self._tally.excluded().flatten(0, 1).T.numpy()
+        return pd.DataFrame(places, columns=["site", "side"]).assign(nonfinite=counts[0], zero=counts[1])
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the state to ``path``, a safetensors file: all of it or, on an error, nothing."""
         about = json.dumps({name: getattr(self, name) for name in (*_SHARED, *_COUNTED)})
-        tensors = {}
-        for name, tally in self._tallies.items():
-            of_norm = vars(tally.to("cpu"))
-            counts = of_norm.pop("counts").flatten()  # nearly all are zero
-            bins = counts.nonzero().flatten()
-            tensors |= {f"{name}/{k}": v for k, v in dict(of_norm, bins=bins, counted=counts[bins]).items()}
+        tally = self._tally.to("cpu")
+        bins = tally.bins.nonzero().flatten()  # nearly all are zero
+        tensors = dict(sums=tally.sums, squares=tally.squares, bins=bins, counted=tally.bins[bins])
         path = Path(path)
         part = path.with_name(path.name + ".part")
         try:
@@ -235,11 +281,10 @@ class Survey:
             raise ValueError(f"path: {os.fspath(path)} is not the state of a survey, is damaged or of another version")
         survey = cls.__new__(cls)
         vars(survey).update(json.loads(about), _passes=None)
-        survey.directions, survey._tallies = (*survey.directions,), _empty(survey.sites)
-        for name, tally in survey._tallies.items():
-            of_norm = {k: tensors[f"{name}/{k}"] for k in ("count", "mean", "m2", "excluded")}
-            vars(tally).update(of_norm)
-            tally.counts.view(-1)[tensors[f"{name}/bins"]] = tensors[f"{name}/counted"]
+        survey.directions = (*survey.directions,)
+        survey._tally = Tally.empty(len(survey.sites), len(survey.directions))
+        survey._tally.sums, survey._tally.squares = tensors["sums"], tensors["squares"]
+        survey._tally.bins[tensors["bins"]] = tensors["counted"]
         return survey
 
     def merge(self, other: Survey) -> Survey:
@@ -249,7 +294,9 @@ class Survey:
             ValueError: the other is of another model, other directions or another seed.
         """
         self._check_same(other, "other")
-        self._tallies = {name: tally.merged(other._tallies[name]) for name, tally in self._tallies.items()}
+        mine, theirs = self._tally, other._tally.to(self._tally.bins.device)
+        both = merged(mine.sums, mine.squares, theirs.sums, theirs.squares)
+        self._tally = Tally(*both, mine.bins + theirs.bins)
         self.tokens, self.batches = self.tokens + other.tokens, self.batches + other.batches
         self.digest = hashlib.sha256("".join(sorted([self.digest, other.digest])).encode()).hexdigest()
         return self
@@ -261,30 +308,10 @@ class Survey:
                 raise ValueError(f"{argument}: expected the same {name}, {mine!r:.80}, got {theirs!r:.80}")
 
 
-def _empty(sites: list[dict]) -> dict[str, Tally]:
-    return {site["site"]: Tally.empty(len(site["directions"])) for site in sites}
-
-
-def _rows(site: dict, tally: Tally) -> Iterator[pd.DataFrame]:
-    """One norm's rows of the table; statistics of nothing are NaN."""
-    directions, first, rest = site["directions"], tally.at(0), tally.at(1)
-    k = len(directions)
-    for positions, part in dict(first=first, rest=rest, all=first.merged(rest)).items():
-        mean, std = part.mean.where(part.count > 0, torch.nan), (part.m2 / part.count).sqrt()
-        angle, cos2, abs_cos = mean[:, :-3].unflatten(1, (3, k)).unbind(1)
-        length, top_share, drop_error = mean[:, -3:, None].expand(-1, -1, k).unbind(1)
-        q05, q50, q95 = quantiles(part.counts, 0, 180, torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)).unbind(-1)
-        columns = dict(
-            tokens=part.count[:, :k].long(),
-            **dict(mean_deg=angle, std_deg=std[:, :k], q05_deg=q05, q50_deg=q50, q95_deg=q95),
-            **dict(mean_abs_cos=abs_cos, occupancy=site["dim"] * cos2),
-            **dict(mean_norm=length, top_share=top_share, drop_error=drop_error),
-        )
-        yield pd.DataFrame(
-            dict(site=site["site"], side=[side for side in SIDES for _ in directions], direction=2 * directions)
-            | dict(positions=positions, kind=site["kind"], dim=site["dim"])
-            | {name: column.flatten().numpy() for name, column in columns.items()}
-        )
+def _quantiles(counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Of one norm's histograms, first positions, the rest and all: totals and 5 %, 50 % and 95 % quantiles."""
+    counts = torch.cat([counts, counts.sum(-2, keepdim=True)], -2).movedim(-2, 0)
+    return counts.sum(-1), quantiles(counts, 0, 180, torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64))
 
 
 def _digest(before: str, values: Mapping[str, object]) -> str:

@@ -4,27 +4,18 @@ import math
 from itertools import pairwise
 
 import normgeom as ng
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from norm_checks import close, draw
+from norm_checks import draw
 from normgeom.models.watch import forward
-from normgeom.survey.meter import Tally, drop_error, project, quantiles
+from normgeom.survey.meter import drop_error, project, quantiles
 from pandas.testing import assert_frame_equal
 from pretended_device import DEVICE, Pretended
-from survey_truth import directly, dropped, survey, table_of
+from survey_truth import assert_rows_equal, directly, dropped, survey, table_of
 from tiny_models import tiny, token_ids
 from torch import nn
-
-ALL = torch.tensor([0.05, 0.25, 0.5, 0.95, 1.0], dtype=torch.float64)
-
-
-def tally(cos):
-    """Of cosines alone, of rows none of which stands first."""
-    rows = cos.shape[-1]
-    return Tally.of(cos, torch.ones(2, 3, rows).double(), torch.arange(2)[:, None].expand(2, rows) == 1)
 
 
 @given(
@@ -36,24 +27,22 @@ def tally(cos):
 )
 def test_any_cut_of_any_stream(seed, count, cuts, degrees, spread):
     """Sums of squares would lose a small spread."""
-    angles = draw(2, 3, count, seed=seed, mean=degrees, scale=spread).clamp(0, 180)
-    cos, total = torch.cos(torch.deg2rad(angles)), Tally.empty(3)
-    for start, stop in pairwise([0, *sorted(min(cut, count) for cut in cuts), count]):
-        total = total.merged(tally(cos[..., start:stop]))
-    rest, angles = total.at(1), np.degrees(np.arccos(cos.numpy()))
-    assert (rest.count == count).all() and not total.at(0).count.any()
-    close(rest.mean[:, :3], torch.tensor(angles.mean(-1)), 1e-9, "mean", "Weighted by pieces, not by counts?")
-    std = (rest.m2 / rest.count).sqrt()[:, :3]
-    close(std, torch.tensor(angles.std(-1)), 1e-9, "std", "Divisor n−1? Between-piece term of Chan missing?")
-    close(rest.mean[:, 3:6], cos.square().mean(-1), 1e-12, "mean cos²", "Another statistic's place?")
-    expected = np.quantile(angles, ALL.numpy(), axis=-1, method="inverted_cdf")
-    got = quantiles(rest.counts, 0, 180, ALL)
-    close(got, torch.tensor(expected).movedim(0, -1), 0.25, "quantiles", "Off by a bin? From the other end?")
+    angles = torch.deg2rad(draw(count, seed=seed, mean=degrees, scale=spread).clamp(0, 180))
+    x = torch.stack([angles.cos(), angles.sin()], dim=-1) * draw(count, 1, seed=seed + 1).exp()
+    ends = [0, *sorted(min(cut, count) for cut in cuts), count]
+    batches = [x[None, start:stop] for start, stop in pairwise(ends)]
+    table = table_of(nn.RMSNorm(2).double(), batches, directions=dict(e=torch.eye(2)[0]), example_inputs=x[None])
+    assert_rows_equal(table.loc["", "in", "e", "all"], directly(x, torch.eye(2)[0]), "Divisor n−1? No Chan?")
 
 
 def test_both_ends_belong_to_the_outer_bins():
-    counts = tally(torch.tensor([1.0, -1.0, 0.0]).double().expand(2, 1, 3)).at(1).counts
-    assert counts[0, 0].nonzero().flatten().tolist() == [0, 360, 719]
+    """An angle of 180 degrees must not count at the next direction, or at the next norm."""
+    x = torch.tensor([1.0, -1.0]).double().expand(1, 5, 2)
+    own = dict(a=x[0, 0], b=-x[0, 0], c=torch.ones(2))
+    table = table_of(nn.Sequential(nn.RMSNorm(2), nn.RMSNorm(2)).double(), [x], directions=own, example_inputs=x)
+    assert table.xs("all", level="positions").tokens.eq(5).all()
+    for name, low in dict(a=0, b=179.75, c=90).items():
+        assert low < table.loc["1", "in", name, "rest"].q50_deg < low + 0.25
 
 
 def test_quantiles_by_hand():
@@ -72,20 +61,6 @@ def test_angles_near_0_and_180_degrees(off, sign):
     got = table_of(net, [x], directions=["uniform"], example_inputs=x).loc["0", "in", "uniform", "all"]
     expected = directly(x.reshape(-1, 48), torch.ones(48))
     assert abs(got.mean_deg - expected["mean_deg"]) < 2e-6 and got.std_deg < expected["std_deg"] + 2e-6
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_vectors_are_not_mixed_where_blocks_end(monkeypatch, dtype):
-    """Blocks of a few rows, the last one shorter, give what one block gives."""
-    x, columns = draw(7, 5, 64, mean=2.0).to(dtype), draw(4, 64, seed=1)
-    for entries in (1, 4 * 64, 2**20):
-        monkeypatch.setattr("normgeom.survey.meter._BLOCK", entries)
-        products, lengths, largest = project(x, columns)
-        rows = x.reshape(-1, 64).double().numpy()
-        assert np.allclose(products, columns.numpy() @ rows.T, rtol=0, atol=1e-12), "products"
-        assert np.allclose(lengths, np.linalg.norm(rows, axis=-1), rtol=1e-14), "lengths"
-        assert np.array_equal(largest.double(), np.abs(rows).max(-1)), "largest |entry|: a negative one?"
-        assert [t.dtype for t in (products, lengths, largest)] == [torch.float64, torch.float64, dtype]
 
 
 def norm_with(d=40, eps=1e-5, gain=None, bias=None, dtype=torch.float32):
