@@ -49,6 +49,12 @@ def test_a_turning_figure_comes_whole_and_described(html):
     assert '<svg role="img" aria-label="Three points: 1, 3, 2."><path d="M0,1L1,3L2,2"/></svg>' in html("02-angle")
 
 
+def test_of_the_icons_those_that_are_shown_are_served(made):
+    script = (made / "_build/html/_static/scripts/fontawesome.js").read_text("utf-8")
+    assert re.search(r'"magnifying-glass":\[512,512,', script), "an icon of the pages is missing"
+    assert '"zhihu":' not in script and len(script) < 250_000, "icons that no page shows are served"
+
+
 def test_a_solution_is_folded(html):
     assert re.search(r'<div class="solution[^"]*admonition', html("01-mean"))
 

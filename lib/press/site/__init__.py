@@ -18,6 +18,7 @@ from press.run import run
 from press.site import (
     decks,
     folds,
+    icons,
     imprint,
     inventory,
     joined,
@@ -36,6 +37,7 @@ PARTS = (
     outputs,
     scripts,
     labels,
+    icons,
     manifest,
     folds,
     marks,
