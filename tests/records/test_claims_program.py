@@ -43,25 +43,25 @@ def run(root, *options):
 def test_each_seed_is_judged_once(book):
     done = run(book)
     assert done.exit_code == 0, done.output
-    table = pd.read_csv(book / "figures/data/claims-07.csv").set_index("seed")
+    table = pd.read_csv(book / "figures/data/claims-02.csv").set_index("seed")
     assert table.deviation.to_dict() == pytest.approx({0: 0.2, 1: 0.4, 2: 0.8}), "the worst of several, over the bound"
     assert table.mutant.to_dict() == pytest.approx({0: 6, 1: 8, 2: 10})
     kept = next((book / "kept").rglob("*-1.json"))
     kept.write_text('[["claim-right", 0.3, 1.0, 0.5]]')
     assert run(book).exit_code == 0
-    again = pd.read_csv(book / "figures/data/claims-07.csv").set_index("seed")
+    again = pd.read_csv(book / "figures/data/claims-02.csv").set_index("seed")
     assert again.deviation[1] == pytest.approx(0.6), "a finished run was run again"
 
 
 def test_a_statement_that_fails_at_a_seed_is_told_and_nothing_is_recorded(book):
     path = book / "chapters/02-angle.md"
     path.write_text(path.read_text("utf-8").replace('"claim-right", [', '"thm-mean", ['), "utf-8")
-    (book / "figures/data/claims-07.csv").unlink()
+    (book / "figures/data/claims-02.csv").unlink()
     path.write_text(path.read_text("utf-8").replace("tol=0.5", "tol=0.3"), "utf-8")
     done = run(book)
     assert done.exit_code == 1
     assert "02-angle at seed 2" in done.output and "thm-mean" in done.output
-    assert not (book / "figures/data/claims-07.csv").exists()
+    assert not (book / "figures/data/claims-02.csv").exists()
 
 
 def test_a_page_without_claims_is_refused(book):
