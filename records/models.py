@@ -22,7 +22,8 @@ from typing import NamedTuple
 import click
 import numpy as np
 import torch
-from normgeom.training.loop import next_token_loss
+from normgeom.text.tokens import windows
+from normgeom.training.stages import held_out_loss
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
@@ -288,17 +289,15 @@ def proofs(name: str, folder: Path, text: Path | None, speech: Path | None) -> I
     yield repr(tokenizer.decode(model.generate(begin, max_new_tokens=8, do_sample=False)[0]))
     if text:
         ids = windows_of(tokenizer, text.read_text("utf-8")[:40_000], 512)[:4]
-        with torch.no_grad():
-            loss = sum(float(next_token_loss(model, row[None])) for row in ids) / len(ids)
+        loss = held_out_loss(model, ids.split(1))
         yield f"{loss:.2f} nats per token on {ids.numel()} tokens, {math.log(model.config.vocab_size):.2f} by chance"
 
 
 def windows_of(tokenizer, text: str, length: int) -> Tensor:
     """Windows ``(n, length)`` of token ids, each begun by the beginning-of-sequence token."""
     ids = torch.tensor(tokenizer(text, add_special_tokens=False, verbose=False).input_ids)
-    count = len(ids) // (length - 1)
-    begin = torch.full((count, 1), tokenizer.bos_token_id)
-    return torch.cat([begin, ids[: count * (length - 1)].view(count, length - 1)], 1)
+    (rows,) = windows(ids, length - 1, len(ids))
+    return torch.cat([torch.full((len(rows), 1), tokenizer.bos_token_id), rows], 1)
 
 
 def transcribe(folder: Path, recording: Path) -> str:

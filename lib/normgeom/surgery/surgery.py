@@ -32,10 +32,10 @@ def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
 
     Args:
         model: LayerNorm or RMSNorm, of any placement; changed in place.  Two float64 copies are run and changed
-            first, one with drawn weights and one with the model's own: what they compute may not change by more than
-            1e-10 of their largest output.  That takes twice the memory of float32 weights, a run with gradients, and
-            two runs in float64 for each of three lengths of the example.
-        example_inputs: what that copy is run on; as in :func:`normgeom.find_norms`.
+            first, one after the other, with drawn weights and with the model's own: what they compute may not change
+            by more than 1e-10 of their largest output.  That takes twice the memory of float32 weights, a run with
+            gradients, and two runs in float64 for each of three lengths of the example.
+        example_inputs: what the copies are run on; as in :func:`normgeom.find_norms`.
 
     Returns:
         the model.  Products are float64 and cast once to the parameter's dtype.
@@ -161,7 +161,9 @@ def _check(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor | M
             f"model: a copy of this {type(model).__name__} with drawn weights computes something else when changed, by "
             f"{changed:.1e} of the largest output: modules share a weight, or do more than their weights and biases say"
         )
-    _prove(model, flow, steps, trial.call)
+    call = trial.call
+    del trial  # or memory would hold two copies at a time
+    _prove(model, flow, steps, call)
     return flow
 
 

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import pandas as pd
 import torch
 from normgeom.checks import Draws
-from normgeom.models.flow import Flow, stream
+from normgeom.models.flow import Flow, stream, written
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import evaluating, forward, hooked, watch
 from normgeom.norms.formula import center, rstd, upcast
@@ -40,7 +40,7 @@ def copied(model: nn.Module) -> nn.Module:
 
 def stream_writers(model: GPT2LMHeadModel) -> list[nn.Parameter]:
     """As the function of that name in :mod:`normgeom.models.flow`, by :func:`flow_of`."""
-    return [p for name in flow_of(model).writers for p in model.get_submodule(name).parameters()]
+    return [tensor for tensor, _ in written(model, flow_of(model))]
 
 
 def final_norm(model: nn.Module) -> nn.Module:

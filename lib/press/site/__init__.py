@@ -11,10 +11,7 @@ from pathlib import Path
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
-from press.book import Book
 from press.imprint import FILE
-from press.refusals import refusals
-from press.run import run
 from press.site import (
     decks,
     folds,
@@ -31,7 +28,6 @@ from press.site import (
     roles,
     scripts,
 )
-from press.stage import STAGE, put, stage
 
 PARTS = (
     outputs,
@@ -64,6 +60,11 @@ def setup(app: Sphinx) -> dict:
 
 def staged(root: Path) -> Path:
     """The stage of the book in a folder, made from its chapters as they are."""
+    from press.book import Book
+    from press.refusals import refusals
+    from press.run import run
+    from press.stage import STAGE, put, stage
+
     book = Book(root)
     run(book)
     if found := refusals(book):
