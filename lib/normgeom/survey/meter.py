@@ -14,6 +14,7 @@ BINS = 720  # of 0.25 degrees
 # Of each vector, behind what is taken for each direction: angle, cos² and ∣cos∣.  A drop error may be missing, and
 # vectors that are not finite or are zero count nowhere else.
 OF_VECTOR = ("length", "top_share", "drop_error", "with_drop_error", "zero", "rows", "tokens")
+_BLOCK = 2**17  # entries that are upcast together: on a CPU what its cache holds
 _UNSEEN = torch.finfo(torch.float32).eps ** 2  # relative square of what may be rounding alone
 
 
@@ -98,7 +99,10 @@ class Meter:
     def project(self, number: int, x_in: Tensor, x_out: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
         """What is taken of vectors at a norm, ``(..., d)``, while the model runs: see :func:`project`."""
         columns = self._columns[number] = self._columns[number].to(device)
-        return project(torch.stack([x.reshape(-1, x.shape[-1]) for x in (x_in, x_out)]).to(device), columns)
+        rows = max(1, _BLOCK // x_in.shape[-1] if device.type == "cpu" else x_in.numel())
+        blocks = zip(*(x.reshape(-1, x.shape[-1]).split(rows) for x in (x_in, x_out)), strict=True)
+        found = [project(torch.stack(block).to(device), columns) for block in blocks]
+        return found[0] if len(found) == 1 else tuple(torch.cat(part, dim=-1) for part in zip(*found, strict=True))
 
     def measure(
         self, numbers: Sequence[int], projected: Sequence[tuple[Tensor, ...]], member: Tensor
