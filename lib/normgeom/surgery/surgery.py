@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from normgeom.models.flow import Flow, StreamNorm, Trial, answer, float64_copy, written
+from normgeom.models.flow import Flow, StreamNorm, Trial, answer, float64_copy, project_input, written
 from normgeom.models.trace import READS, WRITES, matrix_of
 from normgeom.models.watch import replace_module
 from normgeom.norms.functions import RMSNorm
@@ -63,6 +63,8 @@ def center_writers(model: nn.Module, example_inputs: Tensor | Mapping | None = N
     Embeddings, output matrices and their biases become :math:`\Pi W` and :math:`\Pi b` (eq-center-writers).  Each
     reader stands behind a LayerNorm, which subtracts the mean anyway, so the model computes what it did; but at every
     norm the stream is now orthogonal to 1, up to rounding.  A head that shares the embedding's weight gets its own.
+    Where a stream begins behind a nonlinear map, as that of Whisper's encoder behind a GELU, no weights take its mean
+    out: one projection is put before the module that reads it first, and a warning names this module.
 
     Args:
         model, example_inputs: as in :func:`fold_norms`.
@@ -136,6 +138,8 @@ def _operate(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor |
     flow = _check(model, steps, example_inputs)
     if _fold in steps and (kept := [norm.kept for norm in flow.norms if norm.kept]):
         warnings.warn(f"norms of the stream keep gain and bias: {kept[0]}", stacklevel=3)
+    if flow.projected:
+        warnings.warn(f"no weights centre what enters {flow.projected}: a projection before it does", stacklevel=3)
     for step in (_untie, *steps):
         step(model, flow)
     return model
@@ -145,8 +149,10 @@ def _operate(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor |
 def _check(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor | Mapping | None) -> Flow:
     """What the steps are to change, or a ValueError that says why they cannot; the model itself is not changed."""
     trial = Trial(model, example_inputs)
-    flow = replace(trial.flow, aside=()) if _swap in steps else trial.flow
     before = trial.answer()
+    if _center in steps and trial.flow.blocked and all(norm.kind == "layer" for norm in trial.flow.norms):
+        trial.project()
+    flow = replace(trial.flow, aside=()) if _swap in steps else trial.flow
     for reason in _reasons(model, flow, steps):
         raise ValueError(f"model: {reason}")
     if _center in steps and not (moved := _change(trial.answer(_FAR), before)) <= _FAR_BOUND:
@@ -282,6 +288,8 @@ def make_bias(reader: nn.Module) -> None:
 
 def _center(model: nn.Module, flow: Flow) -> None:
     """Take the mean out of everything that is written to the stream."""
+    if flow.projected:
+        project_input(model.get_submodule(flow.projected))
     for tensor, axis in written(model, flow):
         _set(tensor, _wide(tensor) - _wide(tensor).mean(axis, keepdim=True))
 

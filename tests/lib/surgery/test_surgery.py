@@ -455,7 +455,6 @@ def encoder(skip):
 
 WRITES = "normalises what stays on the stream, and no gain takes its mean out"
 ODD = "otherwise than as a summand, so that no weight centres"
-BARE = "reads a sum with a part that comes from no map or parameter"
 NO_SURGERY = {
     "bert": (lambda: uneven("bert"), r"embeddings\.LayerNorm"),
     "beside a norm": (lambda: Beside().double(), r"is read (by|without a norm, by) head, (and not only|where)"),
@@ -476,17 +475,8 @@ NO_CENTRING = {
         lambda: ng.drop_mean_subtraction(uneven("gpt2"), ["transformer.ln_f"]),
         r"expected LayerNorm .* transformer\.ln_f is a ReducedNorm",
     ),
-    "ctrl": (lambda: uneven("ctrl"), rf"h\.0\.layernorm1 {BARE}"),
-    "whisper": (
-        lambda: uneven("whisper"),
-        rf"encoder\.layers\.0\.self_attn_layer_norm reads model\.encoder\.conv2 {ODD}",
-    ),
     "dinov2": (lambda: uneven("dinov2"), rf"layer_scale1\.lambda1 {ODD}"),
     "mixtral": (lambda: uneven("mixtral"), ODD),
-    "the mean is read": (encoder(lambda x: x + x.var(-1, keepdim=True)), rf"norm1 reads \S+ {ODD}"),
-    "something is added": (encoder(lambda x: x + torch.ones(32).to(x)), BARE),
-    "rows are shortened": (encoder(lambda x: x.flatten(0, 1).renorm(2, 0, 1.0).view_as(x)), rf"norm1 reads \S+ {ODD}"),
-    "an activation": (encoder(torch.relu), rf"norm1 reads \S+ {ODD}"),
     "no norm at the end": (lambda: uneven("opt", _remove_final_layer_norm=True), "read without a norm, by lm_head"),
 }
 NO_CONVERSION = {
@@ -519,6 +509,29 @@ def test_a_refusal_says_why_and_leaves_everything_as_it_was(surgery, make, reaso
     if surgery is ng.to_rms_norm:
         with Untouched(model):
             assert refusal(model, inputs_of(model)) == str(refused.value)
+
+
+PROJECTED = {
+    "whisper": (lambda: uneven("whisper"), "model.encoder.layers.0"),
+    "ctrl": (lambda: uneven("ctrl"), "transformer.h.0"),
+    "the mean is read": (encoder(lambda x: x + x.var(-1, keepdim=True)), "encoder"),
+    "something is added": (encoder(lambda x: x + torch.ones(32).to(x)), "encoder"),
+    "rows are shortened": (encoder(lambda x: x.flatten(0, 1).renorm(2, 0, 1.0).view_as(x)), "encoder"),
+    "an activation": (encoder(torch.relu), "encoder"),
+}
+
+
+@pytest.mark.parametrize("surgery", (ng.center_writers, ng.to_rms_norm))
+@pytest.mark.parametrize(("make", "where"), PROJECTED.values(), ids=PROJECTED)
+def test_one_projection_centres_what_no_weights_do(make, where, surgery):
+    model, means = make(), []
+    before, names = answer(model), [norm.name for norm in stream(model, inputs_of(model)).norms]
+    with pytest.warns(UserWarning, match=rf"^no weights centre what enters {where}: a projection before it does$"):
+        surgery(model, inputs_of(model))
+    with ng.watch(model, names, lambda name, x, y: means.append(float(x.mean(-1).abs().max() / x.abs().max()))):
+        after = answer(model)
+    assert apart(after, before) < 1e-11 * float(before.abs().max())
+    assert len(means) == len(names) and max(means) < 1e-14
 
 
 def test_a_model_that_needs_an_example_and_one_that_needs_no_refusal():

@@ -1,0 +1,104 @@
+"""What the measurements on published models share: models, texts, and directions removed where norms read."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import normgeom as ng
+import torch
+from normgeom.models.watch import hooked
+from normgeom.survey.directions import unit
+from records.models import windows_of
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+FOLDER = Path("_build/models")
+LARGEST = 3  # how many coordinates are set apart
+
+
+def language_model(name: str, folder: Path = FOLDER) -> tuple[nn.Module, object]:
+    """A model in evaluation mode, float32, and its tokenizer."""
+    return AutoModelForCausalLM.from_pretrained(folder / name).eval(), AutoTokenizer.from_pretrained(folder / name)
+
+
+def blocks(tokenizer: object, text: str, count: int, length: int) -> Tensor:
+    """``count`` windows of token ids ``(count, length)``, spread evenly over a text, each begun by the model's BOS."""
+    rows = windows_of(tokenizer, text, length)
+    return rows[torch.linspace(0, len(rows) - 1, count).long()]
+
+
+def sites_of(model: nn.Module) -> list[ng.NormSite]:
+    """The norms over the model's full width: those of queries and keys are left out."""
+    return [site for site in ng.find_norms(model) if site.dim == model.config.hidden_size]
+
+
+def place(site: ng.NormSite, model: nn.Module) -> str:
+    """Whether a norm reads the stream or what a sublayer is about to add to it, as two of Gemma's four do."""
+    after = ("post_attention_layernorm", "post_feedforward_layernorm")
+    return "branch" if model.config.model_type.startswith("gemma") and site.name.endswith(after) else "stream"
+
+
+def direction(name: str, d: int, without: Tensor | None = None) -> Tensor:
+    """A unit vector: "uniform", "signs_…", "random_…" as in a survey; zero at the coordinates ``without``."""
+    u = unit(name, d, seed=0)
+    if without is not None:
+        u[without] = 0
+    return normalize(u, dim=0).float()
+
+
+@contextmanager
+def removed(directions: Mapping[nn.Module, Tensor], spare_first: bool) -> Iterator[None]:
+    """While the block runs, each of these norms reads its input less the component along its direction."""
+
+    def cut(u: Tensor):
+        def hook(_module, args, kwargs):
+            x = args[0]
+            y = x - (x @ u)[..., None] * u
+            return (torch.cat([x[:, :1], y[:, 1:]], 1) if spare_first else y, *args[1:]), kwargs
+
+        return hook
+
+    with hooked(before=[(norm, cut(u)) for norm, u in directions.items()]):
+        yield
+
+
+class Resumed:
+    """A causal language model on texts ``ids``, which can run again from any of its blocks on.
+
+    Attributes:
+        logp: log-probabilities ``(texts, kept, vocabulary)`` of the unchanged model.
+        loss: in nats, of the true next token, ``(texts, kept)``.
+    """
+
+    def __init__(self, model: nn.Module, ids: Tensor, kept: slice):
+        self.model, self.layers, self.kept = model, model.model.layers, kept
+        self.targets = ids[:, 1:][:, kept, None]
+        self._calls = []
+        keep = lambda _module, args, kwargs: self._calls.append((args, kwargs))  # noqa: E731
+        with torch.no_grad(), hooked(before=[(layer, keep) for layer in self.layers]):
+            h = model.model(ids, use_cache=False).last_hidden_state
+        self._calls.append(((self._end(),), {}))
+        self.logp = self._head(h)
+        self.loss = self._loss(self.logp)
+
+    @torch.no_grad()
+    def run(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Increase of the loss and divergence from the unchanged predictions, ``(texts, kept)``, from a block on."""
+        h = self._calls[layer][0][0]
+        for block, (_, kwargs) in zip(self.layers[layer:], self._calls[layer:], strict=False):
+            h = block(h, **kwargs)
+        logp = self._head(self.model.model.norm(h))
+        return self._loss(logp) - self.loss, (self.logp.exp() * (self.logp - logp)).sum(-1)
+
+    @torch.no_grad()
+    def _end(self) -> Tensor:
+        args, kwargs = self._calls[-1]
+        return self.layers[-1](*args, **kwargs)
+
+    @torch.no_grad()
+    def _head(self, h: Tensor) -> Tensor:
+        return self.model.lm_head(h[:, :-1][:, self.kept]).log_softmax(-1)
+
+    def _loss(self, logp: Tensor) -> Tensor:
+        return -logp.gather(-1, self.targets)[..., 0]
