@@ -1,4 +1,4 @@
-"""Angles to 1 at every norm of a published model, beside 1,000 directions of signs, with and without large coordinates."""
+"""Angles to 1 at every norm of a published model, beside 1,000 vectors of signs, with and without large coordinates."""
 
 import itertools
 from collections import defaultdict

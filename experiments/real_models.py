@@ -8,10 +8,11 @@ import normgeom as ng
 import torch
 from normgeom.models.watch import hooked
 from normgeom.survey.directions import unit
-from records.models import windows_of
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from records.models import windows_of
 
 FOLDER = Path("_build/models")
 LARGEST = 3  # how many coordinates are set apart

@@ -10,13 +10,13 @@ import torch
 from normgeom.models.flow import double_throughout
 from normgeom.models.watch import NormSite, forward, hooked
 from normgeom.surgery.ablation import ReducedNorm
-from records.models import spectrogram, word_errors
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, WhisperForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
 from experiments.real_models import FOLDER, direction, removed
+from records.models import spectrogram, word_errors
 
 NAME = "whisper-base"
 PROMPT = ("<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>")

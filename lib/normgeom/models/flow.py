@@ -239,8 +239,16 @@ def _judge(trace: Trace) -> Flow:
         tuple(name for name in written if name in trace.parameters),
         next(_obstacles(trace, of_stream, written), None),
         next(_unseen(trace, of_maps=True), None),
-        next((read.name for read in of_stream if not read.whole or None in read.sources.values()), None),
+        next(_blocked(trace, of_stream), None),
     )
+
+
+def _blocked(trace: Trace, of_stream: list[Read]) -> Iterator[str]:
+    """The norms that read what makes another of the stream read more than a sum of what maps write."""
+    for read in (read for read in of_stream if not read.whole or None in read.sources.values()):
+        odd = {source for source, share in read.sources.items() if share is None}
+        yield from (first.name for first in trace.reads if first.name in trace.norms and odd & first.sources.keys())
+        yield read.name
 
 
 def _obstacles(trace: Trace, of_stream: list[Read], written: list[str]) -> Iterator[str]:
