@@ -7,8 +7,8 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import product
 from multiprocessing import get_context
@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 from normgeom.jobs import locked, write_json
 from normgeom.records import FOLDER
-from normgeom_lab.common.recording import record
+from normgeom_lab.common.recording import record, record_tensors
 from tqdm.auto import tqdm
 
 from experiments.stamps import key, of_module
@@ -41,8 +41,7 @@ class Experiment:
         summary: makes the tables, in the order of ``what``, out of the rows of all points.
         needs: says what is not here that it needs; empty where all is.
         optional: whether the book does without it; it is measured where it is named.
-        stamp: the digests of what it goes through, by name.
-        environment: variables that its processes start with.
+        stamp: the digests of what it goes through, by name; by default of its module and what that imports.
     """
 
     name: str
@@ -51,12 +50,11 @@ class Experiment:
     grid: dict | list | Callable
     minutes: float
     about: dict[str, object]
-    workers: int
-    summary: Callable | None
-    needs: Callable[[], str]
-    optional: bool
-    stamp: Callable[[], dict[str, str]]
-    environment: dict[str, str] = field(default_factory=dict)
+    workers: int = os.cpu_count()
+    summary: Callable | None = None
+    needs: Callable[[], str] = lambda: ""
+    optional: bool = False
+    stamp: Callable[[], dict[str, str]] | None = None
 
     @property
     def called(self) -> set[str]:
@@ -93,37 +91,24 @@ class Registry:
         self.folder, self.kept = folder, kept
         self.experiments: dict[str, Experiment] = {}
 
-    def experiment(
-        self,
-        name: str,
-        what: str | dict[str, str],
-        grid: dict | list | Callable,
-        *,
-        minutes: float,
-        workers: int = 0,
-        summary: Callable | None = None,
-        needs: Callable[[], str] = lambda: "",
-        optional: bool = False,
-        stamp: Callable[[], dict[str, str]] | None = None,
-        environment: dict[str, str] | None = None,
-        **about: object,
-    ) -> Callable:
-        """Register a function that measures one point; arguments as in :class:`Experiment`.
+    def experiment(self, name: str, what: str | dict, grid: dict | list | Callable, **settings: object) -> Callable:
+        """Register a function that measures one point.
+
+        Args:
+            settings: ``minutes`` and what else is an attribute of :class:`Experiment`; all others are ``about``.
 
         Raises:
             ValueError: another experiment has this name or writes a record of this name.
         """
         what = {name: what} if isinstance(what, str) else what
-        taken = {known.name for known in self.experiments.values()} | set(self._writers())
-        if twice := sorted(taken & {name, *what}):
+        if twice := sorted({*self.experiments, *self._writers()} & {name, *what}):
             raise ValueError(f"{name}: expected a name of its own, there is already {', '.join(twice)}")
+        about = {key: settings.pop(key) for key in [*settings] if key not in Experiment.__dataclass_fields__}
 
         def register(measure: Callable) -> Callable:
-            goes = stamp or (lambda: of_module(measure.__module__))
-            cores = workers or os.cpu_count()
-            self.experiments[name] = Experiment(
-                name, measure, what, grid, minutes, about, cores, summary, needs, optional, goes, environment or {}
-            )
+            module = getattr(measure, "func", measure).__module__  # of what a partial function calls
+            settings.setdefault("stamp", lambda: of_module(module))
+            self.experiments[name] = Experiment(name, measure, what, grid, about=about, **settings)
             return measure
 
         return register
@@ -205,7 +190,7 @@ class Registry:
             for (name, what), table in zip(experiment.what.items(), tables, strict=True):
                 about = {key: value(name) if callable(value) else value for key, value in experiment.about.items()}
                 about |= grid | dict(command=f"make experiments ONLY={experiment.name}", stamp=_written(stamp))
-                record(name, table, what, self.folder, **about)
+                (record_tensors if isinstance(table, dict) else record)(name, table, what, self.folder, **about)
 
     def restamp(self, experiment: Experiment) -> Iterator[str]:
         """Write the present stamp into the records that are there; a line for each."""
@@ -239,17 +224,14 @@ def _in_pool(experiment: Experiment, points: list[dict]) -> Iterator[tuple[dict,
     """Points and their rows by record, as they are finished."""
     fresh = dict(max_tasks_per_child=1) if experiment.workers == 1 else dict(initializer=_one_thread)
     failed = []
-    with (
-        _environment(experiment.environment),
-        ProcessPoolExecutor(min(experiment.workers, len(points) or 1), get_context("spawn"), **fresh) as pool,
-    ):
+    with ProcessPoolExecutor(min(experiment.workers, len(points) or 1), get_context("spawn"), **fresh) as pool:
         jobs: dict[Future, dict] = {pool.submit(experiment.measure, **point): point for point in points}
         for job in tqdm(as_completed(jobs), experiment.name, len(jobs), unit="point"):
             try:
                 yield jobs[job], _by_record(experiment, job.result())
             except Exception as error:
                 where = ", ".join(f"{name} {value}" for name, value in jobs[job].items())
-                failed.append(f"{experiment.name} at {where}: {type(error).__name__}: {error}")
+                failed.append(f"{experiment.name} at {where}: {type(error).__name__}: {error}".strip().splitlines()[0])
     if failed:
         raise Failed("\n".join(failed))
 
@@ -277,17 +259,6 @@ def _kept(path: Path) -> dict[str, dict[str, list[dict]]]:
             point, rows = json.loads(line)
             done[json.dumps(point)] = rows
     return done
-
-
-@contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def _written(stamp: dict[str, str]) -> str:

@@ -1,13 +1,13 @@
 """What a measurement goes through: for each module a digest of its syntax tree, without comments and docstrings."""
 
 import ast
-import hashlib
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import normgeom
+from press.trees import digest
 
 PACKAGES = ["normgeom", "normgeom_lab", "experiments"]
 # Pictures, files and this machinery: no measured number goes through them.
@@ -19,29 +19,11 @@ ASIDE = (
     "experiments.registry",
     "experiments.stamps",
 )
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-
-
-def digest(tree: ast.AST) -> str:
-    """Eight letters that tell two syntax trees apart, alike in all versions of Python."""
-    return hashlib.sha256(repr(_plain(tree)).encode()).hexdigest()[:8]
-
-
-def _plain(node: object) -> object:
-    if isinstance(node, list):
-        return [_plain(part) for part in node]
-    if not isinstance(node, ast.AST):
-        return node
-    fields = dict(ast.iter_fields(node))
-    if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-        fields["body"] = fields["body"][1:]
-    # fields that a later version of Python adds are empty in older code
-    return type(node).__name__, [(name, _plain(value)) for name, value in fields.items() if value not in (None, [])]
 
 
 def key(stamp: dict[str, str]) -> str:
     """Eight letters for a whole stamp."""
-    return hashlib.sha256(repr(stamp).encode()).hexdigest()[:8]
+    return digest(sorted(stamp.items()))
 
 
 def through(tree: ast.Module) -> dict[str, str]:
