@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 FOLDER = Path(__file__).parent / "data"
+OF_EXPERIMENTS = ("stamp", "legacy")  # notes that tell the project's experiments which code made a record
 
 
 class Record(NamedTuple):
@@ -51,4 +52,5 @@ def _found(name: str, suffix: str) -> tuple[Path, dict[str, str]]:
     path = FOLDER / f"{name}{suffix}"
     if not path.is_file():
         raise ValueError(f"name: expected one of {sorted(p.stem for p in FOLDER.glob(f'*{suffix}'))}, got {name!r}")
-    return path, json.loads(path.with_suffix(".json").read_text("utf-8"))
+    notes = json.loads(path.with_suffix(".json").read_text("utf-8"))
+    return path, {key: value for key, value in notes.items() if key not in OF_EXPERIMENTS}

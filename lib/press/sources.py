@@ -13,7 +13,7 @@ import nbformat
 from press.book import Book
 from press.cells import Cell, behind
 
-DATA, PROGRAMS = Path("figures/data"), Path("records")
+DATA, PROGRAMS = Path("figures/data"), Path("experiments")
 HEAD = "data"  # in a cell's head: the records that the library reads for it, where its own code does not name them
 LINE = '{caption} <span class="sources">{words}</span>'
 DOWNLOAD = "{{download}}`{words} </{file}>`"
@@ -60,7 +60,8 @@ class Sources:
         )
 
     def _program(self, name: str) -> Path | None:
-        """The program that the provenance of a measurement names."""
-        notes = json.loads((self.root / DATA / f"{name}.json").read_text("utf-8"))
-        program = PROGRAMS / f"{notes.get('command', '').partition(' ')[2]}.py"
-        return program if (self.root / program).is_file() else None
+        """The module of a measurement, by its stamp the first in ``experiments``, else what runs chapters."""
+        stamp = json.loads((self.root / DATA / f"{name}.json").read_text("utf-8")).get("stamp", "")
+        module = next((part for part in stamp.split() if part.startswith(f"{PROGRAMS}.")), f"{PROGRAMS}.chapters")
+        program = PROGRAMS / f"{module.rpartition('.')[2]}.py"
+        return program if stamp and (self.root / program).is_file() else None

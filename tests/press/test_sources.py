@@ -19,13 +19,14 @@ def code(source, **head):
 
 @pytest.fixture
 def sources(tmp_path):
-    for name, command in (("loss-of-many", "records training"), ("times", ""), ("times-again", "records gone")):
+    stamps = {"loss-of-many": "lib.norm 1, experiments.training 2, experiments.x 3", "times": "", "times-again": "a 1"}
+    for name, stamp in stamps.items():
         data = tmp_path / "figures/data"
         data.mkdir(parents=True, exist_ok=True)
         (data / f"{name}.csv").write_text("a\n1\n", "utf-8")
-        (data / f"{name}.json").write_text(json.dumps({"command": command}), "utf-8")
-    (tmp_path / "records").mkdir()
-    (tmp_path / "records/training.py").write_text("print()\n", "utf-8")
+        (data / f"{name}.json").write_text(json.dumps({"stamp": stamp}), "utf-8")
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments/training.py").write_text("print()\n", "utf-8")
     return Sources(Book(tmp_path))
 
 
@@ -46,10 +47,10 @@ def test_the_caption_leads_to_the_data_and_the_program(sources):
     captions = [cell.metadata.mystnb.figure.caption for cell in led.cells if "mystnb" in cell.metadata]
     assert captions == [
         'Losses. <span class="sources">Data: {download}`loss-of-many </figures/data/loss-of-many.csv>`; '
-        "program: {download}`training </records/training.py>`</span>",
+        "program: {download}`training </experiments/training.py>`</span>",
         "Live.",
     ]
-    assert set(sources.used) == {"figures/data/loss-of-many.csv", "records/training.py"}
+    assert set(sources.used) == {"figures/data/loss-of-many.csv", "experiments/training.py"}
 
 
 @pytest.mark.parametrize("name", ["times", "times-again"])

@@ -21,7 +21,7 @@ def record(name: str, table: pd.DataFrame, what: str, folder: Path = FOLDER, **p
     """Write ``table`` as ``name.csv`` and its provenance as ``name.json``, both or neither.
 
     ``what`` says in a sentence what was measured, ``provenance`` what else a reader must know: model, corpus, seeds.
-    Date, command, versions and device are added.
+    Date, command, versions and device are added where it does not name them.
     """
     text = table.to_csv(index=False, float_format="%.7g", lineterminator="\n")
     return _write(folder / f"{name}.csv", text.encode(), what, provenance)
@@ -35,7 +35,8 @@ def record_tensors(
 
 
 def _write(path: Path, content: bytes, what: str, provenance: dict[str, object]) -> Path:
-    notes = {"what": what, **{key: str(value) for key, value in provenance.items()}, **_circumstances()}
+    about = {"what": what} | {key: str(value) for key, value in provenance.items()}
+    notes = about | {key: value for key, value in _circumstances().items() if key not in about}
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as draft, atomic_path(path.with_suffix(".json")) as about:
         draft.write_bytes(content)
