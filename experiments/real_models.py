@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from records.models import windows_of
+from experiments.models import windows_of
 
 FOLDER = Path("_build/models")
 LARGEST = 3  # how many coordinates are set apart

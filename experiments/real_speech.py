@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, WhisperForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
 from experiments.real_models import FOLDER, direction, removed
-from records.models import spectrogram, word_errors
+from experiments.models import spectrogram, word_errors
 
 NAME = "whisper-base"
 PROMPT = ("<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>")
