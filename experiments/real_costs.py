@@ -1,14 +1,16 @@
 """What it costs a published language model when norms read their inputs without the component along one direction."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 
 import normgeom as ng
 import pandas as pd
 import torch
 from normgeom.models.watch import hooked
+from normgeom.surgery.ablation import scales
 from torch import Tensor, nn
 
-from experiments.real_models import LARGEST, Resumed, direction, place, removed
+from experiments.real_models import LARGEST, Resumed, direction, frozen, place, removed
 
 DRAWN = ("signs_000", "signs_001", "signs_002", "random_000")
 KEPT = {"gemma3_text": 6}  # predictions that count in a block: Gemma's vocabulary is the dearest part
@@ -38,29 +40,24 @@ class Costs:
 
     def at(self, name: str) -> pd.DataFrame:
         """One norm: a row a direction and block, with cost, divergence, and how far the norm's output moved."""
-        site, rows = self.sites[name], []
-        parts = name.split(".")
+        site, parts = self.sites[name], name.split(".")
         layer = int(parts[2]) if parts[1] == "layers" else len(self.resumed.layers)
+        rows, about = [], dict(site=name, place=place(site, self.model))
         for which, u in self.directions(site):
             moved, predicted = self.change(site, u)
-            with removed({site.module: u}, spare_first=True):
-                more, kl = self.resumed.run(layer)
-            rows.append(
-                pd.DataFrame(
-                    dict(
-                        site=name,
-                        place=place(site, self.model),
-                        direction=which,
-                        block=range(len(more)),
-                        angle=ng.angle(self.inputs[name][:, 1:], u).mean(1),
-                        cost=more.mean(1),
-                        kl=kl.mean(1),
-                        moved=moved,
-                        predicted=predicted,
-                    )
-                )
-            )
+            angle = ng.angle(self.inputs[name][:, 1:], u).mean(1)
+            found = dict(direction=which, angle=angle, moved=moved, predicted=predicted)
+            rows.append(self._row(removed({site.module: u}, True), layer, **about, **found))
+        rows.append(self._row(frozen({site: self.scale(site)}), layer, **about, direction="frozen"))
         return pd.concat(rows)
+
+    def _row(self, changed: AbstractContextManager, layer: int, **about: object) -> pd.DataFrame:
+        with changed:
+            more, kl = self.resumed.run(layer)
+        return pd.DataFrame(about | dict(block=range(len(more)), cost=more.mean(1), kl=kl.mean(1)))
+
+    def scale(self, site: ng.NormSite) -> float:
+        return float(scales(site, self.inputs[site.name][:, 1:]).mean())
 
     @torch.no_grad()
     def change(self, site: ng.NormSite, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,31 +74,31 @@ class Costs:
 
     def everywhere(self, places: Sequence[str], spare_first: bool) -> pd.DataFrame:
         """All norms at once: a row a direction and block."""
-        rows = []
         chosen = [site for site in self.sites.values() if place(site, self.model) in places]
-        names = [name for name, _ in self.directions(chosen[0])]
         each = {site: dict(self.directions(site)) for site in chosen}
-        for which in names:
-            with removed({site.module: each[site][which] for site in chosen}, spare_first):
-                more, kl = self.resumed.run(0)
-            found = dict(direction=which, block=range(len(more)), cost=more.mean(1), kl=kl.mean(1))
-            rows.append(pd.DataFrame(dict(places=" ".join(places), spared=spare_first) | found))
+        about, rows = dict(places=" ".join(places), spared=spare_first), []
+        for which in each[chosen[0]]:
+            cut = removed({site.module: each[site][which] for site in chosen}, spare_first)
+            rows.append(self._row(cut, 0, **about, direction=which))
+        rows.append(self._row(frozen({site: self.scale(site) for site in chosen}), 0, **about, direction="frozen"))
         return pd.concat(rows)
 
-    def clamped(self, coordinate: int, spare_first: bool = True) -> Tensor:
-        """The cost in each block when one coordinate of the stream is its mean over texts, from every block on."""
-        means = [args[0][:, 1:, coordinate].mean() for args, _ in self.resumed._calls[:-1]]
+    def clamped(self, coordinates: Sequence[int]) -> pd.DataFrame:
+        """A row a coordinate and block: what enters each block has its mean over the texts there, but at position 0."""
+        into = {layer: args[0] for layer, (args, _) in zip(self.resumed.layers, self.resumed.calls, strict=False)}
 
-        def hold(mean: Tensor):
+        def hold(layer: nn.Module, i: int):
+            mean = into[layer][:, 1:, i].mean()
+
             def hook(_module, args, kwargs):
                 x = args[0].clone()
-                x[:, int(spare_first) :, coordinate] = mean
+                x[:, 1:, i] = mean
                 return (x, *args[1:]), kwargs
 
-            return hook
+            return layer, hook
 
-        with hooked(before=[(layer, hold(mean)) for layer, mean in zip(self.resumed.layers, means, strict=True)]):
-            return self.resumed.run(0)[0].mean(1)
+        changed = ((i, hooked(before=[hold(layer, i) for layer in into])) for i in coordinates)
+        return pd.concat(self._row(changes, 0, direction=f"clamped_{i}") for i, changes in changed)
 
 
 def _shares(x: Tensor) -> Tensor:

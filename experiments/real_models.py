@@ -6,7 +6,8 @@ from pathlib import Path
 
 import normgeom as ng
 import torch
-from normgeom.models.watch import hooked
+from normgeom.models.watch import NormSite, hooked
+from normgeom.surgery.ablation import ReducedNorm
 from normgeom.survey.directions import unit
 from torch import Tensor, nn
 from torch.nn.functional import normalize
@@ -64,6 +65,18 @@ def removed(directions: Mapping[nn.Module, Tensor], spare_first: bool) -> Iterat
         yield
 
 
+@contextmanager
+def frozen(scales: Mapping[NormSite, float]) -> Iterator[None]:
+    """While the block runs, these norms divide by a constant, but at the first position."""
+    held = {site.module: ReducedNorm(site, site.kind == "layer", scale) for site, scale in scales.items()}
+
+    def hook(module, args, _kwargs, output):
+        return torch.cat([output[:, :1], held[module](args[0][:, 1:])], 1)
+
+    with hooked(after=[(norm, hook) for norm in held]):
+        yield
+
+
 class Resumed:
     """A causal language model on texts ``ids``, which can run again from any of its blocks on.
 
@@ -75,26 +88,26 @@ class Resumed:
     def __init__(self, model: nn.Module, ids: Tensor, kept: slice):
         self.model, self.layers, self.kept = model, model.model.layers, kept
         self.targets = ids[:, 1:][:, kept, None]
-        self._calls = []
-        keep = lambda _module, args, kwargs: self._calls.append((args, kwargs))  # noqa: E731
+        self.calls = []
+        keep = lambda _module, args, kwargs: self.calls.append((args, kwargs))  # noqa: E731
         with torch.no_grad(), hooked(before=[(layer, keep) for layer in self.layers]):
             h = model.model(ids, use_cache=False).last_hidden_state
-        self._calls.append(((self._end(),), {}))
+        self.calls.append(((self._end(),), {}))
         self.logp = self._head(h)
         self.loss = self._loss(self.logp)
 
     @torch.no_grad()
     def run(self, layer: int) -> tuple[Tensor, Tensor]:
         """Increase of the loss and divergence from the unchanged predictions, ``(texts, kept)``, from a block on."""
-        h = self._calls[layer][0][0]
-        for block, (_, kwargs) in zip(self.layers[layer:], self._calls[layer:], strict=False):
+        h = self.calls[layer][0][0]
+        for block, (_, kwargs) in zip(self.layers[layer:], self.calls[layer:], strict=False):
             h = block(h, **kwargs)
         logp = self._head(self.model.model.norm(h))
         return self._loss(logp) - self.loss, (self.logp.exp() * (self.logp - logp)).sum(-1)
 
     @torch.no_grad()
     def _end(self) -> Tensor:
-        args, kwargs = self._calls[-1]
+        args, kwargs = self.calls[-1]
         return self.layers[-1](*args, **kwargs)
 
     @torch.no_grad()

@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, WhisperForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
-from experiments.real_models import FOLDER, direction, removed
-from experiments.models import spectrogram, word_errors
+from experiments.models import FOLDER, spectrogram
+from experiments.real_models import direction, removed
 
 NAME = "whisper-base"
 PROMPT = ("<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>")
@@ -46,13 +46,19 @@ class Speech:
             self.inputs.append(dict(input_features=features, decoder_input_ids=ids))
         self.sites = ng.find_norms(self.model, self.inputs[0])
         self.encoder = self.model.model.encoder
+        self.read: dict[str, list[Tensor]] = {site.name: [] for site in self.sites}
         self._before: list[list[Tensor]] = []  # for each recording what enters each block of the encoder, and its end
-        for inputs in self.inputs:
+        for recording, inputs in zip(recordings, self.inputs, strict=True):
             into: list[Tensor] = []
             keep = lambda _, args, kwargs: into.append(args[0])  # noqa: B023, E731
-            with hooked(before=[(module, keep) for module in (*self.encoder.layers, self.encoder.layer_norm)]):
-                end = forward(self.encoder, dict(input_features=inputs["input_features"])).last_hidden_state
+            look = lambda site, x, _: self.read[site.name].append(x)  # noqa: E731
+            before = [(module, keep) for module in (*self.encoder.layers, self.encoder.layer_norm)]
+            with hooked(before=before), ng.watch(self.model, self.sites, look):
+                end = forward(self.model, inputs).encoder_last_hidden_state
             self._before.append([*into, end])
+            spoken = int(FRAMES * (recording.stat().st_size - 44) / 2 / 16_000)
+            for name in (name for name in self.read if ".encoder." in name):
+                self.read[name][-1] = self.read[name][-1][:, :spoken]  # behind it there is silence
 
     def losses(self, layer: int = 0) -> Tensor:
         """Teacher-forced loss, a sentence an entry; the encoder runs from a block on, 7 is not at all."""
@@ -74,22 +80,23 @@ class Speech:
         layer = 7
         if ".encoder." in site.name:
             layer = int(site.name.split(".")[3]) if "layers" in site.name else 6
-        base = self.losses(7)
-        with dropped([site]):
-            yield from _rows(site.name, "dropped", self.losses(layer) - base)
-        for which in ["uniform", *(f"{kind}_{i:03d}" for kind in ("signs", "random") for i in range(drawn))]:
-            with removed({site.module: direction(which, site.dim)}, spare_first=False):
-                yield from _rows(site.name, which, self.losses(layer) - base)
+        base, x = self.losses(7), torch.cat([x[0, 1:] for x in self.read[site.name]])
+        for which in ("dropped", "uniform", *(f"signs_{i:03d}" for i in range(drawn))):
+            u = direction("uniform" if which == "dropped" else which, site.dim)
+            cut = dropped([site]) if which == "dropped" else removed({site.module: u}, spare_first=False)
+            with cut:
+                costs = self.losses(layer) - base
+            yield from _rows(costs, site=site.name, direction=which, angle=float(ng.angle(x, u).mean()))
 
     def everywhere(self, part: str, drawn: int = 3) -> Iterator[dict]:
         """The same at all norms of the "encoder", of the "decoder", or of both with ""."""
         sites = [site for site in self.sites if part in site.name]
         base = self.losses(7)
-        with dropped(sites):
-            yield from _rows(part or "all", "dropped", self.losses() - base)
-        for which in [*(f"{kind}_{i:03d}" for kind in ("signs", "random") for i in range(drawn))]:
-            with removed({site.module: direction(which, site.dim) for site in sites}, spare_first=False):
-                yield from _rows(part or "all", which, self.losses() - base)
+        yield from _rows(base, part=part, direction="none")
+        for which in ("dropped", *(f"signs_{i:03d}" for i in range(drawn))):
+            cut = {site.module: direction(which, site.dim) for site in sites if which != "dropped"}
+            with removed(cut, spare_first=False) if cut else dropped(sites):
+                yield from _rows(self.losses() - base, part=part, direction=which)
 
     def heard(self, number: int) -> tuple[str, int]:
         """What the model writes down of a recording, and how many words of it are wrong."""
@@ -107,8 +114,19 @@ class Speech:
         return ng.to_rms_norm(copy.deepcopy(self.model), self.inputs[0])
 
 
-def _rows(site: str, which: str, costs: Tensor) -> Iterator[dict]:
-    yield from (dict(site=site, direction=which, sentence=n, cost=cost) for n, cost in enumerate(costs.tolist()))
+def _rows(costs: Tensor, **about: object) -> Iterator[dict]:
+    yield from (about | dict(sentence=n, cost=cost) for n, cost in enumerate(costs.tolist()))
+
+
+def word_errors(heard: str, said: str) -> int:
+    """Words to insert, delete or replace, without regard to case and punctuation (Levenshtein's distance)."""
+    a, b = ("".join(c for c in text.lower() if c.isalnum() or c.isspace()).split() for text in (heard, said))
+    row = list(range(len(b) + 1))
+    for i, word in enumerate(a, 1):
+        last, row[0] = row[0], i
+        for j, other in enumerate(b, 1):
+            last, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, last + (word != other))
+    return row[-1]
 
 
 @contextmanager
