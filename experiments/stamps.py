@@ -75,8 +75,12 @@ def _file(name: str) -> Path | None:
     package, *inside = name.split(".")
     if package not in PACKAGES:
         return None
-    path = Path(find_spec(package).submodule_search_locations[0], *inside)
+    path = _root(package).joinpath(*inside)
     return next((file for file in (path.with_name(f"{path.name}.py"), path / "__init__.py") if file.is_file()), None)
+
+
+def _root(package: str) -> Path:
+    return Path(find_spec(package).submodule_search_locations[0])
 
 
 @cache
