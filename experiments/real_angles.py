@@ -12,9 +12,30 @@ from normgeom.models.watch import NormSite, forward
 from normgeom.survey.directions import unit
 from torch import Tensor, nn
 
-from experiments.real_models import LARGEST
+from experiments.real_models import LANGUAGE, LARGEST, PARTS, about, blocks, language_model, sites_of
+from experiments.registry import experiment
 
 DRAWN = 1000  # directions of each null
+
+
+WINDOWS, LENGTH = 8, 256
+
+
+@experiment(
+    "published-angles",
+    f"Angles in degrees and occupancies of 1 at the input of every norm, beside {DRAWN} vectors of signs and as many "
+    "Gaussian ones.  below: how many of the signs have a lower occupancy; low, high: 90 % of resampled windows; "
+    "dimensions: 1/tr C² (prop-matched); largest: the coordinate with the largest mean share of the squared length, "
+    "top_share: that share, top_shares: of the three largest; clamped_…: with these three set to their means.",
+    dict(model=LANGUAGE, text=PARTS),
+    minutes=2,
+    corpus=f"WikiText-2, {WINDOWS} windows of {LENGTH} tokens spread over each part, begun by BOS, which is 'first'",
+    **about(*LANGUAGE),
+)
+def angles(model: str, text: str) -> pd.DataFrame:
+    network, tokenizer = language_model(model)
+    ids = blocks(tokenizer, text, WINDOWS, LENGTH)
+    return measured(network, sites_of(network), [dict(input_ids=ids)])
 
 
 class Moments:

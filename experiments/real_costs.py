@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 
 import normgeom as ng
 import pandas as pd
@@ -10,10 +11,99 @@ from normgeom.models.watch import hooked
 from normgeom.surgery.ablation import scales
 from torch import Tensor, nn
 
-from experiments.real_models import LARGEST, Resumed, direction, frozen, place, removed
+from experiments.real_models import (
+    LANGUAGE,
+    LARGEST,
+    PARTS,
+    Resumed,
+    about,
+    blocks,
+    direction,
+    frozen,
+    language_model,
+    place,
+    removed,
+    sites_of,
+)
+from experiments.registry import experiment
 
-DRAWN = ("signs_000", "signs_001", "signs_002", "random_000")
+DRAWN = 3  # vectors of signs
 KEPT = {"gemma3_text": 6}  # predictions that count in a block: Gemma's vocabulary is the dearest part
+
+
+NORMS = dict(zip(LANGUAGE, (61, 73), strict=True))
+EACH, EVERYWHERE = (6, 12), (20, 32)  # blocks of each text, and their tokens
+WHAT = (
+    "cost: increase of the loss in nats a token; kl: divergence from the unchanged predictions in nats.  uniform, "
+    "signs_…, random_…: the component along this direction is taken from what the norm reads; uniform_rest: along 1 "
+    f"without the {LARGEST} coordinates that hold most of the squared length there; frozen: the norm divides by the "
+    "mean of its scales.  The first position is spared."
+)
+
+
+@cache
+def costs(model: str, texts: tuple[str, ...], count: int, length: int) -> "Costs":
+    network, tokenizer = language_model(model)
+    ids = torch.cat([blocks(tokenizer, text, count, length) for text in texts])
+    return Costs(network, sites_of(network), ids)
+
+
+@experiment(
+    "published-costs",
+    f"One norm at a time.  {WHAT}  cost_valid, cost_test: in each text.  angle: mean angle of the norm's input to the "
+    "direction; moved: mean square of the relative change of its output; predicted: the same on average over signs "
+    "(prop-dense-direction).",
+    [dict(model=[name], norm=range(count)) for name, count in NORMS.items()],
+    minutes=12,
+    corpus="WikiText-2, {} blocks of {} tokens spread over each of its parts, begun by BOS".format(*EACH),
+    **about(*LANGUAGE),
+)
+def one_norm(model: str, norm: int) -> pd.DataFrame:
+    of = costs(model, PARTS, *EACH)
+    return by_direction(of.at([*of.sites][norm]))
+
+
+def by_direction(rows: pd.DataFrame) -> pd.DataFrame:
+    """A row a direction out of a row a direction and block."""
+    half = rows.block < EACH[0]
+    means = rows.groupby("direction", sort=False)[["angle", "kl", "moved", "predicted"]].mean()
+    parts = {
+        f"cost_{text}": rows[at].groupby("direction").cost.mean() for text, at in zip(PARTS, (half, ~half), strict=True)
+    }
+    return means.assign(place=rows.place.iloc[0], **parts).reset_index()
+
+
+@experiment(
+    "published-removed",
+    f"All norms at once, or all blocks.  {WHAT}  none: the loss itself; clamped_…: a coordinate of the stream has its "
+    "mean over texts at the input of every block, first the three that hold most at block 6, then three drawn ones.  "
+    "low, high: 90 % of resampled blocks.",
+    dict(model=LANGUAGE),
+    minutes=8,
+    corpus="WikiText-2 and the standard library's documentation strings, {} blocks of {} tokens spread over each text, "
+    "begun by BOS".format(*EVERYWHERE),
+    **about(*LANGUAGE),
+)
+def all_norms(model: str) -> list[dict]:
+    texts = (*PARTS, "stdlib")
+    of = costs(model, texts, *EVERYWHERE)
+    width = of.model.config.hidden_size
+    drawn = torch.randint(width, (LARGEST,), generator=torch.Generator().manual_seed(0))
+    at_six = of.large["model.layers.6.input_layernorm"]
+    changed = [of.everywhere(), of.clamped([*at_six.tolist(), *drawn.tolist()])]
+    unchanged = pd.DataFrame(dict(direction="none", block=range(len(of.resumed.loss)), cost=of.resumed.loss.mean(1)))
+    return by_text(pd.concat([unchanged.assign(kl=0.0), *changed]), texts)
+
+
+def by_text(rows: pd.DataFrame, texts: Sequence[str]) -> list[dict]:
+    """A row a direction and text, with what resampling the blocks makes of the mean cost."""
+    found, generator = [], torch.Generator().manual_seed(0)
+    for (which, text), part in rows.groupby(["direction", rows.block // EVERYWHERE[0]], sort=False):
+        cost = torch.tensor(part.cost.to_numpy())
+        drawn = cost[torch.randint(len(cost), (1000, len(cost)), generator=generator)].mean(1)
+        ends = dict(low=float(drawn.quantile(0.05)), high=float(drawn.quantile(0.95)))
+        found.append(dict(direction=which, text=texts[text], cost=float(cost.mean()), kl=part.kl.mean()) | ends)
+    return found
 
 
 class Costs:
@@ -32,9 +122,13 @@ class Costs:
             self.resumed = Resumed(model, ids, slice(-count, None))
         self.large = {name: _shares(x).topk(LARGEST).indices for name, x in self.inputs.items()}
 
-    def directions(self, site: ng.NormSite) -> Iterator[tuple[str, Tensor]]:
-        """1, signs and a Gaussian one; then 1 without the coordinates that hold most."""
-        for name in ("uniform", *DRAWN):
+    def directions(self, site: ng.NormSite, gaussian: int) -> Iterator[tuple[str, Tensor]]:
+        """1, signs and Gaussian ones; then 1 without the coordinates that hold most."""
+        for name in (
+            "uniform",
+            *(f"signs_{i:03d}" for i in range(DRAWN)),
+            *(f"random_{i:03d}" for i in range(gaussian)),
+        ):
             yield name, direction(name, site.dim)
         yield "uniform_rest", direction("uniform", site.dim, self.large[site.name])
 
@@ -42,13 +136,13 @@ class Costs:
         """One norm: a row a direction and block, with cost, divergence, and how far the norm's output moved."""
         site, parts = self.sites[name], name.split(".")
         layer = int(parts[2]) if parts[1] == "layers" else len(self.resumed.layers)
-        rows, about = [], dict(site=name, place=place(site, self.model))
-        for which, u in self.directions(site):
+        rows, known = [], dict(place=place(site, self.model))
+        for which, u in self.directions(site, 1):
             moved, predicted = self.change(site, u)
             angle = ng.angle(self.inputs[name][:, 1:], u).mean(1)
             found = dict(direction=which, angle=angle, moved=moved, predicted=predicted)
-            rows.append(self._row(removed({site.module: u}, True), layer, **about, **found))
-        rows.append(self._row(frozen({site: self.scale(site)}), layer, **about, direction="frozen"))
+            rows.append(self._row(removed({site.module: u}, True), layer, **known, **found))
+        rows.append(self._row(frozen({site: self.scale(site)}), layer, **known, direction="frozen"))
         return pd.concat(rows)
 
     def _row(self, changed: AbstractContextManager, layer: int, **about: object) -> pd.DataFrame:
@@ -72,15 +166,13 @@ class Costs:
         held = (site.weight * unit).square().sum(-1)
         return moved, (site.weight.square().sum() / site.dim**2 / held).mean(1)
 
-    def everywhere(self, places: Sequence[str], spare_first: bool) -> pd.DataFrame:
+    def everywhere(self) -> pd.DataFrame:
         """All norms at once: a row a direction and block."""
-        chosen = [site for site in self.sites.values() if place(site, self.model) in places]
-        each = {site: dict(self.directions(site)) for site in chosen}
-        about, rows = dict(places=" ".join(places), spared=spare_first), []
-        for which in each[chosen[0]]:
-            cut = removed({site.module: each[site][which] for site in chosen}, spare_first)
-            rows.append(self._row(cut, 0, **about, direction=which))
-        rows.append(self._row(frozen({site: self.scale(site) for site in chosen}), 0, **about, direction="frozen"))
+        each, rows = {site: dict(self.directions(site, DRAWN)) for site in self.sites.values()}, []
+        for which in next(iter(each.values())):
+            cut = removed({site.module: of_site[which] for site, of_site in each.items()}, True)
+            rows.append(self._row(cut, 0, direction=which))
+        rows.append(self._row(frozen({site: self.scale(site) for site in each}), 0, direction="frozen"))
         return pd.concat(rows)
 
     def clamped(self, coordinates: Sequence[int]) -> pd.DataFrame:

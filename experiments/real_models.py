@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import normgeom as ng
@@ -9,23 +10,40 @@ import torch
 from normgeom.models.watch import NormSite, hooked
 from normgeom.surgery.ablation import ReducedNorm
 from normgeom.survey.directions import unit
+from normgeom.text.corpora import load_corpus
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from experiments.models import windows_of
+from experiments.models import FOLDER, MODELS, windows_of
 
-FOLDER = Path("_build/models")
+TEXTS, SPEECH = Path("_build/wikitext-2"), Path("_build/speech")
+LANGUAGE = ("SmolLM2-135M-Instruct", "gemma-3-270m")
+PARTS = ("valid", "test")  # of WikiText-2
 LARGEST = 3  # how many coordinates are set apart
 
 
-def language_model(name: str, folder: Path = FOLDER) -> tuple[nn.Module, object]:
+def about(*names: str) -> dict[str, object]:
+    """What records of these models have in common: the copies, and what must be there to measure them."""
+    paths = [*(FOLDER / name for name in names), SPEECH if "whisper-base" in names else TEXTS]
+    copies = (f"{name} ({MODELS[name].copy}; {', '.join(MODELS[name].wheels)})" for name in names)
+    return dict(
+        optional=True,
+        needs=lambda: ", ".join(str(path) for path in paths if not path.exists()),
+        models="; ".join(copies),
+        seed="0: of all directions, named as in normgeom.Survey",
+    )
+
+
+@cache
+def language_model(name: str) -> tuple[nn.Module, object]:
     """A model in evaluation mode, float32, and its tokenizer."""
-    return AutoModelForCausalLM.from_pretrained(folder / name).eval(), AutoTokenizer.from_pretrained(folder / name)
+    return AutoModelForCausalLM.from_pretrained(FOLDER / name).eval(), AutoTokenizer.from_pretrained(FOLDER / name)
 
 
-def blocks(tokenizer: object, text: str, count: int, length: int) -> Tensor:
-    """``count`` windows of token ids ``(count, length)``, spread evenly over a text, each begun by the model's BOS."""
+def blocks(tokenizer: object, part: str, count: int, length: int) -> Tensor:
+    """Windows of token ids ``(count, length)``, spread evenly over a text, each begun by the model's BOS."""
+    text = load_corpus("stdlib").text if part == "stdlib" else (TEXTS / f"{part}.txt").read_text("utf-8")
     rows = windows_of(tokenizer, text, length)
     return rows[torch.linspace(0, len(rows) - 1, count).long()]
 
