@@ -1,11 +1,13 @@
 """Whisper without the subtraction of the mean: as trained, and after its writers are centred."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import normgeom as ng
+import pandas as pd
 import torch
 from normgeom.models.flow import double_throughout
 from normgeom.models.watch import NormSite, forward, hooked
@@ -16,11 +18,95 @@ from transformers import AutoTokenizer, WhisperForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
 from experiments.models import FOLDER, spectrogram
-from experiments.real_models import direction, removed
+from experiments.real_angles import Moments
+from experiments.real_models import SPEECH, about, direction, removed
+from experiments.registry import experiment
 
 NAME = "whisper-base"
 PROMPT = ("<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>")
 FRAMES = 50  # of the encoder, a second
+
+
+RECORDINGS = ("real", "synthetic-valid-1", "synthetic-test-1")
+ABOUT = about(NAME) | dict(
+    corpus="real: five sentences of Sense and Sensibility read for LibriVox (test/data/librivox of the source archive "
+    "of pocketsphinx 5.1.1), joined to 26 s; synthetic: eight sentences of a part of WikiText-2 each, read by espeak-ng"
+)
+COSTS = (
+    "cost: increase of the teacher-forced loss in nats a token, a sentence counting as one.  dropped: no mean is "
+    "subtracted, the weights as they are; uniform, signs_…: the component along this direction is taken from what the "
+    "norm reads."
+)
+
+
+@cache
+def speech(*names: str) -> "Speech":
+    return Speech([SPEECH / f"{name}.wav" for name in names])
+
+
+def by_recording(rows: Iterable[dict], of: "Speech", names: Sequence[str]) -> list[dict]:
+    """A row a direction and recording out of a row a direction and sentence."""
+    table = pd.DataFrame(rows)
+    by_sentence = [name for name, said in zip(names, of.said, strict=True) for _ in said]
+    table["text"] = by_sentence * (len(table) // len(by_sentence))
+    keys = [name for name in table if name not in ("sentence", "cost")]
+    return table.groupby(keys, sort=False).cost.agg(["mean", "min", "max"]).reset_index().to_dict("records")
+
+
+@experiment(
+    "published-speech-angles",
+    "As published-angles, at the inputs of Whisper's norms; of the encoder up to where speech ends.",
+    dict(recording=RECORDINGS),
+    minutes=2,
+    **ABOUT,
+)
+def angles(recording: str) -> list[dict]:
+    of, rows = speech(recording), []
+    for site in of.sites:
+        for positions, at in (("first", slice(1)), ("rest", slice(1, None))):
+            moments = Moments(site.dim)
+            moments.add(of.read[site.name][0][:, at])
+            rows.append(dict(site=site.name, positions=positions) | moments.row())
+    return rows
+
+
+@experiment("published-speech-costs", f"One norm at a time.  {COSTS}", dict(norm=range(32)), minutes=5, **ABOUT)
+def one_norm(norm: int) -> list[dict]:
+    names = RECORDINGS[0], RECORDINGS[2]
+    of = speech(*names)
+    return by_recording(of.at(of.sites[norm]), of, names)
+
+
+@experiment(
+    "published-speech-removed",
+    f"At all norms of a part, or, with an empty part, of both.  {COSTS}",
+    dict(part=("", "encoder", "decoder")),
+    minutes=3,
+    **ABOUT,
+)
+def all_norms(part: str) -> list[dict]:
+    of = speech(*RECORDINGS)
+    return by_recording(of.everywhere(part), of, RECORDINGS)
+
+
+@experiment(
+    "published-speech-converted",
+    "Whisper, the same with every LayerNorm's subtraction dropped, and converted to RMSNorm with one projection behind "
+    "the encoder's stem: word errors, and the largest difference of a teacher-forced logit from the unconverted "
+    "model's in float64, by dtype.",
+    dict(recording=RECORDINGS[:2]),
+    minutes=3,
+    **ABOUT,
+)
+def converted(recording: str) -> dict:
+    of = speech(recording)
+    model, other = of.model, ng.to_rms_norm(copy.deepcopy(of.model), of.inputs[0])
+    errors = dict(unchanged=of.errors(model), converted=of.errors(other))
+    for part in ("encoder", "decoder", ""):
+        with dropped([site for site in of.sites if part in site.name]):
+            errors[f"dropped {part}".strip()] = of.errors(model)
+    found = dict(words=len(" ".join(of.said[0]).split())) | {f"errors {name}": n for name, n in errors.items()}
+    return found | differences(model, other, of.inputs[0])
 
 
 class Speech:
@@ -32,7 +118,7 @@ class Speech:
         sentence: for each recording the number of the sentence that each predicted token belongs to.
     """
 
-    def __init__(self, recordings: list[Path], folder: Path = FOLDER / NAME):
+    def __init__(self, recordings: Sequence[Path], folder: Path = FOLDER / NAME):
         self.model = WhisperForConditionalGeneration.from_pretrained(folder).eval()
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         self.prompt = self.tokenizer.convert_tokens_to_ids([*PROMPT])
@@ -98,20 +184,11 @@ class Speech:
             with removed(cut, spare_first=False) if cut else dropped(sites):
                 yield from _rows(self.losses() - base, part=part, direction=which)
 
-    def heard(self, number: int) -> tuple[str, int]:
-        """What the model writes down of a recording, and how many words of it are wrong."""
-        ids = self.model.generate(
-            self.inputs[number]["input_features"],
-            decoder_input_ids=torch.tensor([self.prompt]),
-            max_new_tokens=120,
-            do_sample=False,
-        )
-        text = self.tokenizer.decode(ids[0], skip_special_tokens=True)
-        return text, word_errors(text, " ".join(self.said[number]))
-
-    def converted(self) -> WhisperForConditionalGeneration:
-        """The model with RMSNorm in place of every LayerNorm, and one projection behind the encoder's stem."""
-        return ng.to_rms_norm(copy.deepcopy(self.model), self.inputs[0])
+    def errors(self, model: nn.Module) -> int:
+        """How many words a model gets wrong in the first recording, choosing the likeliest token each time."""
+        begin, features = torch.tensor([self.prompt]), self.inputs[0]["input_features"]
+        ids = model.generate(features, decoder_input_ids=begin, max_new_tokens=120, do_sample=False)
+        return word_errors(self.tokenizer.decode(ids[0], skip_special_tokens=True), " ".join(self.said[0]))
 
 
 def _rows(costs: Tensor, **about: object) -> Iterator[dict]:
