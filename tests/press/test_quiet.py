@@ -37,33 +37,33 @@ def check(*verdicts, measured_on=""):
 @pytest.mark.parametrize(
     ("made", "tries", "said"),
     [
-        (check(ERROR), {}, "Checked to 10⁻¹²; with ε outside the root, off by 0.4."),
+        (check(ERROR), {}, "Error at most 10⁻¹²; near miss (ε outside the root): error 0.4."),
         (
             check(VALUE, measured_on="20 recorded pairs"),
             {},
-            "Seen: 0.031, where at most 0.06 is claimed; with no norm: 0.15. Measured on 20 recorded pairs.",
+            "Measured 0.031 (claimed: at most 0.06); near miss (no norm): 0.15. Measured on 20 recorded pairs.",
         ),
         (
             check(VALUE),
             {"claim-a": TRIED},
-            "Seen at all 20 seeds: at most 0.042, where 0.06 is claimed; with no norm at least 0.15.",
+            "At most 0.042 at all 20 seeds (claimed: 0.06); near miss (no norm): at least 0.15.",
         ),
         (
             check(VALUE),
             {"claim-a": TRIED._replace(held=18)},
-            "Seen at 18 of 20 seeds: at most 0.042, where 0.06 is claimed; with no norm at least 0.15.",
+            "At most 0.042 at 18 of 20 seeds (claimed: 0.06); near miss (no norm): at least 0.15.",
         ),
         (
             check(VALUE, measured_on="recorded, the model of claim-b by `make bench`"),
             {},
-            "Seen: 0.031, where at most 0.06 is claimed; with no norm: 0.15. "
+            "Measured 0.031 (claimed: at most 0.06); near miss (no norm): 0.15. "
             "Recorded, the model of {claim-b} by make bench.",
         ),
         (
             check(ERROR, Verdict("eq-b", "error ≤ 1e-300", "LayerNorm", "2")),
             {},
-            "{thm-a} checked to 10⁻¹²; with ε outside the root, off by 0.4. "
-            "{eq-b} checked to the last bit; with LayerNorm, off by 2.",
+            "{thm-a} error at most 10⁻¹²; near miss (ε outside the root): error 0.4. "
+            "{eq-b} exactly equal; near miss (LayerNorm): error 2.",
         ),
     ],
     ids=["statement", "pairs", "live", "not at all seeds", "recorded", "two"],
