@@ -96,7 +96,7 @@ def html(made):
 def test_a_folded_check_is_one_line_with_its_row_of_the_ledger(html):
     (fold,) = html("02-angle").select(".fold.check")
     assert fold.select_one("summary").text == (
-        "Seen at all 20 seeds: at most 0.069, where 0.1 is claimed; with all vectors alike at least 7.1. "
+        "At most 0.069 at all 20 seeds (claimed: 0.1); near miss (all vectors alike): at least 7.1. "
         "Measured on eight toy vectors."
     )
     assert "claim-right: value" in fold.select_one("details").text, "what it printed is inside"
@@ -106,8 +106,10 @@ def test_a_folded_check_is_one_line_with_its_row_of_the_ledger(html):
 
 def test_several_statements_are_named_as_readers_know_them(html):
     (fold,) = html("01-mean").select(".fold.check")
-    assert fold.select_one("summary").text.startswith("(1.1) checked to 10⁻¹²; with the mean | forgotten, off by 0.03.")
-    assert "Theorem 1.1 checked" in fold.select_one("summary").text
+    assert fold.select_one("summary").text.startswith(
+        "(1.1) error at most 10⁻¹²; near miss (the mean | forgotten): error 0.03."
+    )
+    assert "Theorem 1.1 error at most" in fold.select_one("summary").text
 
 
 def test_only_what_teaches_stays_open(html):
