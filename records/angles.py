@@ -40,7 +40,7 @@ def write_angles(name: str, survey: ng.Survey, **options: object) -> Path:
         **options,
     )
     bands = {
-        (side, null): null_band(table, side, "rest", null).reset_index() for side in ("in", "out") for null in NULLS
+        (side, null): null_band(table, side, null).reset_index() for side in ("in", "out") for null in NULLS
     }
     return record(
         f"nulls-{name}",

@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from normgeom.checks import Draws
 from normgeom.commands.loading import load_model, most_tokens
+from normgeom.models.flow import stream_writers
 from normgeom.models.gpt2 import gpt2
 from normgeom.models.sites import find_norms
 from normgeom.surgery.surgery import center_writers, fold_norms
@@ -29,8 +30,8 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import AutoModel, GPT2Config, GPT2LMHeadModel, GPTJConfig, GPTNeoConfig, GPTNeoXConfig, LlamaConfig
 
-from normgeom_lab.common.parts import copied, last_directions, rotate, shifted, stream_writers
-from normgeom_lab.common.pictures import NULLS, _rows, angle_bars, null_band
+from normgeom_lab.common.parts import last_directions, rotate, shifted
+from normgeom_lab.common.pictures import NULLS, angle_bars, at_side, null_band
 from normgeom_lab.common.tiny import perturb
 
 HELD_OUT = 300_000  # bytes at the end of a text that are not trained on
@@ -151,7 +152,7 @@ def survey_runs(
 
 def of_uniform(angles: pd.DataFrame, side: str = "in", positions: str = "rest") -> pd.DataFrame:
     """The rows of the uniform vector in a survey's table, at one side of the norms."""
-    return angles[(angles.side == side) & (angles.positions == positions) & (angles.direction == "uniform")]
+    return at_side(angles[angles.direction == "uniform"], side, positions)
 
 
 # Columns of a survey in words.
@@ -187,7 +188,7 @@ def at_last_norm(angles: pd.DataFrame) -> pd.DataFrame:
 @torch.no_grad()
 def with_means_of(model: GPT2LMHeadModel, other: GPT2LMHeadModel) -> GPT2LMHeadModel:
     """A copy of a GPT-2 in which every writer puts along 1 what the same writer of another puts there (prop-gauge)."""
-    model = copied(model)
+    model = copy.deepcopy(model)
     for p, wanted in zip(stream_writers(model), stream_writers(other), strict=True):
         p += wanted.to(p).mean(-1, keepdim=True) - p.mean(-1, keepdim=True)
     return model
@@ -198,7 +199,7 @@ def rotated(model: GPT2LMHeadModel, rotation: Tensor) -> GPT2LMHeadModel:
 
     RMSNorm without a gain commutes with Q (prop-two-scenarios), as SliceGPT uses: https://arxiv.org/abs/2401.15024.
     """
-    return rotate(fold_norms(copied(model)), rotation)
+    return rotate(fold_norms(copy.deepcopy(model)), rotation)
 
 
 def onto_uniform(direction: Tensor) -> Tensor:
@@ -255,7 +256,7 @@ def angles_by_layer(tables: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:
         figure, grid = plt.subplots(2, len(tables), figsize=(WIDTH, 4.9), sharex="col", sharey=True, squeeze=False)
         for side, axes in zip(("in", "out"), grid, strict=True):
             for axis, (model, table) in zip(axes, tables.items(), strict=True):
-                rows = _rows(table, side, "rest")
+                rows = at_side(table, side)
                 for shift, direction in enumerate(MARKERS):
                     part = rows[rows.direction == direction]
                     angle_bars(axis, [i + 0.22 * (shift - 1) for i in range(len(part))], part, direction)
@@ -292,13 +293,12 @@ def occupancy_by_layer(tables: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]
     words = []
     with _panels(tables, "occupancy d·E[cos²]") as (figure, axes):
         for axis, (model, table) in zip(axes, tables.items(), strict=True):
-            rows, band = _rows(table, "in", "rest"), null_band(table)
+            band = null_band(table)
             place = range(len(band))
             gray = dict(color=COLORS["null"])
             axis.fill_between(place, band.low, band.high, alpha=0.3, linewidth=0, label="random, 5 to 95 %", **gray)
             axis.plot(place, band["median"], linestyle="--", label="random, median", **gray)
-            uniform = rows[rows.direction == "uniform"].pivot(index="site", columns="run", values="occupancy")
-            uniform = uniform.loc[band.index]
+            uniform = of_uniform(table).pivot(index="site", columns="run", values="occupancy").loc[band.index]
             for number, run in enumerate(uniform):
                 label = "uniform vector, one line a run" if number == 0 else None
                 axis.plot(place, uniform[run], color=COLORS["uniform"], marker="o", label=label)

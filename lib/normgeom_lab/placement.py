@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
@@ -88,13 +88,31 @@ def behaviour(family: str, seed: int, without: str | None = None) -> Behaviour:
 
     ``without`` names a module of the block that is taken out first.
     """
-    model, blocks = tiny_model(family, seed)
+    model, (_, block) = tiny_model(family, seed)
     if without is not None:
-        blocks[1].set_submodule(without, nn.Identity(), strict=True)
+        block.set_submodule(without, nn.Identity(), strict=True)
+    writers = [block.get_submodule(name) for name in FAMILIES[family][1]]
     x = 3 * torch.randn(2, 7, 32, dtype=torch.float64)
 
+    @torch.no_grad()
     def ask(stream, *factors):
-        return run_block(model, blocks[1], FAMILIES[family][1], stream, factors)
+        """The output of the block that reads ``stream``, what its branches compute before they are multiplied by
+        ``factors``, and the model's output."""
+        computed, out = [], []
+
+        def enter(module, args, kwargs):
+            return ((stream, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": stream})
+
+        def leave(module, args, kwargs, output):
+            out.append(output[0] if isinstance(output, tuple) else output)
+
+        def write(module, args, kwargs, output):
+            computed.append(output)
+            return factors[len(computed) - 1] * output
+
+        with hooked([(block, enter)], [(block, leave), *((writer, write) for writer in writers)]):
+            final = model(torch.arange(3, 17).reshape(2, 7)).last_hidden_state
+        return out[0], *computed, final
 
     def change(a, b):
         return float((a - b).norm() / b.norm())
@@ -107,34 +125,9 @@ def behaviour(family: str, seed: int, without: str | None = None) -> Behaviour:
         before=max(change(ask(10 * x, 1, 1)[1], attention), change(ask(10 * x, 0, 1)[2], alone[2])),
         parallel=change(alone[2], mlp),
         final_norm=change(final, out),
-        block=type(blocks[1]).__name__,
-        file=type(blocks[1]).__module__.rpartition(".")[2] + ".py",
+        block=type(block).__name__,
+        file=type(block).__module__.rpartition(".")[2] + ".py",
     )
-
-
-@torch.no_grad()
-def run_block(
-    model: PreTrainedModel, block: nn.Module, writers: tuple[str, str], x: Tensor, factors: tuple[float, float]
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Put ``x``, ``(2, 7, d)``, in the stream's place before a block, and multiply what its branches compute.
-
-    Returns the block's output, what attention and MLP computed before their factors, and the model's output.
-    """
-    computed, out = [], []
-
-    def enter(module, args, kwargs):
-        return ((x, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": x})
-
-    def leave(module, args, kwargs, output):
-        out.append(output[0] if isinstance(output, tuple) else output)
-
-    def write(module, args, kwargs, output):
-        computed.append(output)
-        return factors[len(computed) - 1] * output
-
-    with hooked([(block, enter)], [(block, leave), *((block.get_submodule(name), write) for name in writers)]):
-        final = model(torch.arange(3, 17).reshape(2, 7)).last_hidden_state
-    return out[0], *computed, final
 
 
 def name_of(behaviour: Behaviour) -> str | None:
@@ -149,28 +142,18 @@ def name_of(behaviour: Behaviour) -> str | None:
     return None
 
 
-def _mlps(stack: Stack, x: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Of each block: the input and output of W₂, the sum of stream and MLP, and the stream behind the block."""
-    for block in stack.blocks:
-        mlp, x = block.mlp, block.attention(x)
-        hidden = mlp.branch[:2](mlp.read(x))
-        written = mlp.branch[2](hidden)
-        total = mlp.joined(x, mlp.after(written))
-        x = mlp.sum(total)
-        yield hidden, written, total, x
-
-
 def last_gradient(stack: Stack, x: Tensor, head: Tensor, target: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradient of the last W₂ of a post-norm or pre-norm stack for one text ``(length, d)`` (eq-last-gradient).
 
     The loss is the cross-entropy of ``target`` at the last position.  Returns the gradient ``(d, hidden)``, by
     automatic differentiation; a, the input of W₂; g, the gradient at the last norm's output; and that norm's input.
     """
-    hidden, _, total, behind = list(_mlps(stack, x))[-1]
-    out = stack.final(behind)
+    *_, last = unroll(stack, x)
+    mlp = last.sublayer
+    out = stack.final(mlp.sum(last.sum))
     loss = F.cross_entropy(out[-1] @ head.T, torch.tensor(target))
-    matrix, after = torch.autograd.grad(loss, (stack.blocks[-1].mlp.branch[2].weight, out))
-    return matrix, hidden[-1].detach(), after[-1], total[-1].detach()
+    matrix, after = torch.autograd.grad(loss, (mlp.branch[2].weight, out))
+    return matrix, mlp.branch[:2](last.read)[-1].detach(), after[-1], last.sum[-1].detach()
 
 
 def block_gradients(stack: Stack, x: Tensor, head: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -178,10 +161,12 @@ def block_gradients(stack: Stack, x: Tensor, head: Tensor, targets: Tensor) -> t
 
     The loss of a text of ``x``, ``(texts, length, d)``, is the cross-entropy of its target at its last position.
     """
-    hidden, written, _, behind = zip(*_mlps(stack, x), strict=True)
+    mlps = unroll(stack, x)[1::2]
+    behind = [step.sublayer.sum(step.sum) for step in mlps]
     logits = stack.final(behind[-1])[:, -1] @ head.T
-    slopes = torch.autograd.grad(F.cross_entropy(logits, targets, reduction="sum"), written)
-    lengths = [(g.mT @ a.detach()).flatten(1).norm(dim=-1).mean() for g, a in zip(slopes, hidden, strict=True)]
+    slopes = torch.autograd.grad(F.cross_entropy(logits, targets, reduction="sum"), [step.computed for step in mlps])
+    hidden = [step.sublayer.branch[:2](step.read).detach() for step in mlps]
+    lengths = [(g.mT @ a).flatten(1).norm(dim=-1).mean() for g, a in zip(slopes, hidden, strict=True)]
     return torch.stack(lengths), torch.stack([t.detach().square().mean().sqrt() for t in behind])
 
 
@@ -194,9 +179,12 @@ def _drawn_gradients(stack: Stack, tau: float) -> tuple[Tensor, Tensor]:
 
 def mean_block_gradients(make: Callable[[int], Stack], seeds: Iterable[int]) -> tuple[Tensor, Tensor]:
     """:func:`block_gradients` at random texts and targets, mean over the stacks that ``make`` makes of the seeds."""
-    runs = [_drawn_gradients(make(seed), 0.02) for seed in seeds]
-    lengths, sizes = (torch.stack(values).mean(0) for values in zip(*runs, strict=True))
-    return lengths, sizes
+    return _means(_drawn_gradients(make(seed), 0.02) for seed in seeds)
+
+
+def _means(runs: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    first, second = (torch.stack(values).mean(0) for values in zip(*runs, strict=True))
+    return first, second
 
 
 def depth_sweep(
@@ -256,7 +244,6 @@ def mlp_mean_square(n: Tensor, hidden: int, tau1: float, tau2: float, draws: int
     return (second @ (first @ n).clamp_min(0)[..., None]).square().mean()
 
 
-@torch.no_grad()
 def attention_entropy(attention: Attention, x: Tensor) -> Tensor:
     """The entropy of attention's weights over that of even ones, mean over heads and positions but the first."""
     scores, _ = attention.scores_and_values(x)
@@ -264,17 +251,19 @@ def attention_entropy(attention: Attention, x: Tensor) -> Tensor:
     return (entropy / torch.arange(2, x.shape[-2] + 1, dtype=x.dtype).log()).mean()
 
 
+@torch.no_grad()
 def mean_saturation(make: Callable[[int], Stack], seeds: Iterable[int]) -> tuple[Tensor, Tensor]:
     """By block, ``(blocks,)`` each: the mean square of its input, and :func:`attention_entropy`.
 
     Means over the stacks that ``make`` makes of the seeds, each on 4 random texts of 32 positions.
     """
-    squares, entropies = [], []
+    runs = []
     for stack in map(make, seeds):
         steps = unroll(stack, torch.randn(4, 32, stack.d))[::2]
-        squares.append(torch.stack([step.stream.square().mean() for step in steps]))
-        entropies.append(torch.stack([attention_entropy(step.sublayer.branch, step.read) for step in steps]))
-    return torch.stack(squares).mean(0), torch.stack(entropies).mean(0)
+        squares = [step.stream.square().mean() for step in steps]
+        entropies = [attention_entropy(step.sublayer.branch, step.read) for step in steps]
+        runs.append((torch.stack(squares), torch.stack(entropies)))
+    return _means(runs)
 
 
 @torch.no_grad()
@@ -298,6 +287,7 @@ def factor_a_block(squares: Tensor) -> float:
     return math.exp(float(late[-1] - late[0]) / (len(late) - 1))
 
 
+@torch.no_grad()
 def path_factors(stack: Stack, x: Tensor) -> tuple[Tensor, Tensor]:
     """The factor by which LayerNorms on the sum, without gain, multiply the identity path of each token.
 
@@ -317,6 +307,7 @@ def jacobian_matrix(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return torch.func.jacrev(f)(x).detach().reshape(-1, x.numel())
 
 
+@torch.no_grad()
 def composition(stack: Stack, x: Tensor) -> list[Tensor]:
     """The shares of the input and of each branch in the stream after each sublayer, ``(l + 1,)`` after the l-th.
 

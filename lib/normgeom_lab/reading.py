@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -24,28 +24,12 @@ from normgeom_lab.common.parts import Effects, Predictions, blocks, effects, rms
 from normgeom_lab.common.tiny import divergence, scattered
 
 
-class Head(NamedTuple):
-    """One attention head of a GPT-2, the norm in front of it, and one run of both."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    query_bias: Tensor
-    key_bias: Tensor
-    value_bias: Tensor
-    output: Tensor
-    gain: Tensor
-    bias: Tensor
-    eps: float
-    centered: bool
-    x: Tensor
-    pattern: Tensor
-    write: Tensor
-
-
 @torch.no_grad()
-def attention_heads(model: GPT2LMHeadModel, ids: Tensor) -> list[Head]:
-    """All attention heads of a GPT-2, block by block, and one run of them; its attention is set to ``"eager"``."""
+def attention_heads(model: GPT2LMHeadModel, ids: Tensor) -> list[SimpleNamespace]:
+    """All attention heads of a GPT-2, block by block, and one run of them; its attention is set to ``"eager"``.
+
+    Of each its matrices and biases, the norm in front of it, what that reads, the ``pattern`` and what it writes.
+    """
     writes = head_writes(model, ids)
     sites = {site.module: site for site in find_norms(model)}
     model.set_attn_implementation("eager")
@@ -61,10 +45,12 @@ def attention_heads(model: GPT2LMHeadModel, ids: Tensor) -> list[Head]:
         gain = block.ln_1.weight  # as it is stored; a site has it in float32
         bias = getattr(block.ln_1, "bias", None)
         bias = torch.zeros_like(gain) if bias is None else bias
-        norm = gain, bias, site.eps, site.kind == "layer", run.hidden_states[level]
+        norm = dict(gain=gain, bias=bias, eps=site.eps, centered=site.kind == "layer", x=run.hidden_states[level])
         for head in range(count):
-            seen = run.attentions[level][:, head], writes[f"{level + 1}.{head + 1}"]
-            found.append(Head(*readers[:, head], *biases[:, head], outputs[:, head], *norm, *seen))
+            matrices = dict(zip(("query", "key", "value"), readers[:, head], strict=True), output=outputs[:, head])
+            added = dict(query_bias=biases[0, head], value_bias=biases[2, head], **norm)
+            seen = dict(pattern=run.attentions[level][:, head], write=writes[f"{level + 1}.{head + 1}"])
+            found.append(SimpleNamespace(**matrices, **added, **seen))
     return found
 
 
@@ -125,7 +111,7 @@ def scale_moves(run: Predictions) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").join(errors)
 
 
-def drawn_heads(draw: Draws, ids: Tensor) -> list[Head]:
+def drawn_heads(draw: Draws, ids: Tensor) -> list[SimpleNamespace]:
     """:func:`attention_heads` of six float64 GPT-2s of two blocks: three shapes, with LayerNorm and with RMSNorm."""
     found = []
     for width, heads in ((6, 3), (16, 2), (40, 4)):
@@ -171,10 +157,11 @@ def errors_by_part(found: Mapping[str, Effects], where: Tensor | None = None) ->
     rows = {}
     for name, e in found.items():
         frozen, slope, direct = (a if where is None else a[where] for a in (e.frozen, e.slope, e.removed))
+        ranks = [pd.Series(a.flatten().tolist()).rank() for a in (frozen, direct)]
         rows[name] = {
             "error of frozen": relative_rms(frozen, direct),
             "error of slope": relative_rms(slope, direct),
-            "rank correlation": rank_correlation(frozen, direct),
+            "rank correlation": float(ranks[0].corr(ranks[1])),
         }
     return pd.DataFrame.from_dict(rows, orient="index")
 
@@ -182,12 +169,6 @@ def errors_by_part(found: Mapping[str, Effects], where: Tensor | None = None) ->
 def relative_rms(a: Tensor, b: Tensor) -> float:
     """The root mean square of ``a − b`` in units of that of ``b``."""
     return rms(a - b) / rms(b)
-
-
-def rank_correlation(a: Tensor, b: Tensor) -> float:
-    """Spearman's, over all entries."""
-    first, second = (pd.Series(t.flatten().tolist()).rank() for t in (a, b))
-    return float(first.corr(second))
 
 
 def lenses(run: Predictions) -> pd.DataFrame:
@@ -220,22 +201,16 @@ def _agree(logits: Tensor, others: Tensor) -> float:
 HELD_OUT = 300_000  # bytes at the end of the text
 
 
-class Trained(NamedTuple):
-    """What :func:`train_on_bytes` made; ``held_out`` are the bytes that it was not trained on."""
+def train_on_bytes(size: Size, text: str, seed: int, device: torch.device | str = "cpu") -> SimpleNamespace:
+    """A GPT-2 with LayerNorm ``untrained``; trained on the bytes of a text, the ``model``; ``losses``; ``held_out``.
 
-    untrained: GPT2LMHeadModel
-    model: GPT2LMHeadModel
-    losses: list[float]
-    held_out: Tensor
-
-
-def train_on_bytes(size: Size, text: str, seed: int, device: torch.device | str = "cpu") -> Trained:
-    """Train a GPT-2 with LayerNorm on the bytes of a text but the last."""
+    The latter are the last bytes of the text, on which it was not trained.
+    """
     ids = byte_tokens(text)
     untrained, model = (twins(size.config(256), seed)[0].to(device) for _ in range(2))
     batches = random_windows(ids[:-HELD_OUT], size.length, size.batch, seed)
     losses = train(model, batches, size.steps, size.rate)
-    return Trained(untrained, model, losses, ids[-HELD_OUT:])
+    return SimpleNamespace(untrained=untrained, model=model, losses=losses, held_out=ids[-HELD_OUT:])
 
 
 # Marker, colour and how far beside its place each answer stands.

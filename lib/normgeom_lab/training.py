@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -18,13 +19,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from normgeom.checks import Draws
 from normgeom.geometry.ellipsoid import Ellipsoid
+from normgeom.models.flow import stream_writers
 from normgeom.training.loop import adamw, fit, next_token_loss, train, warmup_cosine
 from normgeom.training.twins import TITLES, Size, twins, variants
 from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from normgeom_lab.common.parts import copied, last_directions, rotate, stream_writers
+from normgeom_lab.common.parts import last_directions, rotate
 from normgeom_lab.common.pictures import LINES, angle_bars
 from normgeom_lab.common.tiny import perturb
 
@@ -54,20 +56,19 @@ def descend(
     optimizer: Callable[..., torch.optim.Optimizer],
     leave_out: Collection[str] = (),
     clip: float = math.inf,
-    steps: int = 10,
 ) -> SimpleNamespace:
-    """Next-token training of a copy on one batch ``(batch, length)``.
+    """Ten steps of next-token training of a copy on one batch ``(batch, length)``.
 
     What the writers learn along 1 may be left out of ``"gradients"``, before they are clipped, of ``"steps"`` or both.
     """
-    model = copied(model)
+    model = copy.deepcopy(model)
     writers, rule = stream_writers(model), optimizer(model.parameters())
     if "gradients" in leave_out:
         for writer in writers:
             writer.register_post_accumulate_grad_hook(lambda p: centre([p.grad]))
     if "steps" in leave_out:
         rule.register_step_post_hook(lambda *_: centre(writers))
-    losses = fit(model, repeat(ids, steps), rule, clip=clip)
+    losses = fit(model, repeat(ids, 10), rule, clip=clip)
     return SimpleNamespace(model=model, losses=losses.double())
 
 
@@ -273,7 +274,7 @@ def newton_schulz(matrix: Tensor) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """As ``torch.optim.Muon``, which computes in bfloat16 and refuses vectors: these step along their momentum."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], rate: float, decay: float = 0.0):
+    def __init__(self, parameters: Iterable[nn.Parameter], rate: float, decay: float):
         super().__init__(parameters, dict(rate=rate, decay=decay))
 
     @torch.no_grad()

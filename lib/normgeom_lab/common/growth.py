@@ -76,9 +76,8 @@ class Step(NamedTuple):
     sum: Tensor
 
 
-@torch.no_grad()
 def unroll(stack: Stack, x: Tensor) -> list[Step]:
-    """Each sublayer of a stack at work on the stream that starts as ``x``, without gradients."""
+    """Each sublayer of a stack at work on the stream that starts as ``x``."""
     found = []
     for sublayer in stack.sublayers:
         read = sublayer.read(x)

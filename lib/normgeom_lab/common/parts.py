@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import pandas as pd
 import torch
 from normgeom.checks import Draws
-from normgeom.models.flow import Flow, stream, written
+from normgeom.models.flow import Flow, stream, stream_readers, stream_writers
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import evaluating, forward, hooked, watch
 from normgeom.norms.formula import center, rstd, upcast
@@ -29,18 +29,6 @@ def flow_of(model: nn.Module) -> Flow:
     if obstacle := _flows[model].obstacle:
         raise ValueError(f"model: {obstacle}")
     return _flows[model]
-
-
-def copied(model: nn.Module) -> nn.Module:
-    """A deep copy, whose flow is known."""
-    flow, model = flow_of(model), copy.deepcopy(model)
-    _flows[model] = flow
-    return model
-
-
-def stream_writers(model: GPT2LMHeadModel) -> list[nn.Parameter]:
-    """As the function of that name in :mod:`normgeom.models.flow`, by :func:`flow_of`."""
-    return [tensor for tensor, _ in written(model, flow_of(model))]
 
 
 def final_norm(model: nn.Module) -> nn.Module:
@@ -355,14 +343,12 @@ def rotate(model: GPT2LMHeadModel, rotation: Tensor) -> GPT2LMHeadModel:
 
     Gains and biases of norms stay, so the function is the same where Q commutes with them, as any does with none.
     """
-    model = copied(model)
-    writing = stream_writers(model)
+    model = copy.deepcopy(model)
+    writing, reading = stream_writers(model), stream_readers(model)
     if model.lm_head.weight is not model.transformer.wte.weight:
         writing.append(model.lm_head.weight)
     for p in writing:  # the stream is the last axis
         p.copy_(p @ rotation.T.to(p))
-    for norm in flow_of(model).norms[:-1]:
-        for name in norm.readers:
-            matrix = model.get_submodule(name).weight
-            matrix.copy_(rotation.to(matrix) @ matrix)
+    for p in reading:
+        p.copy_(rotation.to(p) @ p)
     return model

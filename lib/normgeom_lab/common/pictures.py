@@ -371,17 +371,17 @@ def angle_bars(axis: Axes, places: Sequence[float], rows: pd.DataFrame, directio
     )
 
 
-def null_band(table: pd.DataFrame, side: str = "in", positions: str = "rest", null: str = "random_") -> pd.DataFrame:
+def null_band(table: pd.DataFrame, side: str = "in", null: str = "random_") -> pd.DataFrame:
     """For each site, in order of use, the ``low`` (5 %), ``median`` and ``high`` (95 %) occupancy of a null."""
-    rows = _rows(table, side, positions)
+    rows = at_side(table, side)
     drawn = rows[rows.direction.str.startswith(null)].groupby("site", sort=False).occupancy
     low, high = (drawn.quantile(q) for q in (0.05, 0.95))
     return pd.DataFrame({"low": low, "median": drawn.median(), "high": high}).loc[rows.site.unique()]
 
 
-def _rows(table: pd.DataFrame, side: str, positions: str) -> pd.DataFrame:
-    rows = table[(table.side == side) & (table.positions == positions)]
-    return rows if "run" in rows else rows.assign(run=0)
+def at_side(table: pd.DataFrame, side: str = "in", positions: str = "rest") -> pd.DataFrame:
+    """The rows of a survey's table at one side of the norms."""
+    return table[(table.side == side) & (table.positions == positions)]
 
 
 LINES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1)))
