@@ -19,7 +19,8 @@ from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from normgeom.view.tables import table
 from torch import Tensor, nn
 
-from normgeom_lab.common.parts import final_norm, flow_of, head_of, sharing, shifted
+from normgeom_lab.common.parts import sharing, shifted
+from normgeom_lab.common.stream import final_norm, flow_of, head_of
 from normgeom_lab.common.tiny import divergence
 
 ALL = "all"  # in the place of a site: at every norm

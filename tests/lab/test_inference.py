@@ -49,7 +49,7 @@ def test_pairs_are_twins_trained_on_windows_of_their_seed():
 
 
 def test_what_is_measured_on_is_not_trained_on(monkeypatch):
-    monkeypatch.setattr(lab, "HELD_OUT", 100)
+    monkeypatch.setattr(lab.experiments, "HELD_OUT", 100)
     text = "".join(chr(48 + i % 70) for i in range(500))
     training, batches = lab.held_out_bytes(text, tokens=90, length=8)
     expected = list(text.encode())

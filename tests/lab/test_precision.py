@@ -123,7 +123,7 @@ def clock(monkeypatch):
         log.append(name)
         now[0] += costs[name]
 
-    monkeypatch.setattr(lab.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(lab.experiments.time, "perf_counter", lambda: now[0])
     return log, {name: lambda name=name: call(name) for name in costs}
 
 
@@ -159,7 +159,7 @@ def test_time_over_copy_is_the_median_of_ratios(monkeypatch):
         results.update({name: call() for name, call in calls.items()})
         return pd.DataFrame({"copy": [1.0, 2.0, 4.0], "norm": [2.0, 2.0, 12.0], "other": [1.0, 2.0, 4.0]})
 
-    monkeypatch.setattr(lab, "in_turns", in_a_made_up_race)
+    monkeypatch.setattr(lab.experiments, "in_turns", in_a_made_up_race)
     got = lab.time_over_copy({"norm": lambda x: 2 * x, "other": lambda x: 3 * x}, x, rounds=3)
     assert got.to_dict() == {"norm": 2.0, "other": 1.0}, "The ratio of medians? Its inverse? The copy itself?"
     assert torch.equal(results["norm"], 2 * x) and torch.equal(results["other"], 3 * x), "a norm without its input"

@@ -8,6 +8,7 @@ import torch
 from norm_checks import close, draw
 from normgeom.models.flow import stream_readers, stream_writers
 from normgeom_lab.common import parts as lab
+from normgeom_lab.common import stream
 from tiny_models import randomise_norms, tiny, token_ids
 
 LAYER = ("gpt2", "gpt_neox", "gptj", "opt", "phi", "persimmon")
@@ -24,7 +25,7 @@ D, EPS = 12, 1e-2
 def drawn(family, **changes):
     """In float64, with norms that are not at their initial values."""
     model = tiny(family, **changes).double()
-    randomise_norms(model, [model.get_submodule(norm.name) for norm in lab.flow_of(model).norms])
+    randomise_norms(model, [model.get_submodule(norm.name) for norm in stream.flow_of(model).norms])
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.dim() == 2 or name.endswith("bias"):
@@ -35,8 +36,8 @@ def drawn(family, **changes):
 def caught(model):
     """What enters each norm of the stream and each block, ``{name: tensor}``, and the logits, by hooks of our own."""
     seen = {}
-    modules = {norm.name: model.get_submodule(norm.name) for norm in lab.flow_of(model).norms}
-    modules |= {f"block {i}": block for i, block in enumerate(lab.blocks(model), 1)}
+    modules = {norm.name: model.get_submodule(norm.name) for norm in stream.flow_of(model).norms}
+    modules |= {f"block {i}": block for i, block in enumerate(stream.blocks(model), 1)}
 
     def keep(name):
         def hook(module, args, kwargs):
@@ -65,7 +66,7 @@ def case(request):
     """A model of a family, which tests do not change, its parts, and what is caught of its stream."""
     model = drawn(request.param)
     seen, logits = caught(model)
-    norms = [norm.name for norm in lab.flow_of(model).norms]
+    norms = [norm.name for norm in stream.flow_of(model).norms]
     parts = lab.components(model, IDS)
     return SimpleNamespace(family=request.param, model=model, parts=parts, seen=seen, logits=logits, norms=norms)
 
@@ -130,7 +131,7 @@ def test_lengths_at_right_angles_and_on_one_line():
 def test_silenced_is_a_writer_of_zeros(family, name):
     model, other = drawn(family), drawn(family)
     _, plain = caught(model)
-    for p in lab.writers(other)[name].parameters():
+    for p in stream.writers(other)[name].parameters():
         p.data.zero_()
     with lab.silenced(model, name):
         _, without = caught(model)
@@ -145,7 +146,7 @@ def test_a_rotated_copy_has_rotated_parts(tied):
     model = drawn("gpt2", tie_word_embeddings=tied)
     before = {name: p.clone() for name, p in model.named_parameters()}
     q = torch.linalg.qr(draw(32, 32)).Q
-    other = lab.rotate(model, q)
+    other = stream.rotate(model, q)
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters()), "the model was changed"
     for p, turned in zip(stream_writers(model), stream_writers(other), strict=True):
         agree(turned, p @ q.T, "By the inverse? A writer left out?")

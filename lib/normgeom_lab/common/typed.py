@@ -24,7 +24,7 @@ from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
-from normgeom_lab.common.parts import writers
+from normgeom_lab.common.stream import writers
 from normgeom_lab.common.tiny import divergence
 
 # What is shown of a vector, and its digits.
