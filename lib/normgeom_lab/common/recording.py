@@ -35,19 +35,21 @@ def record_tensors(
 
 
 def _write(path: Path, content: bytes, what: str, provenance: dict[str, object]) -> Path:
-    packages = {name: metadata.version(name) for name in ("torch", "transformers", "numpy")}
-    versions = {"python": platform.python_version(), **packages}
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    notes = {
-        "what": what,
-        **{key: str(value) for key, value in provenance.items()},
-        "device": f"{device}, {torch.get_num_threads()} thread(s), {torch.backends.cpu.get_cpu_capability()}",
-        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
-        "date": datetime.date.today().isoformat(),
-        "command": " ".join([Path(sys.argv[0]).parent.name, *sys.argv[1:2]]),
-    }
+    notes = {"what": what, **{key: str(value) for key, value in provenance.items()}, **_circumstances()}
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as draft, atomic_path(path.with_suffix(".json")) as about:
         draft.write_bytes(content)
         about.write_text(json.dumps(notes, indent=1, ensure_ascii=False) + "\n", "utf-8")
     return path
+
+
+def _circumstances() -> dict[str, str]:
+    packages = {name: metadata.version(name) for name in ("torch", "transformers", "numpy")}
+    versions = {"python": platform.python_version(), **packages}
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    return {
+        "device": f"{device}, {torch.get_num_threads()} thread(s), {torch.backends.cpu.get_cpu_capability()}",
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "date": datetime.date.today().isoformat(),
+        "command": " ".join([Path(sys.argv[0]).parent.name, *sys.argv[1:2]]),
+    }
