@@ -126,7 +126,7 @@ class Speech:
         self.inputs, self.sentence = [], []
         for recording, sentences in zip(recordings, self.said, strict=True):
             words = [self.tokenizer(f" {s.strip()}", add_special_tokens=False).input_ids for s in sentences]
-            ids = torch.tensor([[*self.prompt, *(i for ids in words for i in ids), self.tokenizer.eos_token_id]])
+            ids = torch.tensor([[*self.prompt, *(i for ids in words for i in ids), self.model.config.eos_token_id]])
             self.sentence.append(torch.tensor([n for n, ids in enumerate(words) for _ in ids]))
             features = spectrogram(folder, recording)
             self.inputs.append(dict(input_features=features, decoder_input_ids=ids))
