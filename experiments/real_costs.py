@@ -63,6 +63,29 @@ def one_norm(model: str, norm: int) -> pd.DataFrame:
     return by_direction(of.at([*of.sites][norm]))
 
 
+@experiment(
+    "published-moved",
+    "How far a norm's output moves when a direction is taken from its input, at every norm.  angle: mean angle of the "
+    "input to the direction; moved: mean square of the relative change of the output; predicted: the same on average "
+    "over signs (prop-dense-direction); top_share: the largest mean share of the squared length in one coordinate.  "
+    "Directions as in published-costs, and the first position apart.",
+    dict(model=LANGUAGE, text=PARTS),
+    minutes=1,
+    corpus="WikiText-2, {} blocks of {} tokens spread over each of its parts, begun by BOS".format(*EVERYWHERE),
+    **about(*LANGUAGE),
+)
+def moved_outputs(model: str, text: str) -> list[dict]:
+    of, rows = costs(model, (text,), *EVERYWHERE), []
+    for norm, (name, site) in enumerate(of.sites.items()):
+        share = float(_shares(of.inputs[name]).max())
+        for which, u in of.directions(site, 1):
+            moved, predicted = of.change(site, u)
+            angle = float(ng.angle(of.inputs[name][:, 1:], u).mean())
+            found = dict(angle=angle, moved=float(moved.mean()), predicted=float(predicted.mean()), top_share=share)
+            rows.append(dict(norm=norm, direction=which) | found)
+    return rows
+
+
 def by_direction(rows: pd.DataFrame) -> pd.DataFrame:
     """A row a direction out of a row a direction and block."""
     half = rows.block < EACH[0]
