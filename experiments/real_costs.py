@@ -60,7 +60,9 @@ def costs(model: str, texts: tuple[str, ...], count: int, length: int) -> "Costs
 )
 def one_norm(model: str, norm: int) -> pd.DataFrame:
     of = costs(model, PARTS, *EACH)
-    return by_direction(of.at([*of.sites][norm]))
+    name = [*of.sites][norm]
+    rows = by_direction(of.at(name), ["angle", "kl", "moved", "predicted"])
+    return rows.assign(place=place(of.sites[name], of.model))
 
 
 @experiment(
@@ -86,23 +88,21 @@ def moved_outputs(model: str, text: str) -> list[dict]:
     return rows
 
 
-def by_direction(rows: pd.DataFrame) -> pd.DataFrame:
+def by_direction(rows: pd.DataFrame, averaged: list[str]) -> pd.DataFrame:
     """A row a direction out of a row a direction and block."""
     half = rows.block < EACH[0]
-    means = rows.groupby("direction", sort=False)[["angle", "kl", "moved", "predicted"]].mean()
+    means = rows.groupby("direction", sort=False)[averaged].mean()
     parts = {
         f"cost_{text}": rows[at].groupby("direction").cost.mean() for text, at in zip(PARTS, (half, ~half), strict=True)
     }
-    return means.assign(place=rows.place.iloc[0], **parts).reset_index()
+    return means.assign(**parts).reset_index()
 
 
 @experiment(
     "published-removed",
-    f"All norms at once, or all blocks.  {WHAT}  none: the loss itself; clamped_…: a coordinate of the stream has its "
-    "mean over texts at the input of every block, first the three that hold most at block 6, then three drawn ones.  "
-    "low, high: 90 % of resampled blocks.",
+    f"All norms at once.  {WHAT}  none: the loss itself.  low, high: 90 % of resampled blocks.",
     dict(model=LANGUAGE),
-    minutes=8,
+    minutes=6,
     corpus="WikiText-2 and the standard library's documentation strings, {} blocks of {} tokens spread over each text, "
     "begun by BOS".format(*EVERYWHERE),
     **about(*LANGUAGE),
@@ -110,12 +110,25 @@ def by_direction(rows: pd.DataFrame) -> pd.DataFrame:
 def all_norms(model: str) -> list[dict]:
     texts = (*PARTS, "stdlib")
     of = costs(model, texts, *EVERYWHERE)
-    width = of.model.config.hidden_size
-    drawn = torch.randint(width, (LARGEST,), generator=torch.Generator().manual_seed(0))
-    at_six = of.large["model.layers.6.input_layernorm"]
-    changed = [of.everywhere(), of.clamped([*at_six.tolist(), *drawn.tolist()])]
     unchanged = pd.DataFrame(dict(direction="none", block=range(len(of.resumed.loss)), cost=of.resumed.loss.mean(1)))
-    return by_text(pd.concat([unchanged.assign(kl=0.0), *changed]), texts)
+    return by_text(pd.concat([unchanged.assign(kl=0.0), of.everywhere()]), texts)
+
+
+@experiment(
+    "published-clamped",
+    "The whole model with every norm frozen, or with one coordinate of the stream at its mean over the texts at the "
+    "input of every block: first the three that hold most at block 6, then three drawn ones.  cost: increase of the "
+    "loss in nats a token, in each text; kl: divergence in nats.  The first position is spared.",
+    dict(model=LANGUAGE),
+    minutes=1,
+    corpus="as published-costs",
+    **about(*LANGUAGE),
+)
+def clamped(model: str) -> pd.DataFrame:
+    of = costs(model, PARTS, *EACH)
+    drawn = torch.randint(of.model.config.hidden_size, (LARGEST,), generator=torch.Generator().manual_seed(0))
+    coordinates = [*of.large["model.layers.6.input_layernorm"].tolist(), *drawn.tolist()]
+    return by_direction(pd.concat([of.frozen(), of.clamped(coordinates)]), ["kl"])
 
 
 def by_text(rows: pd.DataFrame, texts: Sequence[str]) -> list[dict]:
@@ -159,13 +172,13 @@ class Costs:
         """One norm: a row a direction and block, with cost, divergence, and how far the norm's output moved."""
         site, parts = self.sites[name], name.split(".")
         layer = int(parts[2]) if parts[1] == "layers" else len(self.resumed.layers)
-        rows, known = [], dict(place=place(site, self.model))
+        rows = []
         for which, u in self.directions(site, 1):
             moved, predicted = self.change(site, u)
             angle = ng.angle(self.inputs[name][:, 1:], u).mean(1)
             found = dict(direction=which, angle=angle, moved=moved, predicted=predicted)
-            rows.append(self._row(removed({site.module: u}, True), layer, **known, **found))
-        rows.append(self._row(frozen({site: self.scale(site)}), layer, **known, direction="frozen"))
+            rows.append(self._row(removed({site.module: u}, True), layer, **found))
+        rows.append(self._row(frozen({site: self.scale(site)}), layer, direction="frozen"))
         return pd.concat(rows)
 
     def _row(self, changed: AbstractContextManager, layer: int, **about: object) -> pd.DataFrame:
@@ -195,8 +208,12 @@ class Costs:
         for which in next(iter(each.values())):
             cut = removed({site.module: of_site[which] for site, of_site in each.items()}, True)
             rows.append(self._row(cut, 0, direction=which))
-        rows.append(self._row(frozen({site: self.scale(site) for site in each}), 0, direction="frozen"))
         return pd.concat(rows)
+
+    def frozen(self) -> pd.DataFrame:
+        """All norms divide by the means of their scales: a row a block."""
+        scales = {site: self.scale(site) for site in self.sites.values()}
+        return self._row(frozen(scales), 0, direction="frozen")
 
     def clamped(self, coordinates: Sequence[int]) -> pd.DataFrame:
         """A row a coordinate and block: what enters each block has its mean over the texts there, but at position 0."""

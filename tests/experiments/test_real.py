@@ -102,7 +102,7 @@ def test_signs_are_counted_and_large_coordinates_set_to_their_means():
 
 def test_blocks_are_grouped_by_text(model):
     rows = Costs(model, sites_of(model), IDS.repeat(3, 1)).at("model.layers.0.input_layernorm")
-    found = real_costs.by_direction(rows).set_index("direction")
+    found = real_costs.by_direction(rows, ["kl"]).set_index("direction")
     uniform = rows[rows.direction == "uniform"]
     assert found.cost_valid["uniform"] == pytest.approx(uniform.cost[uniform.block < 6].mean())
     assert found.cost_test["uniform"] == pytest.approx(uniform.cost[uniform.block >= 6].mean())
