@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, WhisperForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
 from experiments.models import FOLDER, spectrogram
-from experiments.real_angles import Moments
+from experiments.real_angles import described
 from experiments.real_models import SPEECH, about, direction, removed
 from experiments.registry import experiment
 
@@ -61,13 +61,8 @@ def by_recording(rows: Iterable[dict], of: "Speech", names: Sequence[str]) -> li
     **ABOUT,
 )
 def angles(recording: str) -> list[dict]:
-    of, rows = speech(recording), []
-    for site in of.sites:
-        for positions, at in (("first", slice(1)), ("rest", slice(1, None))):
-            moments = Moments(site.dim)
-            moments.add(of.read[site.name][0][:, at])
-            rows.append(dict(site=site.name, positions=positions) | moments.row())
-    return rows
+    of = speech(recording)
+    return [dict(norm=norm) | described(of.read[site.name][0]) for norm, site in enumerate(of.sites)]
 
 
 @experiment("published-speech-costs", f"One norm at a time.  {COSTS}", dict(norm=range(32)), minutes=5, **ABOUT)

@@ -6,14 +6,30 @@ import pandas as pd
 from matplotlib.figure import Figure
 from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 
-MODELS = ("SmolLM2", "Gemma 3", "Whisper, encoder", "Whisper, decoder")
+NAMES = {"SmolLM2-135M-Instruct": "SmolLM2", "gemma-3-270m": "Gemma 3"}
+MODELS = (*NAMES.values(), "Whisper, encoder", "Whisper, decoder")
+
+
+def together(language: pd.DataFrame, speech: pd.DataFrame) -> pd.DataFrame:
+    """The records published-costs and published-speech-costs as a row a norm and direction, costs averaged over texts.
+
+    Whisper's cost of 1 is that of *not* subtracting the mean; taking it away costs a LayerNorm nothing.
+    """
+    cost = (language.cost_valid + language.cost_test) / 2
+    of_text = language.assign(model=language.model.map(NAMES), cost=cost)
+    speech = speech[speech.direction != "uniform"].replace({"direction": {"dropped": "uniform"}})
+    side = speech.site.str.contains("encoder.layers|encoder.layer_norm").map({True: MODELS[2], False: MODELS[3]})
+    of_speech = speech.groupby([side.rename("model"), "norm", "direction"], sort=False).agg(
+        angle=("angle", "first"), cost=("mean", "mean")
+    )
+    columns = ["model", "norm", "direction", "angle", "cost"]
+    return pd.concat([of_text[columns], of_speech.reset_index()[columns]])
 
 
 def angle_and_cost(costs: pd.DataFrame) -> tuple[Figure, str]:
-    """What it costs to take a direction from a norm's input, against its angle to the input; a panel a model.
+    """What a direction costs at a norm's input, against its angle to the input; a panel a model, as in :data:`MODELS`.
 
-    ``costs`` has a row a norm and direction, with the columns ``model``, ``direction``, ``angle`` and ``cost``; 1 is
-    called "uniform", the null's directions "signs_…".
+    ``costs`` is what :func:`together` returns; 1 is called "uniform", the null's directions "signs_…".
     """
     words = []
     with style():
@@ -36,30 +52,32 @@ def angle_and_cost(costs: pd.DataFrame) -> tuple[Figure, str]:
     return figure, f"Cost against angle, a point a norm. {'; '.join(words)}."
 
 
-def moved_and_predicted(costs: pd.DataFrame) -> tuple[Figure, str]:
-    """The relative change of a norm's output, measured for 1 and for signs, against the mean over signs predicted.
+def moved_and_predicted(moved: pd.DataFrame) -> tuple[Figure, str]:
+    """The relative change of a norm's output, measured for signs, against the mean over signs predicted.
 
-    ``costs`` as in :func:`angle_and_cost`, with the mean squares ``moved`` and ``predicted``.
+    ``moved`` is the record published-moved; hollow marks are for 1 without the three largest coordinates.
     """
-    words, looks = [], {"SmolLM2": ("s", COLORS["random_a"]), "Gemma 3": ("o", COLORS["uniform"])}
+    words, looks = [], zip(NAMES.items(), (("s", COLORS["random_a"]), ("o", COLORS["uniform"])), strict=True)
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 3.8))
-        for model, (marker, color) in looks.items():
-            rows = costs[costs.model == model]
-            signs = rows[rows.direction.str.startswith("signs_")].groupby("norm")[["moved", "predicted"]].mean() ** 0.5
-            rest = rows[rows.direction == "uniform_rest"].set_index("norm")[["moved", "predicted"]] ** 0.5
-            axis.loglog(signs.predicted, signs.moved, marker, color=color, ms=4, label=f"{model}, signs")
-            axis.loglog(
-                rest.predicted, rest.moved, marker, color=color, mfc="none", ms=4, label=f"{model}, three spared"
-            )
+        for (model, name), (marker, color) in looks:
+            rows = moved[moved.model == model]
+            signs, spared = (of_norm(rows[rows.direction.str.startswith(d)]) for d in ("signs_", "uniform_rest"))
+            axis.loglog(signs.predicted, signs.moved, marker, color=color, ms=4, label=f"{name}, signs")
+            axis.loglog(spared.predicted, spared.moved, marker, color=color, mfc="none", ms=4, label=f"{name}, spared")
             words.append(
-                f"{model}: predicted {signs.predicted.min():.2g} to {signs.predicted.max():.2g}, median ratio of "
+                f"{name}: predicted {signs.predicted.min():.2g} to {signs.predicted.max():.2g}, median ratio of "
                 f"measured to predicted {(signs.moved / signs.predicted).median():.2f}; with three coordinates spared "
-                f"at most {rest.moved.max():.2g}"
+                f"at most {spared.moved.max():.2g}"
             )
-        ends = np.array([0.02, 1.0])
+        ends = np.array(axis.get_xlim())
         axis.loglog(ends, ends, ":", color=COLORS["ink"], lw=1)
         axis.set(xlabel="predicted relative change of the output", ylabel="measured")
         ticks_of_powers(axis.xaxis, axis.yaxis)
         figure.legend(loc="outside upper center", ncols=2)
     return figure, f"Relative change of a norm's output, a point a norm. {'; '.join(words)}."
+
+
+def of_norm(rows: pd.DataFrame) -> pd.DataFrame:
+    """Root mean squares at each norm, over directions and texts."""
+    return rows.groupby("norm")[["moved", "predicted"]].mean() ** 0.5
