@@ -67,10 +67,10 @@ def one_norm(model: str, norm: int) -> pd.DataFrame:
 
 @experiment(
     "published-moved",
-    "How far a norm's output moves when a direction is taken from its input, at every norm.  angle: mean angle of the "
-    "input to the direction; moved: mean square of the relative change of the output; predicted: the same on average "
-    "over signs (prop-dense-direction); top_share: the largest mean share of the squared length in one coordinate.  "
-    "Directions as in published-costs, and the first position apart.",
+    "How far a norm's output moves when a direction is taken from its input, at every norm: the mean square of its "
+    "relative change, for directions as in published-costs and for the mean of three vectors of signs.  predicted: the "
+    "same on average over all signs (prop-dense-direction); top_share: the largest mean share of the squared length in "
+    "one coordinate.  The first position is left out.",
     dict(model=LANGUAGE, text=PARTS),
     minutes=1,
     corpus="WikiText-2, {} blocks of {} tokens spread over each of its parts, begun by BOS".format(*EVERYWHERE),
@@ -79,12 +79,11 @@ def one_norm(model: str, norm: int) -> pd.DataFrame:
 def moved_outputs(model: str, text: str) -> list[dict]:
     of, rows = costs(model, (text,), *EVERYWHERE), []
     for norm, (name, site) in enumerate(of.sites.items()):
-        share = float(_shares(of.inputs[name]).max())
-        for which, u in of.directions(site, 1):
-            moved, predicted = of.change(site, u)
-            angle = float(ng.angle(of.inputs[name][:, 1:], u).mean())
-            found = dict(angle=angle, moved=float(moved.mean()), predicted=float(predicted.mean()), top_share=share)
-            rows.append(dict(norm=norm, direction=which) | found)
+        moved = {which: [float(v.mean()) for v in of.change(site, u)] for which, u in of.directions(site, 1)}
+        signs = [of_one for which, (of_one, _) in moved.items() if which.startswith("signs_")]
+        row = dict(norm=norm, top_share=float(_shares(of.inputs[name]).max()), predicted=moved["uniform"][1])
+        row |= {which: moved[which][0] for which in ("uniform", "random_000", "uniform_rest")}
+        rows.append(row | dict(signs=sum(signs) / len(signs)))
     return rows
 
 

@@ -219,9 +219,10 @@ def differences(model: nn.Module, converted: nn.Module, inputs: dict) -> dict[st
         return copy.deepcopy(of).to(dtype)(**given).logits.double()
 
     with double_throughout():
-        exact = logits(model, torch.float64)
+        exact, wide = logits(model, torch.float64), copy.deepcopy(model).double()
+        in_double = ng.to_rms_norm(wide, dict(inputs, input_features=inputs["input_features"].double()))
         found = dict(largest=float(exact.abs().max()))
-        found["converted float64"] = float((logits(converted, torch.float64) - exact).abs().max())
+        found["converted in float64"] = float((logits(in_double, torch.float64) - exact).abs().max())
     for dtype in (torch.float32, torch.bfloat16):
         for name, of in (("unconverted", model), ("converted", converted)):
             found[f"{name} {str(dtype)[6:]}"] = float((logits(of, dtype) - exact).abs().max())

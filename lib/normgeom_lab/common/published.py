@@ -61,14 +61,14 @@ def moved_and_predicted(moved: pd.DataFrame) -> tuple[Figure, str]:
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 3.8))
         for (model, name), (marker, color) in looks:
-            rows = moved[moved.model == model]
-            signs, spared = (of_norm(rows[rows.direction.str.startswith(d)]) for d in ("signs_", "uniform_rest"))
-            axis.loglog(signs.predicted, signs.moved, marker, color=color, ms=4, label=f"{name}, signs")
-            axis.loglog(spared.predicted, spared.moved, marker, color=color, mfc="none", ms=4, label=f"{name}, spared")
+            rows = changes(moved[moved.model == model])
+            axis.loglog(rows.predicted, rows.signs, marker, color=color, ms=4, label=f"{name}, signs")
+            look = dict(color=color, mfc="none", ms=4, label=f"{name}, 1 but for three coordinates")
+            axis.loglog(rows.predicted, rows.uniform_rest, marker, **look)
             words.append(
-                f"{name}: predicted {signs.predicted.min():.2g} to {signs.predicted.max():.2g}, median ratio of "
-                f"measured to predicted {(signs.moved / signs.predicted).median():.2f}; with three coordinates spared "
-                f"at most {spared.moved.max():.2g}"
+                f"{name}: predicted {rows.predicted.min():.2g} to {rows.predicted.max():.2g}, median ratio of measured "
+                f"to predicted {(rows.signs / rows.predicted).median():.2f}; with three coordinates spared at most "
+                f"{rows.uniform_rest.max():.2g}"
             )
         ends = np.array(axis.get_xlim())
         axis.loglog(ends, ends, ":", color=COLORS["ink"], lw=1)
@@ -78,6 +78,6 @@ def moved_and_predicted(moved: pd.DataFrame) -> tuple[Figure, str]:
     return figure, f"Relative change of a norm's output, a point a norm. {'; '.join(words)}."
 
 
-def of_norm(rows: pd.DataFrame) -> pd.DataFrame:
-    """Root mean squares at each norm, over directions and texts."""
-    return rows.groupby("norm")[["moved", "predicted"]].mean() ** 0.5
+def changes(moved: pd.DataFrame) -> pd.DataFrame:
+    """Root mean squares at each norm, over texts."""
+    return moved.groupby("norm")[["predicted", "uniform", "signs", "uniform_rest"]].mean() ** 0.5
