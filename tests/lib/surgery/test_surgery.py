@@ -9,6 +9,7 @@ import pytest
 import torch
 from normgeom.models.flow import double_throughout, stream
 from normgeom.surgery import surgery as room
+from normgeom.surgery.converted import save_converted
 from normgeom.surgery.surgery import refusal
 from surgery_models import (
     ALSO_CONVERTIBLE,
@@ -532,6 +533,13 @@ def test_one_projection_centres_what_no_weights_do(make, where, surgery):
         after = answer(model)
     assert apart(after, before) < 1e-11 * float(before.abs().max())
     assert len(means) == len(names) and max(means) < 1e-14
+
+
+@pytest.mark.filterwarnings("ignore:no weights centre")
+def test_a_projection_is_written_and_read(tmp_path):
+    model = ng.to_rms_norm(uneven("ctrl"))
+    save_converted(model, tmp_path / "out", {})
+    assert torch.equal(logits(ng.load_converted(tmp_path / "out")), logits(model))
 
 
 def test_a_model_that_needs_an_example_and_one_that_needs_no_refusal():
