@@ -243,7 +243,7 @@ def bands(survey: ng.Survey) -> pd.DataFrame:
     """What chance shows beside :func:`angles`, for each null."""
     table = survey.table()
     return pd.concat(
-        null_band(table, side, "rest", null).reset_index().assign(side=side, null=null)
+        null_band(table, side, null).reset_index().assign(side=side, null=null)
         for side in ("in", "out")
         for null in NULLS
     )

@@ -18,13 +18,13 @@ import normgeom as ng
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from normgeom.models.watch import replace_module
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
 from normgeom.training import trainer
 from normgeom.training.twins import SIZES, variants
 from normgeom_lab.precision import in_turns, peak_bytes
-from normgeom_lab.without_mean import without_norms
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
@@ -267,9 +267,12 @@ def converted(model: str, shapes: Sequence, rounds: int, fill: float, device: st
     torch.manual_seed(0)
     config = GPT2Config(use_cache=False, bos_token_id=None, eos_token_id=None, **(SMALL if model == "small" else {}))
     network, rows = GPT2LMHeadModel(config).eval(), []
-    versions = {"original": network, "converted": ng.to_rms_norm(copy.deepcopy(network))}
+    bare, converted = copy.deepcopy(network), ng.to_rms_norm(copy.deepcopy(network))
+    versions = {"original": network, "converted": converted, "no norms": bare}
+    for site in ng.find_norms(bare):
+        replace_module(bare, site.module, nn.Identity())
     dtype = torch.bfloat16 if "bfloat16" in model else torch.float32
-    versions = {way: v.to(device, dtype) for way, v in (versions | {"no norms": without_norms(network)}).items()}
+    versions = {way: v.to(device, dtype) for way, v in versions.items()}
     for batch, length in shapes:
         ids = torch.randint(config.vocab_size, (batch, length)).to(device)
         seconds = in_turns({way: partial(version, ids) for way, version in versions.items()}, rounds, fill)
