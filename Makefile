@@ -10,7 +10,7 @@ ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += -j2
 endif
 # What a long command says it says while it runs, not at the end.
-LONG := bench claims dist-test floors gpu margins peers record scale search serve
+LONG := dist-test experiments floors margins peers search serve
 ifneq ($(filter output-sync,$(.FEATURES)),)
 ifeq ($(filter $(LONG),$(MAKECMDGOALS)),)
 MAKEFLAGS += --output-sync=target
@@ -24,7 +24,7 @@ export IPYTHONDIR := $(CURDIR)/_build/ipython
 export TQDM_DISABLE := 1
 export PYTHONPATH := $(CURDIR)/lib
 # The C library returns a large block to the system when it is freed, and each new one is filled with zeros: in training
-# small models that is a fifth of the time.  Kept blocks need none of it.  The programs of `make bench` set their own.
+# small models that is a fifth of the time.  Kept blocks need none of it.  Experiments on speed set their own.
 KEEP := env MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=1073741824
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
@@ -45,7 +45,7 @@ CLAIMED  := $(wildcard figures/data/claims-*)
 LIBRARY  := $(shell find lib/normgeom lib/normgeom_lab -name '*.py' -o -name '*.js') $(filter-out $(CLAIMED),$(wildcard figures/data/*))
 NBVAL    := $(patsubst %,nbval/%,$(wildcard notebooks/*.ipynb notebooks/appendix/*.ipynb))
 # Folders of tests, those that take longest first, and the library's numbers once more under the plainest rounding.
-SUITES   := suite/lib suite/lab suite/reruns suite/book suite/press suite/records
+SUITES   := suite/lib suite/lab suite/reruns suite/book suite/press suite/experiments
 PLAIN    := suite/rounding
 DOCTESTS := suite/doctests
 
@@ -53,8 +53,8 @@ DOCTESTS := suite/doctests
 timed = mkdir -p $(dir _build/times/$(1)) && TIMEFORMAT='%U %S %R' && exec 3>&2 && \
   { time $(2) 2>&3; } 2> _build/times/$(1)
 
-.PHONY: book serve check run chapter notebooks figures colab pdf pages dist dist-test release draft browser bench record scale gpu \
-  claims test test-all slow lint unit floors newest workflows peers colab-try search margins clean help $(NBVAL) $(DOCTESTS) $(SUITES) $(PLAIN)
+.PHONY: book serve check run chapter notebooks figures colab pdf pages dist dist-test release draft browser experiments \
+  test test-all slow lint unit floors newest workflows peers colab-try search margins clean help $(NBVAL) $(DOCTESTS) $(SUITES) $(PLAIN)
 
 ### Read
 book: $(BOOK)  ## run the chapters and build the pages: _build/html/index.html
@@ -69,6 +69,7 @@ check: lint  ## what an edit breaks most often, in under a minute: style, labels
 	@+$(MAKE) --no-print-directory LIBRARY= run
 	@python -m press check
 	@python -m press lines > /dev/null
+	@python -m experiments --check
 	@$(PYTEST) tests/book/test_reading_paths.py tests/press/test_documents.py tests/press/test_workflows.py tests/press/test_release.py
 	@$(PYTEST) tests/book/test_sync.py > /dev/null || \
 	  { echo "make: all is well but that notebooks/ is behind: run make notebooks before you commit" >&2; exit 1; }
@@ -135,39 +136,8 @@ browser: | $(VENV)  ## install a Chromium, for tests and the PDF, where there is
 	  chmod +x .venv/bin/chromium; fi
 
 ### Measure
-bench: | $(VENV)  ## measure the speed ratios again, in turns, and write them to figures/data and the README
-	python -m records speed
-	python -m records norms
-	@$(call beside,.venv-ways,-r records/requirements.txt) || \
-	  echo "make: the packages of records/requirements.txt cannot be installed here; measured without them"
-	.venv-ways/bin/python -m records overhead
-	python -m records watched
-	python -m records dropping --part speed
-	python -m records quote
-
-# The long runs.  Finished ones stay in _build; those on a real model need a folder with it, a text, and what the two are.
-record: | $(VENV)  ## train placements and twins, measure a model again: MODEL=… NAME=… SOURCE=… TEXT=… CORPUS=…
-	python -m records placement
-	python -m records training
-	python -m records dropping --part losses
-	python -m records gains "$(MODEL)" "$(NAME)" --source "$(SOURCE)"
-	python -m records zeroed "$(MODEL)" "$(NAME)" "$(TEXT)" --corpus "$(CORPUS)"
-	python -m records massive "$(MODEL)" "$(NAME)" "$(TEXT)" --corpus "$(CORPUS)"
-	python -m records angles "$(MODEL)" "$(NAME)" "$(TEXT)" --corpus "$(CORPUS)" --windows 1024 --length 128
-
-# Chapters on larger models and trainings; only names of files in reruns/: make scale ONLY=gpt2-xl.
-scale: | $(VENV) $(PROFILE)  ## run what reruns/ asks for, cheapest first: ONLY=names, MODELS=folder, CORPUS=text, TOKENS=number
-	env -u OMP_NUM_THREADS -u TQDM_DISABLE python -m records scale $(ONLY:%=--only %) $(MODELS:%=--models %) $(CORPUS:%=--corpus %) \
-	  $(TOKENS:%=--tokens %)
-
-# That of the most worth first; what does not fit into the minutes, the same command does next time.
-MINUTES ?= 40
-DEVICE  ?= cuda
-gpu: | $(VENV)  ## what a GPU is for, in MINUTES=40: its tests, norms, survey, conversion, twins; DEVICE=cpu tries it
-	@env -u TQDM_DISABLE python -m records gpu --minutes $(MINUTES) --device $(DEVICE) --corpus "$(or $(CORPUS),stdlib)"
-
-claims: | $(VENV) $(PROFILE)  ## try each measured claim at 20 seeds, where its record is missing or of another version
-	$(KEEP) python -m records claims
+experiments: | $(VENV) $(PROFILE)  ## measure what is recorded in figures/data where it is missing or stale: ONLY=names
+	env -u TQDM_DISABLE python -m experiments $(ONLY)
 
 ### Check
 test: lint $(DOCTESTS) $(SUITES) $(PLAIN) $(NBVAL)  ## style, library, notebooks compared output by output, the pages

@@ -21,5 +21,6 @@ module in this folder needs no other mention.  What a chapter then reads is ``ng
   missing or needs something that is not here, ``--check`` fails where something is stale or missing.  Without names the
   command measures what is stale or missing, cheapest first.  To measure what is fresh again, delete its record.
 * ``--restamp`` declares that a change of the code cannot have changed the named records.  Say why in the commit.
-* ``workers=1`` is for speed: one point after the other, each in a fresh process.
+* Each process has one thread, unless the function asks for more.  ``workers=1`` is for speed: one point after the
+  other, each in a fresh process.
 """

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -211,6 +212,7 @@ def about(given: dict) -> dict[str, object]:
 
 def rerun(chapter: str, name: str, given: dict, records: list[str]) -> dict[str, pd.DataFrame]:
     """Run a chapter with a row's parameters; what it measured, by record."""
+    os.environ.pop("OMP_NUM_THREADS", None)  # a kernel alone has all cores
     verdicts = verdicts_of(chapter, KEPT / f"reruns/{chapter}/{name}.ipynb", given, progress=True)
     found = dict.fromkeys(records)
     for record in records:
@@ -241,7 +243,7 @@ def bands(survey: ng.Survey) -> pd.DataFrame:
     """What chance shows beside :func:`angles`, for each null."""
     table = survey.table()
     return pd.concat(
-        null_band(table, side, "rest", null).reset_index().assign(side=side, null=null)
+        null_band(table, side, null).reset_index().assign(side=side, null=null)
         for side in ("in", "out")
         for null in NULLS
     )

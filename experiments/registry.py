@@ -180,6 +180,7 @@ class Registry:
             Failed: some points could not be measured; the others are kept.
             BlockingIOError: another process is at it.
         """
+        one_thread()  # as in the processes that measure; records say how many
         with locked(self.kept / experiment.name):
             stamp = experiment.stamp()
             tables = self._measured(experiment, self.kept / experiment.name / f"{key(stamp)}.jsonl")
@@ -222,9 +223,9 @@ class Registry:
 
 def _in_pool(experiment: Experiment, points: list[dict]) -> Iterator[tuple[dict, dict]]:
     """Points and their rows by record, as they are finished."""
-    fresh = dict(max_tasks_per_child=1) if experiment.workers == 1 else dict(initializer=_one_thread)
-    failed = []
-    with ProcessPoolExecutor(min(experiment.workers, len(points) or 1), get_context("spawn"), **fresh) as pool:
+    failed, workers = [], min(experiment.workers, len(points) or 1)
+    fresh = dict(max_tasks_per_child=1) if experiment.workers == 1 else {}
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=one_thread, **fresh) as pool:
         jobs: dict[Future, dict] = {pool.submit(experiment.measure, **point): point for point in points}
         for job in tqdm(as_completed(jobs), experiment.name, len(jobs), unit="point"):
             try:
@@ -236,8 +237,10 @@ def _in_pool(experiment: Experiment, points: list[dict]) -> Iterator[tuple[dict,
         raise Failed("\n".join(failed))
 
 
-def _one_thread() -> None:
+def one_thread() -> None:
+    """Of torch, here and in the kernels that this process starts."""
     torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def _by_record(experiment: Experiment, found: object) -> dict[str, list[dict]]:

@@ -18,13 +18,13 @@ import normgeom as ng
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from normgeom.models.watch import replace_module
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
 from normgeom.training import trainer
 from normgeom.training.twins import SIZES, variants
 from normgeom_lab.precision import in_turns, peak_bytes
-from normgeom_lab.without_mean import without_norms
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
@@ -207,7 +207,6 @@ def machine(threads: int) -> dict:
     seed=0,
 )
 def geometry(what: str, d: int) -> dict:
-    torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     gain, x, v, eps = (*(torch.randn(d, generator=generator, dtype=torch.float64) for _ in range(3)), 1e-5)
     gain = 1 + 0.1 * gain
@@ -236,7 +235,6 @@ def geometry(what: str, d: int) -> dict:
     seed=0,
 )
 def size_of_geometry(d: int) -> dict:
-    torch.set_num_threads(1)
     gain = 1 + 0.1 * torch.randn(d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     ng.Ellipsoid(gain[:64]).axes()  # what a first call loads
     start, found = time.perf_counter(), []
@@ -266,13 +264,15 @@ SMALL = dict(n_layer=4, n_embd=128, n_head=4, vocab_size=256)
 @torch.no_grad()
 def converted(model: str, shapes: Sequence, rounds: int, fill: float, device: str) -> list[dict]:
     """One row a batch and way: medians of the rounds, and of the ratios within a round to the original."""
-    torch.set_num_threads(1)
     torch.manual_seed(0)
     config = GPT2Config(use_cache=False, bos_token_id=None, eos_token_id=None, **(SMALL if model == "small" else {}))
     network, rows = GPT2LMHeadModel(config).eval(), []
-    versions = {"original": network, "converted": ng.to_rms_norm(copy.deepcopy(network))}
+    bare, converted = copy.deepcopy(network), ng.to_rms_norm(copy.deepcopy(network))
+    versions = {"original": network, "converted": converted, "no norms": bare}
+    for site in ng.find_norms(bare):
+        replace_module(bare, site.module, nn.Identity())
     dtype = torch.bfloat16 if "bfloat16" in model else torch.float32
-    versions = {way: v.to(device, dtype) for way, v in (versions | {"no norms": without_norms(network)}).items()}
+    versions = {way: v.to(device, dtype) for way, v in versions.items()}
     for batch, length in shapes:
         ids = torch.randint(config.vocab_size, (batch, length)).to(device)
         seconds = in_turns({way: partial(version, ids) for way, version in versions.items()}, rounds, fill)
@@ -336,7 +336,6 @@ def over_bare(table: pd.DataFrame) -> pd.DataFrame:
 )
 def measured_training(norm: str, round: int, spacing: int = 200) -> dict:
     """Processor time of a training of two spacings, and of its measurements but the one before the first update."""
-    torch.set_num_threads(1)
     size = replace(SIZES["1M"], steps=2 * spacing, eval_interval=spacing)
     text = byte_tokens(load_corpus("stdlib").text)
     apart = size.length * max(1, int(SHARE * spacing * size.batch + 0.5))

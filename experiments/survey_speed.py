@@ -198,7 +198,6 @@ def grid() -> list[dict]:
 @torch.no_grad()
 def looked_at(shape: int, way: str, run: int) -> list[dict]:
     """One row a way and round, in turns; with a way, how far two batches of it alone raise the peak memory."""
-    torch.set_num_threads(1)
     (name, *size), (rounds, goal) = list(SHAPES.items())[shape]
     model, cell = gpt2(MODELS[name]), dict(zip(CELL, (name, *size), strict=True))
     if way:
@@ -243,7 +242,6 @@ def _seconds(run: Callable, ids: Tensor) -> float:
     seed=SEED,
 )
 def growth(tokens: int) -> dict[str, float]:
-    torch.set_num_threads(1)
     malloc(M_MMAP_THRESHOLD=2**20)
     model, shape = gpt2(NARROW), (20, 250)
     ng.Survey(model, DIRECTIONS, SEED).run(batches(model, shape, 4), progress=False)  # what first calls load
