@@ -179,9 +179,9 @@ class Survey:
         device = next((p.device for p in self._model.parameters()), torch.device("cpu"))
         device = torch.device("cpu") if device.type == "mps" else device  # Apple's GPUs have no float64
         self._sums, self._counts = self._sums.to(device), self._counts.to(device)
-        sums, bins, number = self._sums.clone(), [], {site: i for i, site in enumerate(self._sites)}
+        sums, number = self._sums.clone(), {site: i for i, site in enumerate(self._sites)}
+        bins, rows = [self._counts.new_empty(0)], []
         waiting: dict[Tensor, list] = defaultdict(list)
-        rows = []
 
         def take(member: Tensor) -> None:
             numbers, projected = zip(*waiting.pop(member), strict=True)
@@ -202,7 +202,7 @@ class Survey:
         for member in [*waiting]:
             take(member)
         ids, bins = entries(batch).get("input_ids"), torch.cat(bins)
-        tokens = rows[0] if ids is None or ids.is_floating_point() else ids.numel()
+        tokens = sum(rows[:1]) if ids is None or ids.is_floating_point() else ids.numel()  # not heads
         # Nothing is half done after an interrupt: one step for the sums, one for all histograms.
         vars(self).update(_sums=sums, tokens=self.tokens + tokens, batches=self.batches + 1, digest=digest)
         self._counts.view(-1).scatter_add_(0, bins, bins.new_ones(1).expand(len(bins)))

@@ -192,6 +192,10 @@ def test_a_norm_that_not_every_batch_reaches():
     assert (result.tokens, result.batches) == (22, 2)
     counted = result.table().query("positions == 'all'").groupby("site").tokens.unique()
     assert {name: list(counts) for name, counts in counted.items()} == {"always": [22], "asked": [10]}
+    model = Skipping()
+    model.always = nn.Identity()
+    result = survey(model, [dict(x=x), dict(x=y, both=False)], example_inputs=dict(x=x))
+    assert (result.tokens, result.batches) == (10, 2), "a batch that reaches no norm"
 
 
 def test_drop_error_of_gains_for_each_head():
