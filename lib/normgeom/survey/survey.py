@@ -27,7 +27,7 @@ from normgeom.models.watch import entries, evaluating, forward, watch
 from normgeom.survey.directions import DEFAULT, MATCHED, SIDES, at_width, matched, named
 from normgeom.survey.meter import BINS, OF_VECTOR, Meter, measure, quantiles
 
-_SHARED = ("directions", "sites", "seed", "given", "fingerprint")  # the same in surveys that are merged
+_SHARED = ("directions", "sites", "seed", "vectors", "fingerprint")  # the same in surveys that are merged
 _COUNTED = ("tokens", "batches", "digest")
 _FORMAT = "normgeom survey 5"
 SAVE_EVERY = 60  # seconds
@@ -98,7 +98,7 @@ class Survey:
         self.sites = [dict(site=s.name, kind=s.kind, dim=s.dim, directions=fitting[s.dim]) for s in sites]
         self.fingerprint = _digest("", dict(model.named_parameters()))[:16]
         own = {name: vector for name, vector in given.items() if vector is not None}
-        self.given = _digest("", {**own, **(entries(pilot) if to_match else {})})
+        self.vectors = _digest(_digest("", own), entries(pilot) if to_match else {})
         self.tokens, self.batches, self.digest = 0, 0, ""
         self._empty()
         by_place = {}

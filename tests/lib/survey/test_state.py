@@ -92,7 +92,7 @@ def test_a_file_holds_the_whole_survey(whole, tmp_path):
         whole.save(tmp_path / "s")
         loaded = ng.Survey.load(tmp_path / "s")
         assert_same_state(loaded, whole)
-        for name in ("directions", "seed", "sites", "fingerprint", "given"):
+        for name in ("directions", "seed", "sites", "fingerprint", "vectors"):
             assert getattr(loaded, name) == getattr(whole, name)
         whole = loaded
     assert [p.name for p in tmp_path.iterdir()] == ["s"], "a suffix was added"
@@ -114,8 +114,8 @@ def test_the_file_of_a_large_model_stays_small(tmp_path):
 OTHERS = {  # which attribute tells, and the other survey
     "seed": ("seed", lambda model: fresh(model, seed=1)),
     "directions": ("directions", lambda model: fresh(model, directions=[*DIRECTIONS][:3])),
-    "vectors": ("given", lambda model: fresh(model, directions=DIRECTIONS | dict(v=torch.ones(32)))),
-    "pilot": ("given", lambda model: fresh(model, pilot=BATCHES[1])),
+    "vectors": ("vectors", lambda model: fresh(model, directions=DIRECTIONS | dict(v=torch.ones(32)))),
+    "pilot": ("vectors", lambda model: fresh(model, pilot=BATCHES[1])),
     "weights": ("fingerprint", lambda model: fresh(tiny("gpt2", seed=1))),
     "sites": ("sites", lambda model: fresh(tiny("llama"))),
 }
