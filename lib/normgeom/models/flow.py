@@ -114,6 +114,12 @@ def stream_writers(model: nn.Module) -> list[nn.Parameter]:
     return [tensor for tensor, _ in found]
 
 
+def stream_readers(model: nn.Module) -> list[nn.Parameter]:
+    """The matrices that read the norms of a GPT-2 or its like but the last, whose first axis is the stream."""
+    norms = stream(model).norms[:-1]
+    return [model.get_submodule(name).weight for norm in norms for name in norm.readers]
+
+
 def check_present(model: nn.Module) -> None:
     """Raise a ValueError unless all parameters are there, on one device."""
     devices = sorted({str(parameter.device) for parameter in model.parameters()})

@@ -5,7 +5,7 @@ import pytest
 import torch
 from family_norms import EXPECTED
 from normgeom.checks import Draws
-from normgeom.models.flow import _drawn, double_throughout, stream, stream_writers
+from normgeom.models.flow import _drawn, double_throughout, stream, stream_readers, stream_writers
 from normgeom.models.gpt2 import gpt2
 from normgeom.models.watch import replace_module
 from normgeom_lab.common.tiny import perturb
@@ -95,14 +95,16 @@ def test_a_model_that_shows_no_stream_is_refused():
 
 @pytest.mark.parametrize("which", [0, 1], ids=["layer norm", "rms norm"])
 def test_the_writers_of_a_gpt2(which):
-    """All there is in a stream, in the order in which it is written."""
+    """All there is in a stream, in the order in which it is written; the readers see the stream by their first axis."""
     model = ng.twins(gpt2(vocabulary=64, length=16, width=12, layers=2, heads=3), 3)[which]
     assert {module.p for module in model.modules() if isinstance(module, nn.Dropout)} == {0.0}
     perturb(model, Draws(0))
     inner = model.transformer
     written = [inner.wte.weight, inner.wpe.weight]
     written += [p for block in inner.h for part in (block.attn, block.mlp) for p in part.c_proj.parameters()]
+    read = [module.weight for block in inner.h for module in (block.attn.c_attn, block.mlp.c_fc)]
     assert list(map(id, stream_writers(model))) == list(map(id, written))
+    assert list(map(id, stream_readers(model))) == list(map(id, read))
 
 
 @pytest.mark.parametrize("family", ["llama", "bert", "neox"])
