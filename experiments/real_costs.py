@@ -21,7 +21,6 @@ from experiments.real_models import (
     direction,
     frozen,
     language_model,
-    place,
     removed,
     sites_of,
 )
@@ -36,8 +35,7 @@ EACH, EVERYWHERE = (6, 12), (20, 32)  # blocks of each text, and their tokens
 WHAT = (
     "cost: increase of the loss in nats a token; kl: divergence from the unchanged predictions in nats.  uniform, "
     "signs_…, random_…: the component along this direction is taken from what the norm reads; uniform_rest: along 1 "
-    f"without the {LARGEST} coordinates that hold most of the squared length there; frozen: the norm divides by the "
-    "mean of its scales.  The first position is spared."
+    f"without the {LARGEST} coordinates that hold most of the squared length there.  The first position is spared."
 )
 
 
@@ -50,19 +48,25 @@ def costs(model: str, texts: tuple[str, ...], count: int, length: int) -> "Costs
 
 @experiment(
     "published-costs",
-    f"One norm at a time.  {WHAT}  cost_valid, cost_test: in each text.  angle: mean angle of the norm's input to the "
-    "direction; moved: mean square of the relative change of its output; predicted: the same on average over signs "
-    "(prop-dense-direction).",
+    {
+        "published-costs": f"One norm at a time.  {WHAT}  cost_valid, cost_test: in each text.  angle: the mean "
+        "angle of the norm's input to the direction.",
+        "published-frozen": "One norm at a time divides by the mean of its scales.  cost_valid, cost_test: increase of "
+        "the loss in nats a token; kl: divergence in nats.  The first position is spared.",
+    },
     [dict(model=[name], norm=range(count)) for name, count in NORMS.items()],
     minutes=12,
     corpus="WikiText-2, {} blocks of {} tokens spread over each of its parts, begun by BOS".format(*EACH),
     **about(*LANGUAGE),
 )
-def one_norm(model: str, norm: int) -> pd.DataFrame:
+def one_norm(model: str, norm: int) -> dict[str, pd.DataFrame]:
     of = costs(model, PARTS, *EACH)
-    name = [*of.sites][norm]
-    rows = by_direction(of.at(name), ["angle", "kl", "moved", "predicted"])
-    return rows.assign(place=place(of.sites[name], of.model))
+    rows = of.at([*of.sites][norm])
+    frozen = rows.direction == "frozen"
+    return {
+        "published-costs": by_direction(rows[~frozen], ["angle", "kl"]),
+        "published-frozen": by_direction(rows[frozen], ["kl"]).drop(columns="direction"),
+    }
 
 
 @experiment(
@@ -168,15 +172,13 @@ class Costs:
         yield "uniform_rest", direction("uniform", site.dim, self.large[site.name])
 
     def at(self, name: str) -> pd.DataFrame:
-        """One norm: a row a direction and block, with cost, divergence, and how far the norm's output moved."""
+        """One norm: a row a direction and block, with cost and divergence, and last when the norm is frozen."""
         site, parts = self.sites[name], name.split(".")
         layer = int(parts[2]) if parts[1] == "layers" else len(self.resumed.layers)
         rows = []
         for which, u in self.directions(site, 1):
-            moved, predicted = self.change(site, u)
             angle = ng.angle(self.inputs[name][:, 1:], u).mean(1)
-            found = dict(direction=which, angle=angle, moved=moved, predicted=predicted)
-            rows.append(self._row(removed({site.module: u}, True), layer, **found))
+            rows.append(self._row(removed({site.module: u}, True), layer, direction=which, angle=angle))
         rows.append(self._row(frozen({site: self.scale(site)}), layer, direction="frozen"))
         return pd.concat(rows)
 

@@ -53,12 +53,6 @@ def sites_of(model: nn.Module) -> list[ng.NormSite]:
     return [site for site in ng.find_norms(model) if site.dim == model.config.hidden_size]
 
 
-def place(site: ng.NormSite, model: nn.Module) -> str:
-    """Whether a norm reads the stream or what a sublayer is about to add to it, as two of Gemma's four do."""
-    after = ("post_attention_layernorm", "post_feedforward_layernorm")
-    return "branch" if model.config.model_type.startswith("gemma") and site.name.endswith(after) else "stream"
-
-
 def direction(name: str, d: int, without: Tensor | None = None) -> Tensor:
     """A unit vector: "uniform", "signs_…", "random_…" as in a survey; zero at the coordinates ``without``."""
     u = unit(name, d, seed=0)

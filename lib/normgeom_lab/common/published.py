@@ -63,7 +63,7 @@ def moved_and_predicted(moved: pd.DataFrame) -> tuple[Figure, str]:
         for (model, name), (marker, color) in looks:
             rows = changes(moved[moved.model == model])
             axis.loglog(rows.predicted, rows.signs, marker, color=color, ms=4, label=f"{name}, signs")
-            look = dict(color=color, mfc="none", ms=4, label=f"{name}, 1 but for three coordinates")
+            look = dict(color=color, mfc="none", ms=4, label=f"{name}, three spared")
             axis.loglog(rows.predicted, rows.uniform_rest, marker, **look)
             words.append(
                 f"{name}: predicted {rows.predicted.min():.2g} to {rows.predicted.max():.2g}, median ratio of measured "
