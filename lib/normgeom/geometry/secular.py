@@ -135,12 +135,10 @@ class _Solved:
         m, d = len(self.poles), len(self.values)
         mirror = self.share.clone()
         mirror[self.first] += torch.where(self.share[self.first] < 0, -1.0, 1.0).to(mirror)
-        pole = self.pole.new_zeros(d).index_copy_(0, self.active, self.pole)
-        share, mirror = (
-            part.new_zeros(d).index_copy_(0, self.active, part) for part in (self.share, _unit_groups(mirror, self.pole))
-        )
+        parts = self.pole, self.share, _unit_groups(mirror, self.pole)
+        pole, share, mirror = (part.new_zeros(d).index_copy_(0, self.active, part) for part in parts)
         vectors, z = share.new_zeros(len(chosen), d), self._recomputed()
-        solved, alone = ((chosen < m).nonzero().squeeze(1), (chosen >= m).nonzero().squeeze(1))
+        solved, alone = (which.nonzero().squeeze(1) for which in (chosen < m, chosen >= m))
         for rows in blocks(len(solved), share):
             which = chosen[solved[rows], None]
             row = z / (self.poles - self.origins[which]).sub_(self.offsets[which])
