@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,20 +21,15 @@ if TYPE_CHECKING:
 def dyt(x: Rows, alpha: Scalar, weight: Vector | None = None, bias: Vector | None = None) -> Rows:
     r"""Dynamic tanh, :math:`\gamma\odot\tanh(\alpha x)+\beta` (eq-dyt).
 
-    Computed in at least float32 and rounded once, by plain torch operations.
-
     Args:
-        x: ``(..., d)``, floating point.
-        alpha: α, a number or a tensor of one entry; in the inverse unit of ``x``.
-        weight: the gain γ, ``(d,)``; ones if None.
-        bias: the bias β, ``(d,)``; zeros if None.
+        x, weight, bias: as for :func:`normgeom.layer_norm`; they are computed with in at least float32, rounded once.
+        alpha: α, a number or a floating-point tensor of one entry; in the inverse unit of ``x``.
 
     Returns:
         ``(..., d)`` in the dtype of ``x``.
 
     Raises:
-        TypeError: ``x``, ``weight`` or ``bias`` is not a floating-point tensor, or ``alpha`` neither that nor a number.
-        ValueError: a wrong last dimension, or ``alpha`` of more than one entry.
+        TypeError, ValueError: as :func:`normgeom.layer_norm`, and for another ``alpha``.
 
     Source: Zhu, Chen, He, LeCun and Liu (2025).
 
@@ -64,21 +58,13 @@ def derf(x: Rows, alpha: Scalar, shift: Scalar = 0.0, weight: Vector | None = No
     return _squashed(torch.erf, x, alpha, shift, weight, bias)
 
 
-def _squashed(
-    function: Callable[[Tensor], Tensor],
-    x: Tensor,
-    alpha: float | Tensor,
-    shift: float | Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-) -> Tensor:
+def _squashed(function, x: Tensor, alpha: Scalar, shift: Scalar, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     check_arguments(x, weight, bias, 0.0)
     for name, value in (("alpha", alpha), ("shift", shift)):
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            continue
-        check_floating(name, value)
-        if value.numel() != 1:
-            raise ValueError(f"{name}: expected one entry, got shape {tuple(value.shape)}")
+        if not isinstance(value, (int, float)):
+            check_floating(name, value)
+            if value.numel() != 1:
+                raise ValueError(f"{name}: expected one entry, got shape {tuple(value.shape)}")
     wide = upcast(x)
     alpha, shift = (v.to(wide.dtype).reshape(()) if isinstance(v, Tensor) else v for v in (alpha, shift))
     return affine(function(alpha * wide + shift), weight, bias).to(x.dtype)
