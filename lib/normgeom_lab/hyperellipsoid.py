@@ -16,8 +16,10 @@ from normgeom.geometry.ellipsoid import Ellipsoid
 from normgeom.geometry.uniform import angle
 from normgeom.models.sites import NormSite, find_norms
 from normgeom.models.watch import evaluating, forward
-from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
+from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor, nn
+
+from normgeom_lab.common.axes import MARKERS, ticks_of_powers
 
 
 def coordinate_shares(axes: Tensor, k: int) -> Tensor:

@@ -16,9 +16,10 @@ from normgeom.norms.functions import layer_norm, rms_norm
 from normgeom.text.tokens import random_windows
 from normgeom.training.loop import train
 from normgeom.training.twins import Size, variants
-from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
+from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor, nn
 
+from normgeom_lab.common.axes import ticks_of_powers
 from normgeom_lab.common.pictures import ONE_UP
 
 

@@ -17,11 +17,13 @@ import torch
 from matplotlib.figure import Figure
 from normgeom.checks import Draws
 from normgeom.records import Record, recorded
-from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
+from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from normgeom_lab.common.axes import ticks_of_powers
 
 Norm = Callable[[Tensor, Tensor], Tensor]  # of rows and a gain
 Way = Callable[[Tensor], Tensor]  # to normalise rows

@@ -16,10 +16,11 @@ from normgeom.models.watch import evaluating, forward, hooked
 from normgeom.text.tokens import byte_tokens, random_windows
 from normgeom.training.loop import train
 from normgeom.training.twins import Size, twins
-from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
+from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
+from normgeom_lab.common.axes import ticks_of_powers
 from normgeom_lab.common.parts import Effects, Predictions, blocks, effects, rms, writers
 from normgeom_lab.common.tiny import divergence, scattered
 

@@ -20,10 +20,11 @@ from normgeom.checks import Draws
 from normgeom.geometry.ellipsoid import Ellipsoid
 from normgeom.training.loop import adamw, fit, next_token_loss, train, warmup_cosine
 from normgeom.training.twins import TITLES, Size, twins, variants
-from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
+from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from normgeom_lab.common.axes import MARKERS, ticks_of_powers
 from normgeom_lab.common.parts import copied, last_directions, rotate, stream_writers
 from normgeom_lab.common.pictures import LINES, angle_bars
 from normgeom_lab.common.tiny import perturb

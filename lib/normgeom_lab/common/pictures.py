@@ -22,8 +22,10 @@ from normgeom.geometry.jacobian import NormJacobian
 from normgeom.geometry.uniform import angle, project_out, uniform_vector
 from normgeom.norms.functions import layer_norm, layer_norm_steps, rms_norm
 from normgeom.view.explore import image, show_live, under_controls
-from normgeom.view.style import COLORS, MARKERS, WIDTH, style
+from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor
+
+from normgeom_lab.common.axes import MARKERS
 
 # Two directions across (1, 1, 1), and (1, 1, 1) itself, which stands upright; and the coordinate axes.
 ONE_UP = F.normalize(torch.tensor([[1.0, -1.0, 0.0], [1.0, 1.0, -2.0], [1.0, 1.0, 1.0]]).double(), dim=-1)
