@@ -127,9 +127,8 @@ def _page(values: dict[str, Sequence], images: list[str]) -> str:
     ]
     shown = list(itertools.product(*(range(len(own)) for own in labels))).index(tuple(starts))
     # the others are not drawn before they are asked for: twenty that are take half a second of a page's start
-    frames = [
-        im if i == shown else im.replace("<img ", '<img hidden loading="lazy" ', 1) for i, im in enumerate(images)
-    ]
+    frames = [frame.replace("<img ", '<img hidden loading="lazy" ', 1) for frame in images]
+    frames[shown] = images[shown]
     return _PAGE.format(
         id=f"explore-{hashlib.sha256(''.join(images).encode()).hexdigest()[:12]}",
         sliders="\n".join(sliders),

@@ -16,7 +16,7 @@ from normgeom.records import Record
 from normgeom.view.style import one_line
 
 _MARKUP = re.compile(r"[\\`*$\[\]<>&|~]|(?<![^\W_])_")  # an underscore behind a letter opens nothing
-_FORMULA = re.compile(r"\s*[=@+-](?![\d.,e+% -]*$)")  # to a spreadsheet into which a table is pasted
+_FORMULA = re.compile(r"\s*(?:[=@].|[+-](?![\d.,e+% -]*$))")  # to a spreadsheet into which a table is pasted
 
 
 def table(
