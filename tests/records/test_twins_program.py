@@ -7,8 +7,8 @@ import pytest
 import torch
 from click.testing import CliRunner
 from normgeom.models.gpt2 import gpt2
-from normgeom.records import recorded_tensors
 from normgeom.training.twins import save_twin, variants
+from normgeom_lab.common.recording import recorded_tensors
 from normgeom_lab.common.typed import recorded_twins
 
 from records import twins

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from normgeom.jobs import atomic_path
 from normgeom.records import FOLDER
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 
@@ -32,6 +32,12 @@ def record_tensors(
 ) -> Path:
     """Write ``tensors`` as ``name.safetensors``, else like :func:`record`."""
     return _write(folder / f"{name}.safetensors", save(tensors), what, provenance)
+
+
+def recorded_tensors(name: str, folder: Path = FOLDER) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors recorded under ``name``, by their names, and their provenance."""
+    path = folder / f"{name}.safetensors"
+    return load_file(path), json.loads(path.with_suffix(".json").read_text("utf-8"))
 
 
 def _write(path: Path, content: bytes, what: str, provenance: dict[str, object]) -> Path:

@@ -16,7 +16,6 @@ from normgeom.models.gpt2 import gpt2
 from normgeom.models.sites import NormSite, find_norms
 from normgeom.models.watch import evaluating, forward, hooked
 from normgeom.norms.formula import center
-from normgeom.records import recorded_tensors
 from normgeom.surgery.surgery import to_rms_norm
 from normgeom.training.twins import twins
 from normgeom.view.explore import image, show_live, under_controls
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
 from normgeom_lab.common.parts import writers
+from normgeom_lab.common.recording import recorded_tensors
 from normgeom_lab.common.tiny import divergence
 
 # What is shown of a vector, and its digits.
