@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
 from normgeom.norms.formula import affine, upcast
 from normgeom.norms.functions import check_arguments, check_floating, check_size
 
-if TYPE_CHECKING:
-    from jaxtyping import Float
-
-    Rows = Float[Tensor, "*batch d"]
-    Vector = Float[Tensor, "d"]
-    Scalar = float | Float[Tensor, ""]
+Scalar = float | Tensor
 
 
-def dyt(x: Rows, alpha: Scalar, weight: Vector | None = None, bias: Vector | None = None) -> Rows:
+def dyt(x: Tensor, alpha: Scalar, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
     r"""Dynamic tanh, :math:`\gamma\odot\tanh(\alpha x)+\beta` (eq-dyt).
 
     Args:
@@ -41,7 +34,13 @@ def dyt(x: Rows, alpha: Scalar, weight: Vector | None = None, bias: Vector | Non
     return _squashed(torch.tanh, x, alpha, 0.0, weight, bias)
 
 
-def derf(x: Rows, alpha: Scalar, shift: Scalar = 0.0, weight: Vector | None = None, bias: Vector | None = None) -> Rows:
+def derf(
+    x: Tensor,
+    alpha: Scalar,
+    shift: Scalar = 0.0,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
     r"""Dynamic erf, :math:`\gamma\odot\operatorname{erf}(\alpha x+s)+\beta` (eq-derf).
 
     Args:
@@ -90,7 +89,7 @@ class DyT(nn.Module):
         self.weight = nn.Parameter(torch.ones(d))
         self.bias = nn.Parameter(torch.zeros(d))
 
-    def forward(self, x: Rows) -> Rows:
+    def forward(self, x: Tensor) -> Tensor:
         return dyt(x, self.alpha, self.weight, self.bias)
 
 
@@ -107,5 +106,5 @@ class Derf(DyT):
         super().__init__(d)
         self.shift = nn.Parameter(torch.zeros(1))
 
-    def forward(self, x: Rows) -> Rows:
+    def forward(self, x: Tensor) -> Tensor:
         return derf(x, self.alpha, self.shift, self.weight, self.bias)

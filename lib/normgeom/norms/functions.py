@@ -10,7 +10,7 @@ inside ``torch.func`` and in forward mode the formula runs, so that ``vmap``, ``
 from __future__ import annotations
 
 from numbers import Integral
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
@@ -22,23 +22,17 @@ try:
 except ImportError:  # no such file, or a torch without the names that it uses
     fast_layer_norm = fast_rms_norm = lambda *_: None
 
-if TYPE_CHECKING:
-    from jaxtyping import Float
-
-    Rows = Float[Tensor, "*batch d"]
-    Vector = Float[Tensor, "d"]
-
 
 class LayerNormSteps(NamedTuple):
     """What each of the four sub-steps of LayerNorm leaves, all of shape ``(..., d)``."""
 
-    centered: Rows
-    normalized: Rows
-    scaled: Rows
-    output: Rows
+    centered: Tensor
+    normalized: Tensor
+    scaled: Tensor
+    output: Tensor
 
 
-def layer_norm(x: Rows, weight: Vector | None = None, bias: Vector | None = None, eps: float = 1e-5) -> Rows:
+def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     r"""Layer normalization, :math:`\gamma\odot\Pi x/\sqrt{\sigma^2+\varepsilon}+\beta` (eq-layer-norm).
 
     Args:
@@ -73,7 +67,7 @@ def layer_norm(x: Rows, weight: Vector | None = None, bias: Vector | None = None
 
 
 def layer_norm_steps(
-    x: Rows, weight: Vector | None = None, bias: Vector | None = None, eps: float = 1e-5
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> LayerNormSteps:
     r"""The four sub-steps of :func:`layer_norm`: centre, normalise, scale, shift; by the formula, at any mean.
 
@@ -98,12 +92,12 @@ def layer_norm_steps(
 
 
 def rms_norm(
-    x: Rows,
-    weight: Vector | None = None,
-    bias: Vector | None = None,
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
     eps: float = 1e-6,
     unit_offset: bool = False,
-) -> Rows:
+) -> Tensor:
     r"""Root-mean-square normalization, :math:`\gamma\odot x/\sqrt{\overline{x^2}+\varepsilon}+\beta` (eq-rms-norm).
 
     Args:
@@ -180,7 +174,7 @@ class LayerNorm(nn.LayerNorm):
     def __init__(self, d, eps=1e-5, *settings, **named):
         super().__init__(_one_axis(d, eps), eps, *settings, **named)
 
-    def forward(self, x: Rows) -> Rows:
+    def forward(self, x: Tensor) -> Tensor:
         return layer_norm(x, self.weight, self.bias, self.eps)
 
 
@@ -196,7 +190,7 @@ class RMSNorm(nn.RMSNorm):
     def __init__(self, d, eps=1e-6, *settings, **named):
         super().__init__(_one_axis(d, eps), eps, *settings, **named)
 
-    def forward(self, x: Rows) -> Rows:
+    def forward(self, x: Tensor) -> Tensor:
         return rms_norm(x, self.weight, None, self.eps)
 
 

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from normgeom.norms.functions import LayerNorm, RMSNorm, check_arguments, layer_norm, rms_norm
 
-if TYPE_CHECKING:
-    from jaxtyping import Float
 
-    Rows = Float[Tensor, "*batch d"]
-    Gain = Float[Tensor, "size"]
-
-
-def head_norm(x: Rows, heads: int, weight: Gain | None = None, eps: float = 1e-6, centered: bool = False) -> Rows:
+def head_norm(x: Tensor, heads: int, weight: Tensor | None = None, eps: float = 1e-6, centered: bool = False) -> Tensor:
     r"""Each of ``heads`` equal stretches of the last axis normalised by itself (eq-head-norm).
 
     Of queries or keys with heads :math:`q_h` it makes :math:`g\odot q_h/\sqrt{\overline{q_h^2}+\varepsilon}`, by
@@ -70,7 +63,7 @@ class HeadNorm(nn.Module):
         self.d, self.heads = d, heads
         self.norm = (LayerNorm if centered else RMSNorm)(head_size(d, heads), eps=eps)
 
-    def forward(self, x: Rows) -> Rows:
+    def forward(self, x: Tensor) -> Tensor:
         if x.shape[-1:] != (self.d,):
             raise ValueError(f"x: expected shape (..., {self.d}), got {tuple(x.shape)}")
         return self.norm(x.unflatten(-1, (self.heads, -1))).flatten(-2)
