@@ -18,7 +18,7 @@ COLORS = {"uniform": "#0072B2", "random_a": "#D55E00", "random_b": "#009E73", "n
 WIDTH = 5.4  # inches: with letters of 10 points the text is 9 pixels high where a phone shows a figure 358 pixels wide
 _DRAWN, _PATH = re.compile(r' (?:d|x|y)="[^"]*"|translate\([^)]*\)'), re.compile(r'(?<= d=")[^"]*')
 _LONG = re.compile(r"-?\d+\.\d{3,}")
-_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+")  # of no width, or turning the text
+_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+")  # control characters, and turns of direction
 
 _RC = {
     "figure.figsize": (WIDTH, 3.2),
