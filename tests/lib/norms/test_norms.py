@@ -357,6 +357,7 @@ def test_defaults_of_modules():
 def test_sizes_and_what_is_wrong_with_them(ours, torchs):
     for size in (8, [8], (8,), torch.Size([8]), np.int64(8)):
         assert ours(size).normalized_shape == torchs(size).normalized_shape == (8,)
+    assert ours(1)(torch.ones(2, 1)).shape == (2, 1)
     for size in (0, -3, (2, 3), (), 8.5, None):
         with pytest.raises((TypeError, ValueError), match=r"^d: expected one positive size, got"):
             ours(size)
