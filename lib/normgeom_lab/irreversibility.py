@@ -20,7 +20,7 @@ from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor, nn
 
 from normgeom_lab.common.axes import ticks_of_powers
-from normgeom_lab.common.pictures import ONE_UP
+from normgeom_lab.common.turning import ONE_UP
 
 
 def selectable(keys: Tensor) -> Tensor:
