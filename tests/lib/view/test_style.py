@@ -57,7 +57,7 @@ def test_lines_are_told_apart_in_every_colour_vision(deficiency):
 def test_show_carries_the_words(monkeypatch):
     shown = []
     style = importlib.import_module("normgeom.view.style")
-    monkeypatch.setattr(style, "display", lambda data, raw, metadata: shown.append((data, metadata)))
+    monkeypatch.setattr(style, "display", lambda data, raw, metadata: raw and shown.append((data, metadata)))
     with view.style():
         figure, empty = plt.figure(), plt.figure()
     view.show(figure, "a line that rises")

@@ -27,7 +27,7 @@ LEVELS = pd.DataFrame(
 def shown(monkeypatch):
     """What a call displays, by kind."""
     bundles = []
-    monkeypatch.setattr("normgeom.view.tables.display", lambda data, raw: bundles.append(data))
+    monkeypatch.setattr("normgeom.view.tables.display", lambda data, raw: raw and bundles.append(data))
 
     def call(function, *args, **settings):
         function(*args, **settings)
