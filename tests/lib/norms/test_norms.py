@@ -71,6 +71,7 @@ def test_four_sub_steps():
     close(steps.output, steps.scaled + bias, 1e-13, "output", "β forgotten?")
     close(steps.output, ng.layer_norm(x, weight, bias, eps), 1e-14, "the last step is layer_norm", "Another order?")
     bare = ng.layer_norm_steps(x)
+    close(bare.output, ng.layer_norm(x), 1e-14, "without arguments", "Another default of ε?")
     assert torch.equal(bare.scaled, bare.normalized) and torch.equal(bare.output, bare.normalized)
 
 
