@@ -129,6 +129,15 @@ def next_by_shift(model: nn.Module, shifts: Sequence[float], ids: Tensor) -> dic
     return found
 
 
+def refusal(model: nn.Module) -> str | None:
+    """Why :func:`normgeom.to_rms_norm` does not convert a model, in its words; None where it does."""
+    try:
+        to_rms_norm(copy.deepcopy(model))
+    except (ValueError, TypeError) as reason:
+        return str(reason)
+    return None
+
+
 def drop_errors(model: nn.Module, batches: Iterable[Tensor]) -> pd.Series:
     """The mean relative change of each LayerNorm's output before the bias without the subtraction (eq-drop-error)."""
     names = [site.name for site in find_norms(model) if site.kind == "layer"]
