@@ -22,13 +22,13 @@ from normgeom.surgery.surgery import center_writers, fold_norms
 from normgeom.survey.survey import Survey
 from normgeom.text.corpora import Corpus
 from normgeom.text.tokens import TokenBatches, byte_tokens, load_tokenizer, random_windows, windows
-from normgeom.training.loop import train
 from normgeom.training.twins import twins
 from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import AutoModel, GPT2Config, GPT2LMHeadModel, GPTJConfig, GPTNeoConfig, GPTNeoXConfig, LlamaConfig
 
+from normgeom_lab.common.loop import train
 from normgeom_lab.common.parts import copied, last_directions, rotate, shifted, stream_writers
 from normgeom_lab.common.pictures import NULLS, _rows, angle_bars, null_band
 from normgeom_lab.common.tiny import perturb

@@ -18,13 +18,14 @@ from matplotlib.figure import Figure
 from normgeom.models.watch import hooked
 from normgeom.norms.formula import center, rstd
 from normgeom.text.tokens import random_windows
-from normgeom.training.loop import fit, next_token_loss
+from normgeom.training.loop import next_token_loss
 from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from normgeom_lab.common.growth import Growth, even_stack, unroll
+from normgeom_lab.common.loop import fit
 from normgeom_lab.common.stacks import DESIGNS, PLACEMENTS, Attention, LanguageModel, Stack, normalise_weights
 
 _GROUPED = dict(num_key_value_heads=2, head_dim=16)

@@ -14,12 +14,12 @@ from normgeom.models.gpt2 import gpt2
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import evaluating, forward, hooked
 from normgeom.text.tokens import byte_tokens, random_windows
-from normgeom.training.loop import train
 from normgeom.training.twins import Size, twins
 from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
+from normgeom_lab.common.loop import train
 from normgeom_lab.common.parts import Effects, Predictions, blocks, effects, rms, writers
 from normgeom_lab.common.tiny import divergence, scattered
 
@@ -234,7 +234,7 @@ def train_on_bytes(size: Size, text: str, seed: int, device: torch.device | str 
     ids = byte_tokens(text)
     untrained, model = (twins(size.config(256), seed)[0].to(device) for _ in range(2))
     batches = random_windows(ids[:-HELD_OUT], size.length, size.batch, seed)
-    losses = train(model, batches, size.steps, size.rate)
+    losses = train(model, batches, size.steps, size.lr)
     return Trained(untrained, model, losses, ids[-HELD_OUT:])
 
 

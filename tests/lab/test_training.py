@@ -11,10 +11,11 @@ from norm_checks import close, rounding
 from normgeom.checks import Draws
 from normgeom.models.flow import stream_writers
 from normgeom.models.gpt2 import gpt2
-from normgeom.training.loop import train
-from normgeom.training.twins import Size, variants
+from normgeom.training.twins import Size
 from normgeom_lab import training as lab
+from normgeom_lab.common.loop import train
 from normgeom_lab.common.tiny import perturb
+from normgeom_lab.common.variants import variants
 from tiny_models import token_ids
 from torch import nn
 from torch.nn.functional import log_softmax
@@ -207,7 +208,7 @@ def test_vectors_step_along_their_momentum():
 
 @pytest.mark.parametrize("length", [16, 1024])
 def test_costs_are_those_of_the_model_counted_one_by_one(length):
-    size = Size(layers=3, width=24, heads=2, rate=1e-3, steps=7, batch=5, length=length)
+    size = Size(layers=3, width=24, heads=2, lr=1e-3, steps=7, batch=5, length=length)
     vocabulary = 50257 if length == 1024 else 256
     model = variants(size.config(vocabulary), 0, ("layer",))["layer"]
     every, found = sum(p.numel() for p in model.parameters()), lab.training_cost(size)
