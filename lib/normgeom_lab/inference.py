@@ -15,7 +15,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from normgeom.checks import Draws
-from normgeom.commands.loading import load_model, most_tokens
+from normgeom.commands.loading import load_model, most_tokens, title
 from normgeom.models.gpt2 import gpt2
 from normgeom.models.sites import find_norms
 from normgeom.surgery.surgery import center_writers, fold_norms
@@ -53,8 +53,8 @@ def load_to_survey(name: str, corpus: Corpus, tokens: int) -> tuple[dict[str, nn
     folder = Path(name)
     places = {"LayerNorm twin": folder / "layer/model", "RMSNorm twin": folder / "rms/model"}
     if not all(path.is_dir() for path in places.values()):
-        places = {folder.name if folder.is_dir() else name: name}
-    networks = {title: load_model(str(place)) for title, place in places.items()}
+        places = {title(name): name}
+    networks = {kind: load_model(str(place)) for kind, place in places.items()}
     config, place = next(iter(networks.values())).config, str(next(iter(places.values())))
     length = most_tokens(config, 128)
     batches = list(TokenBatches(corpus, load_tokenizer(place, config), tokens, length, 32))

@@ -131,7 +131,7 @@ BAD = [
     ("train", "--held-out 1e5", "Error: held_out: expected a window of 16 tokens to train on, got a corpus of "),
     ("convert", "short.txt out", "Error: model: 'short.txt' cannot be loaded (OSError: "),
     ("convert", "t5 out", "Error: model: 't5' cannot be loaded ("),
-    ("convert", "tiny full", "Error: out: expected a new or empty folder, got "),
+    ("convert", "tiny full", "Error: out: full holds mine and no provenance.json; name a new or an empty folder"),
     ("report", "tiny r.htm", "Error: out: expected a file that ends in .html, in a folder to write to, got 'r.htm'"),
     ("report", "tiny full", "Error: out: expected a file that ends in .html"),
     ("report", "tiny none/r.html", "Error: out: expected a file that ends in .html, in a folder to write to"),
