@@ -18,6 +18,9 @@ class Refusal(click.ClickException):
 
     exit_code = 2
 
+    def __init__(self, message: str):
+        super().__init__(" ".join(message.split()))
+
 
 class Stopped(click.ClickException):
     """By the user, with Ctrl-C."""
@@ -40,7 +43,7 @@ def _one_line(extra: str = "models", stopped: str = "the same command goes on fr
         except ModuleNotFoundError as error:
             raise Refusal(f"{error.name} is missing: install normgeom[{extra}]") from error
         except (ValueError, TypeError, OSError, ImportError) as error:
-            raise Refusal(" ".join(str(error).split())) from error
+            raise Refusal(str(error)) from error
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # Rust's, which has no class to catch
                 raise
