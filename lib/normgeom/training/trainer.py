@@ -70,37 +70,34 @@ def fit_and_measure(
         OSError: what the folder holds was altered; the message says what to delete.
     """
     device = torch.device(device)
-    made_by = dict(weights=_digest(p.detach().cpu().numpy() for p in model.parameters()), text=_digest([text]))
+    made_by = dict(weights=_digest(*(p.detach().cpu().numpy() for p in model.parameters())), text=_digest(text))
     asked = dict(norm=model.config.norm, size=asdict(size), seed=seed, device=device.type, **made_by)
     with claimed(folder, "training of a model", asked | dict(versions=versions()), together=True) as claim:
-        saved = [name for name in claim.files if claim.check(name) and name.startswith("checkpoint-")]
+        saved = [folder / name for name in claim.files if claim.check(name) and name.startswith("checkpoint-")]
         done = claim.check("model")
         for path in folder.glob("checkpoint-*"):  # those of a kill, too
-            if done or path.name not in saved:
+            if done or path not in saved:
                 claim.drop(path.name)
-        if not done:
-            _train(model, text, held_out, size, seed, claim, device.type == "cpu", progress, saved)
-            with claim.writing("model") as part:
-                save_twin(model.eval(), part)
-                if tokenizer is not None:
-                    tokenizer(part)
-            claim.drop(f"checkpoint-{size.steps}")
+        if done:
+            return
+        callbacks = [_Stages(size, seed, held_out, claim), *([_Bar()] if progress else [])]
+        trainer = _trainer(model, text, size, seed, folder, device.type == "cpu", callbacks)
+        trainer.train(resume_from_checkpoint=str(saved[-1]) if saved else None)
+        curve = pd.DataFrame([line for line in trainer.state.log_history if "loss" in line])
+        _write(claim, "curve.parquet", curve[["step", "loss", "learning_rate", "grad_norm"]])
+        with claim.writing("model") as part:
+            save_twin(model.eval(), part)
+            if tokenizer is not None:
+                tokenizer(part)
+        claim.drop(f"checkpoint-{size.steps}")
 
 
-def _train(
-    model: GPT2LMHeadModel,
-    text: np.ndarray,
-    held_out: Sequence[Tensor],
-    size: Size,
-    seed: int,
-    claim: Claim,
-    on_cpu: bool,
-    progress: bool,
-    saved: list[str],
-) -> None:
+def _trainer(
+    model: GPT2LMHeadModel, text: np.ndarray, size: Size, seed: int, folder: Path, on_cpu: bool, callbacks: list
+) -> Trainer:
     micro_batch = size.micro_batch or size.batch
     arguments = TrainingArguments(
-        output_dir=str(claim.folder),
+        output_dir=str(folder),
         max_steps=size.steps,
         per_device_train_batch_size=micro_batch,
         gradient_accumulation_steps=size.batch // micro_batch,
@@ -116,21 +113,14 @@ def _train(
         dataloader_pin_memory=False,
     )
     arguments._n_gpu = min(arguments.n_gpu, 1)  # or Trainer gives each of several GPUs a batch of its own
-    optimizer = adamw(model, size.lr, size.decay)
-    trainer = Trainer(
-        model=model,
-        args=arguments,
-        train_dataset=Windows(text, size.length, size.steps * size.batch, seed),
-        optimizers=(optimizer, warmup_cosine(optimizer, size.steps)),
-        callbacks=[_Stages(size, seed, held_out, claim), *([_Bar()] if progress else [])],
-    )
+    optimizer, data = adamw(model, size.lr, size.decay), Windows(text, size.length, size.steps * size.batch, seed)
+    optimizers = (optimizer, warmup_cosine(optimizer, size.steps))
+    trainer = Trainer(model, arguments, train_dataset=data, optimizers=optimizers, callbacks=callbacks)
     trainer.remove_callback(PrinterCallback)
     trainer.model_accepts_loss_kwargs = False  # the loss is the mean over L - 1, whatever Trainer counts
     logging.disable_progress_bar()  # of the files of a checkpoint
     logging.set_verbosity_error()  # it warns that tied weights are saved once, and of checkpoints in the same second
-    trainer.train(resume_from_checkpoint=str(claim.folder / saved[-1]) if saved else None)
-    curve = pd.DataFrame([line for line in trainer.state.log_history if "loss" in line])
-    _write(claim, "curve.parquet", curve[["step", "loss", "learning_rate", "grad_norm"]])
+    return trainer
 
 
 class _Stages(TrainerCallback):
@@ -171,7 +161,7 @@ def _write(claim: Claim, name: str, table: pd.DataFrame) -> None:
         table.to_parquet(part, index=False)
 
 
-def _digest(arrays) -> str:
+def _digest(*arrays: np.ndarray) -> str:
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(np.ascontiguousarray(array))
