@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ def twin(config: GPT2Config, seed: int, norm: str) -> GPT2LMHeadModel:
     """One of :func:`twins`: ``norm`` is ``"layer"`` or ``"rms"``."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+        model = AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=torch.float32).eval()
     model.loss_type = "ForCausalLM"  # or transformers warns that it has to guess
     model.config.norm = norm
     layer_norms = {name: module for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
