@@ -207,18 +207,11 @@ def depth_sweep(
 
     The number of blocks is added to each seed.
     """
-    return _last_lengths(depths, seeds, lambda k, m: even_stack(k, d, m, placement, final_norm), lambda m: 0.02)
 
+    def last(k: int, m: int) -> float:
+        return float(_drawn_gradients(even_stack(k + m, d, m, placement, final_norm), 0.02)[0][-1])
 
-def width_sweep(
-    placement: str, widths: Sequence[int], layers: int, seeds: Iterable[int], tau: Callable[[int], float]
-) -> Tensor:
-    """As :func:`depth_sweep` by the width of the stream, ``(widths, seeds)``, on which τ depends."""
-    return _last_lengths(widths, seeds, lambda k, w: even_stack(k, w, layers, placement), tau)
-
-
-def _last_lengths(sizes, seeds, make, tau) -> Tensor:
-    return torch.tensor([[float(_drawn_gradients(make(k + n, n), tau(n))[0][-1]) for k in seeds] for n in sizes])
+    return torch.tensor([[last(k, m) for k in seeds] for m in depths])
 
 
 def power_law(values: Sequence[float], sizes: Tensor) -> tuple[float, float]:
@@ -462,55 +455,38 @@ def sublayers() -> tuple[Figure, str]:
 
 
 def gradient_powers(
-    depths: Sequence[int],
-    by_depth: Mapping[str, Tensor],
-    widths: Sequence[int],
-    by_width: Mapping[tuple[str, str], Tensor],
-    by_block: Mapping[str, Tensor],
+    depths: Sequence[int], by_depth: Mapping[str, Tensor], by_block: Mapping[str, Tensor]
 ) -> tuple[Figure, str]:
-    """Lengths of gradients against depth and width, ``(values, seeds)``, with fitted powers, and by block.
-
-    Those by width are of each placement and each scale of the head: first solid, then dotted.
-    """
+    """Lengths of gradients against depth, ``(depths, seeds)``, with fitted powers, and by block."""
     words = []
-    dashes = dict(zip(dict.fromkeys(scale for _, scale in by_width), ("-", ":"), strict=False))
     with style():
-        figure, panels = plt.subplot_mosaic("AB;CC", figsize=(WIDTH, 6.0))
-        left, middle, below = (panels[name] for name in "ABC")
+        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.6), sharey=True)
         for name, lengths in by_depth.items():
-            words.append(f"{_points_and_power(left, depths, lengths, '-', name):.2f} of the depth for {name}")
-        for (name, scale), lengths in by_width.items():
-            power = _points_and_power(middle, widths, lengths, dashes[scale], name)
-            words.append(f"{power:.2f} of the width for {name}, τ = {scale}")
+            words.append(f"{_points_and_power(left, depths, lengths, name):.2f} for {name}")
         for name, lengths in by_block.items():
             look = LOOKS[name] | (_WIDE if name == "branch-out" else {})
-            below.semilogy(range(1, len(lengths) + 1), lengths, label=name, **look)
-        for axis, values in ((left, depths), (middle, widths)):
-            axis.set_xticks(values, values)
-            axis.minorticks_off()
-        for axis in (middle, below):
-            axis.sharey(left)  # one scale, so that lengths compare
-        left.autoscale(axis="y")
+            right.semilogy(range(1, len(lengths) + 1), lengths, label=name, **look)
+        left.set_xticks(depths, depths)
+        left.minorticks_off()
         ticks_of_powers(left.yaxis)
-        left.set(xlabel="blocks", ylabel="length of the gradient", title="last block, by depth")
-        middle.set(xlabel="width d", title="last block, by width")
-        below.set(xlabel="block", ylabel="length of the gradient", title=f"each of {len(lengths)} blocks")
-        handles = {line.get_label(): line for axis in (left, below) for line in axis.get_legend_handles_labels()[0]}
+        left.set(xlabel="number of blocks", ylabel="length of the gradient", title="last block")
+        right.set(xlabel="block", title=f"each of {len(lengths)} blocks")
+        handles = {line.get_label(): line for axis in (left, right) for line in axis.get_legend_handles_labels()[0]}
         figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=2)
     ratios = ", ".join(f"{float(v[0] / v[-1]):.2f} for {name}" for name, v in by_block.items())
     return figure, (
-        "Gradients of the last block, double logarithmic, with fitted powers: "
-        f"{', '.join(words)}. By block, the first block's over the last one's: {ratios}."
+        f"Gradients of the last block, double logarithmic, with fitted powers of the depth: {', '.join(words)}. "
+        f"By block, the first block's over the last one's: {ratios}."
     )
 
 
-def _points_and_power(axis: Axes, values: Sequence[int], lengths: Tensor, dash: str, name: str) -> float:
+def _points_and_power(axis: Axes, values: Sequence[int], lengths: Tensor, name: str) -> float:
     """Draw a point a seed and the fitted power as a line; return the power."""
     axis.loglog(values, lengths, LOOKS[name]["marker"], color=LOOKS[name]["color"], ms=3, alpha=0.6)
     power, _ = power_law(values, lengths)
     x = np.log(np.asarray(values, float))
     line = np.exp(float(lengths.log().mean()) + power * (x - x.mean()))
-    axis.loglog(values, line, dash, color=LOOKS[name]["color"], lw=1.2, label=name)
+    axis.loglog(values, line, color=LOOKS[name]["color"], lw=1.2, label=name)
     return power
 
 

@@ -76,18 +76,6 @@ def descend(
 STATE = 16  # bytes a weight: parameter, gradient and Adam's two moments in four each
 
 
-def training_cost(size: Size) -> dict[str, float]:
-    """What training one twin of a size needs, computed for 200 · 10¹² operations a second; without activations."""
-    return {
-        "blocks": size.layers,
-        "d": size.width,
-        "parameters / 10⁶": parameters(size) / 1e6,
-        "tokens / 10⁹": size.steps * size.batch * size.length / 1e9,
-        "time / hours": operations(size) / 200e12 / 3600,
-        "state / GB": STATE * parameters(size) / 1e9,
-    }
-
-
 def vocabulary(size: Size) -> int:
     """How many tokens a twin of a size has: those of GPT-2 in windows of 1024, or bytes in shorter ones."""
     return 50257 if size.length == 1024 else 256
@@ -368,26 +356,6 @@ def ranks_over_seeds(ranks: Mapping[str, pd.Series]) -> tuple[Figure, str]:
         axis.set(xlabel=f"rank of 1 among {RANKS}", ylabel="share of seeds up to it")
         axis.legend(loc="lower right")
     return figure, f"Distribution of the rank of the uniform vector among {RANKS} over seeds. {'; '.join(words)}."
-
-
-def rank_dots(ranks: pd.DataFrame, norm: int, updates: int) -> tuple[Figure, str]:
-    """One dot a seed at the rank of 1, in columns of five ranks, at the norm of that number and after that step."""
-    here, words = ranks[(ranks.site == ranks.site.unique()[norm - 1]) & (ranks.step == updates)], []
-    with style():
-        figure, panels = plt.subplots(2, 1, figsize=(5, 3.8), sharex=True)
-        looks = (("uniform", "o"), ("random_a", "s"))
-        for axis, (name, rows), (color, marker) in zip(panels, here.groupby("norm"), looks, strict=True):
-            column = (rows["rank"].to_numpy(int) - 1) // 5
-            height = pd.Series(column).groupby(column).cumcount() + 1
-            axis.plot(5 * column + 3, height, marker, color=COLORS[color])
-            axis.axhline(len(rows) * 5 / RANKS + 0.5, color=COLORS["null"], linestyle=":")
-            axis.set(title=f"{name}, {len(rows)} seeds", ylim=(0, 11), yticks=[0, 5, 10], ylabel="seeds")
-            words.append(
-                f"{name}, {len(rows)} seeds: median rank {rows['rank'].median():g}, {100 * np.mean(column == 0):.0f} % "
-                f"of them among the lowest five, {100 * np.mean(column == RANKS // 5 - 1):.0f} % among the highest"
-            )
-        axis.set(xlabel=f"rank of 1 among {RANKS}", xlim=(0, RANKS + 1), xticks=range(0, RANKS + 1, 5))
-    return figure, f"After {updates} updates, at norm {norm}. {'; '.join(words)}."
 
 
 def shapes_over_steps(forms: Mapping[str, pd.DataFrame], by_chance: float) -> tuple[Figure, str]:

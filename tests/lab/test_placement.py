@@ -91,13 +91,10 @@ def test_means_are_over_stacks(measure):
     assert not torch.allclose(parts[0][0], parts[1][0], rtol=1e-3), "the seed does not matter"
 
 
-def test_sweeps_are_the_last_blocks_of_their_stacks():
+def test_the_depth_sweep_is_of_last_blocks():
     depths = lab.depth_sweep("pre", (1, 3), WIDTH, range(10, 12), final_norm=False)
     expected = lab.mean_block_gradients(lambda k: even_stack(k, WIDTH, 3, "pre", False), [11 + 3])[0][-1]
     assert depths.shape == (2, 2) and float(depths[1, 1]) == float(expected), "Another block, or final_norm left out?"
-    widths, doubled = (lab.width_sweep("post", (8, 12), 2, (10, 11), lambda w, c=c: c * 1e-4 * w) for c in (1, 2))
-    torch.testing.assert_close(doubled / widths, torch.full((2, 2), 2.0), rtol=1e-2, atol=0)
-    torch.testing.assert_close(lab.width_sweep("post", (12,), 2, [11], lambda w: 2e-4 * w), doubled[1:, 1:])
 
 
 def test_powers():

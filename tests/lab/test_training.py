@@ -11,7 +11,6 @@ from norm_checks import close, rounding
 from normgeom.checks import Draws
 from normgeom.models.flow import stream_writers
 from normgeom.models.gpt2 import gpt2
-from normgeom.training.twins import Size
 from normgeom_lab import training as lab
 from normgeom_lab.common.loop import train
 from normgeom_lab.common.tiny import perturb
@@ -201,22 +200,3 @@ def test_vectors_step_along_their_momentum():
         average = 0.95 * average + 0.05 * p.grad
         expected = expected - 0.1 * (0.05 * p.grad + 0.95 * average)
     close(p.detach(), expected, 1e-15, "vector", "Orthogonalised? Without momentum?")
-
-
-# costs
-
-
-@pytest.mark.parametrize("length", [16, 1024])
-def test_costs_are_those_of_the_model_counted_one_by_one(length):
-    size = Size(layers=3, width=24, heads=2, lr=1e-3, steps=7, batch=5, length=length)
-    vocabulary = 50257 if length == 1024 else 256
-    model = variants(size.config(vocabulary), 0, ("layer",))["layer"]
-    every, found = sum(p.numel() for p in model.parameters()), lab.training_cost(size)
-    assert found["parameters / 10⁶"] == pytest.approx(every / 1e6), "embeddings count, the tied head once"
-    assert found["state / GB"] == pytest.approx(16 * every / 1e9), "four numbers of four bytes"
-    assert found["tokens / 10⁹"] == pytest.approx(7 * 5 * length / 1e9)
-    linear = [part for block in model.transformer.h for part in block.modules() if getattr(part, "nf", None)]
-    # Queries times keys and attention times values: of half of the positions each, on average.
-    forward = 2 * (vocabulary * 24 + sum(part.weight.numel() for part in linear) + 3 * 24 * length)
-    hours = 3 * 7 * 5 * length * forward / 200e12 / 3600  # forward, and twice that backward
-    assert found["time / hours"] == pytest.approx(hours)

@@ -161,21 +161,6 @@ def test_ranks_are_drawn_as_their_distribution_function():
     assert "LN: from 1 to 3, quartiles 2, 2 and 2" in words
 
 
-def test_a_dot_a_seed_in_columns_of_five():
-    rows = [
-        dict(norm=norm, seed=seed, step=step, site=site, rank=rank if (step, site) == (120, "b") else 20)
-        for norm, ranks in {"LayerNorm": [1, 5, 6], "RMSNorm": [3, 36, 40, 18]}.items()
-        for seed, rank in enumerate(ranks)
-        for step in (0, 120)
-        for site in ("b", "a")  # the order of the rows is that of use
-    ]
-    figure, alt = lab.rank_dots(pd.DataFrame(rows), norm=1, updates=120)
-    dots = [sorted(zip(*axis.lines[0].get_data(), strict=True)) for axis in figure.axes]
-    assert dots == [[(3, 1), (3, 2), (8, 1)], [(3, 1), (18, 1), (38, 1), (38, 2)]], "a rank in its neighbour's column?"
-    assert "After 120 updates, at norm 1. LayerNorm, 3 seeds: median rank 5, 67 % of them among the lowest five" in alt
-    assert "RMSNorm, 4 seeds: median rank 27, 25 % of them among the lowest five, 50 % among the highest" in alt
-
-
 def test_shapes_are_drawn_as_means_over_norms():
     columns = dict(step=[10, 10, 50, 50, 100, 100], spread=[1.0, 3, 2, 4, 5, 7], correlation=[0.1, 0.3, 0.5, 0.7, 1, 1])
     rows = pd.DataFrame(dict(columns, overlap=[0.2, 0.4, 0.6, 0.6, 1, 1]))
