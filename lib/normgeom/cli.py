@@ -165,8 +165,7 @@ def convert(model: str, out: str) -> None:
         click.echo(
             "Largest difference of a logit on {tokens} tokens (the largest logit is {largest:.3g}):\n"
             "  float64, before and after   {exact:.1e}\n"
-            "  {dtype} from float64: {unconverted:.1e} before, {converted:.1e} after\n"
-            "Written {finished}: {out}".format(**had, out=out)
+            "  {dtype} from float64: {unconverted:.1e} before, {converted:.1e} after".format(**had)
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -65,6 +66,7 @@ def convert_model(model: str, out: str | os.PathLike) -> dict:
     asked = dict(model=described(model), tokenizer=encoder.name, corpus=corpus.provenance, versions=versions())
     with claimed(out, "conversion", asked, together=True) as claim:
         if "had" in claim.note and all(map(claim.check, claim.files)):
+            warnings.warn(f"{out} holds this conversion already, nothing is written", stacklevel=2)
             return claim.note
         network = load_model(model, head=True)
         found = agreement(network, list(TokenBatches(corpus, encoder, TOKENS, most_tokens(config, LENGTH), 1)))
