@@ -29,17 +29,17 @@ _MASK = re.compile(r"(attn|attention)\.(masked_)?bias$")  # older versions saved
 @contextmanager
 def _reading(name: str) -> Iterator[None]:
     try:
-        _check_files(Path(name))
+        check_files(Path(name))
         yield
     except Exception as error:  # those of transformers, of the hub and of the file formats share no class
         raise OSError(f"model: {name!r:.80} cannot be loaded ({type(error).__name__}: {error!s:.300})") from error
 
 
-def _check_files(folder: Path) -> None:
+def check_files(folder: Path) -> None:
     """A ValueError for a pipe or a device in the place of a file, and for weights that are to come from elsewhere."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if not (path.is_file() or path.is_dir()):
-            raise ValueError(f"{path.name} is no regular file")
+            raise ValueError(f"{path} is no regular file")
         if path.name.endswith(".index.json"):
             for part in json.loads(path.read_text("utf-8"))["weight_map"].values():
                 if Path(part).name != part:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from normgeom.commands.loading import check_files
 from normgeom.jobs import Claim, claimed, now, usable_device, versions
 from normgeom.text.corpora import Corpus, load_corpus
 from normgeom.text.tokens import Encoder, TokenBatches, load_tokenizer, windows
@@ -47,6 +48,7 @@ def train_twins(
     out, size = Path(out), replace(SIZES[size], **given)
     if size.batch % (size.micro_batch or 1):
         raise ValueError(f"micro_batch: expected a divisor of {size.batch}, the batch, got {size.micro_batch}")
+    check_files(Path(tokenizer))
     device, encoder, text_of = usable_device(device), load_tokenizer(tokenizer), load_corpus(corpus)
     asked = dict(
         size=asdict(size),

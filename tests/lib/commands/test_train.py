@@ -1,5 +1,6 @@
 """Twins from names: what a training writes, which text it reads, and that it is one training by hand."""
 
+import os
 import shutil
 from dataclasses import asdict
 from importlib import metadata
@@ -142,6 +143,12 @@ def test_the_text_takes_as_little_room_as_ids_allow(train, tmp_path, monkeypatch
         train(tmp_path, tokenizer="mine")
     assert trained_on == [(vocabulary, expected, vocabulary - 1)]
     assert (tmp_path / "text.bin").stat().st_size == (WINDOWS * 16 + HELD_OUT) * np.dtype(expected).itemsize
+
+
+def test_a_tokenizer_that_is_a_pipe_is_refused(train, tmp_path):
+    os.mkfifo(tmp_path / "tokenizer.json")
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/tokenizer.json is no regular file"):
+        train(tmp_path / "out", tokenizer=str(tmp_path))
 
 
 def test_a_tokenizer_in_a_folder(train, given, tmp_path):
