@@ -19,7 +19,7 @@ from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 
 from normgeom_lab.common.loop import train
-from normgeom_lab.common.pictures import ONE_UP
+from normgeom_lab.common.turning import ONE_UP
 from normgeom_lab.common.variants import variants
 
 

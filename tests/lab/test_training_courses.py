@@ -151,25 +151,3 @@ def test_pictures_of_a_course_show_its_numbers():
     figure, words = lab.losses_over_steps({"LN": curves})
     assert figure.axes[0].lines[0].get_ydata().tolist() == [6.0, 3.0], "the mean over seeds"
     assert "LN from 6.00 to 3.00 nats a token" in words
-
-
-def test_ranks_are_drawn_as_their_distribution_function():
-    figure, words = lab.ranks_over_seeds({"LN": pd.Series([3, 1, 2, 2]), "RMS": pd.Series([10, 40, 25])})
-    first, second, _ = figure.axes[0].lines
-    assert [*zip(*first.get_data(), strict=True)] == [(0, 0), (1, 0.25), (2, 0.5), (2, 0.75), (3, 1), (40, 1)]
-    assert second.get_xdata().tolist() == [0, 10, 25, 40, 40]
-    assert "LN: from 1 to 3, quartiles 2, 2 and 2" in words
-
-
-def test_shapes_are_drawn_as_means_over_norms():
-    columns = dict(step=[10, 10, 50, 50, 100, 100], spread=[1.0, 3, 2, 4, 5, 7], correlation=[0.1, 0.3, 0.5, 0.7, 1, 1])
-    rows = pd.DataFrame(dict(columns, overlap=[0.2, 0.4, 0.6, 0.6, 1, 1]))
-    figure, words = lab.shapes_over_steps({"LN": rows, "RMS": rows.assign(spread=9.0)}, by_chance=0.25)
-    upper, lower = figure.axes
-    assert [line.get_ydata().tolist() for line in upper.lines] == [[2, 3, 6], [9, 9, 9]]
-    assert lower.lines[0].get_ydata().tolist() == pytest.approx([0.2, 0.6, 1])
-    assert lower.lines[1].get_ydata().tolist() == pytest.approx([0.3, 0.6, 1])
-    assert set(lower.lines[-1].get_ydata()) == {0.25}
-    assert len(upper.collections) == 1 and len(lower.collections) == 2, "bands of the first model alone"
-    assert "LN: spread 6.000 at the end; a tenth of the way the gains correlate with those of the end by 0.20" in words
-    assert "the axes overlap by 0.30" in words and "RMS: spread 9.000" in words
