@@ -127,6 +127,15 @@ def test_the_papers_sizes():
     assert [blocks[name] for name in ("70M", "160M", "410M", "1B")] == [19, 85, 302, 805]
 
 
+def test_the_small_sizes():
+    """What the book's own trainings read, and how often they are measured."""
+    small = {name: SIZES[name] for name in ("0.2M", "1M", "5M", "10M")}
+    assert [round(12 * size.layers * size.width**2 / 1e5) for size in small.values()] == [2, 8, 47, 106]
+    read = [size.steps * size.batch * size.length for size in small.values()]
+    assert read == [122_880, 614_400, 6_144_000, 81_920_000]
+    assert [size.steps / size.eval_interval for size in small.values()] == [40, 100, 100, 100]
+
+
 def test_the_model_of_a_size():
     size = Size(layers=3, width=24, heads=2, lr=1e-3, steps=5, length=20)
     model = twin(size.config(50), 0, "rms")
