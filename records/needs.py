@@ -17,8 +17,8 @@ from normgeom.commands.loading import load_config
 from normgeom.survey.directions import nulls
 from normgeom.survey.survey import Survey
 from normgeom.text.corpora import HUB
-from normgeom.training.loop import train
-from normgeom.training.twins import SIZES, Size, variants
+from normgeom.training.twins import SIZES, Size, twin
+from normgeom_lab.common.loop import train
 from normgeom_lab.inference import counted
 from normgeom_lab.training import STATE, operations, parameters, vocabulary
 from transformers import AutoModel, PreTrainedConfig
@@ -82,8 +82,8 @@ def measured_speed(device: str, seconds: float) -> Speed:
     network = AutoModel.from_config(config).eval().to(device)
     survey = Survey(network, ["uniform", "random_a", "random_b", *nulls(NULLS)], pilot=ids)
     surveyed = _repeated(lambda: survey.run([ids], progress=False), device, seconds)
-    model = variants(config, 0, ("layer",))["layer"].to(device)
-    trained = _repeated(lambda: train(model, [ids[: TRIAL.batch]], 1, TRIAL.rate, None), device, seconds)
+    model = twin(config, 0, "layer").to(device)
+    trained = _repeated(lambda: train(model, [ids[: TRIAL.batch]], 1, TRIAL.lr, None), device, seconds)
     _, working, _ = counted(config)
     return Speed(2 * working * ids.numel() / surveyed, operations(TRIAL) / trained)
 

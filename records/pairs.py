@@ -101,7 +101,7 @@ def write_pair(name: str, runs: dict[tuple[str, int], Path], folder: Path = FOLD
     """
     asked = {key: _asked(path) for key, path in runs.items()}
     about = _common(asked, runs)
-    rate, decay = about["size"]["rate"], about["decay"]
+    rate, decay = about["size"]["lr"], about["size"]["decay"]
     folders = {(norm, rate, decay, "drawn", seed): path for (norm, seed), path in runs.items()}
     for part, (measure, what) in PARTS.items():
         found = measure(folders)
@@ -122,12 +122,12 @@ def _in_words(about: dict) -> dict[str, str]:
     size = about["size"]
     return dict(
         model=f"GPT-2, {size['layers']} blocks, d = {size['width']}, {size['heads']} heads, no dropout, head tied; "
-        "norms of normgeom.training.twins.NORMS",
+        "norms of normgeom_lab.common.variants.NORMS",
         tokens=f"{about['tokenizer']['name']}, a vocabulary of {about['tokenizer']['vocabulary']}",
         corpus=f"{_joined(about['corpus'])}; measured on {about['held_out']} tokens of its end",
         training=f"{size['steps']} updates of {size['batch']} windows of {size['length']} tokens, with a peak rate of "
-        f"{size['rate']} and a decay of {about['decay']}; {RULE}",
-        precision={"no": "float32"}.get(about["precision"], about["precision"]),
+        f"{size['lr']} and a decay of {size['decay']}; {RULE}",
+        precision={"no": "float32"}.get(size["precision"], size["precision"]),
         trained=f"on {about['device']}, with {_joined(about['versions'])}",
     )
 

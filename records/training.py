@@ -13,9 +13,10 @@ from normgeom.models.flow import stream_writers
 from normgeom.records import FOLDER
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
-from normgeom.training.trainer import DIRECTIONS, Run, fit_and_measure
-from normgeom.training.twins import NORMS, SIZES, variants
+from normgeom.training.trainer import DIRECTIONS, fit_and_measure
+from normgeom.training.twins import SIZES
 from normgeom_lab.common.recording import record
+from normgeom_lab.common.variants import NORMS, variants
 from normgeom_lab.training import centre
 from torch import nn
 from tqdm.auto import tqdm
@@ -63,14 +64,13 @@ def run(part: str, key: tuple, steps: int | None, kept: Path) -> Path:
     torch.set_num_threads(1)
     name, percents = PLANS[part]
     steps = steps or SIZES[name].steps
-    size = replace(SIZES[name], rate=rate, steps=steps, eval_interval=max(1, percents * steps // 100))
+    size = replace(SIZES[name], lr=rate, decay=decay, steps=steps, eval_interval=max(1, percents * steps // 100))
     text = byte_tokens(load_corpus("stdlib").text)
     held_out = windows(text[-HELD_OUT:], size.length, size.batch)
     model = variants(size.config(256), seed, (norm,))[norm]
     prepare(model, start)
     folder = kept / part / "-".join(map(str, (*key, steps)))
-    plan = Run(size, seed, decay, save_every=steps)
-    fit_and_measure(model, text[:-HELD_OUT].numpy(), held_out, plan, folder, progress=False)
+    fit_and_measure(model, text[:-HELD_OUT].numpy(), held_out, size, seed, folder, progress=False)
     return folder
 
 
@@ -145,7 +145,7 @@ def _write(folder: Path, name: str, size: str, steps: int | None, table: pd.Data
         what,
         folder,
         model=f"GPT-2, {of.layers} blocks, d = {of.width}, {of.heads} heads, byte tokens, no dropout, head tied; "
-        "norms of normgeom.training.twins.NORMS",
+        "norms of normgeom_lab.common.variants.NORMS",
         corpus="the standard library's documentation strings (corpus stdlib); its last "
         f"{HELD_OUT} bytes are held out and measured",
         training=f"{steps or of.steps} updates of {of.batch} windows of {of.length} bytes; AdamW, β = 0.9 and 0.95, "

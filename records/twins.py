@@ -41,7 +41,7 @@ def main(trained: Path, folder: Path) -> None:
         heads=size["heads"],
         eps=", ".join(sorted({f"{site.eps:g}" for site in find_norms(model)})),
         corpus=f"{corpus['name']} of Python {corpus.get('python', 'unknown')}, {run['had']['tokens']} bytes",
-        training=f"{size['steps']} updates of {size['batch']} windows of {size['length']} bytes, rate {size['rate']}",
+        training=f"{size['steps']} updates of {size['batch']} windows of {size['length']} bytes, rate {size['lr']}",
         held_out=f"{asked['held_out']} bytes",
         loss=", ".join(f"{kind} {loss:.4f} nats a byte" for kind, loss in losses.items()),
         seed=asked["seed"],

@@ -13,7 +13,7 @@ from normgeom.records import FOLDER
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
 from normgeom.training import trainer
-from normgeom.training.twins import SIZES, variants
+from normgeom.training.twins import SIZES, twin
 from normgeom_lab.common.recording import record
 from tqdm.auto import tqdm
 
@@ -29,7 +29,7 @@ def seconds(norm: str, spacing: int) -> tuple[float, float]:
     text = byte_tokens(load_corpus("stdlib").text)
     apart = size.length * max(1, round(SHARE * spacing * size.batch))
     held_out = windows(text[-apart:], size.length, size.batch)
-    model, spent, measure = variants(size.config(256), 0, (norm,))[norm], [], trainer.measure_stage
+    model, spent, measure = twin(size.config(256), 0, norm), [], trainer.measure_stage
 
     def timed(*arguments):
         start = time.process_time()
@@ -37,10 +37,9 @@ def seconds(norm: str, spacing: int) -> tuple[float, float]:
         spent.append(time.process_time() - start)
         return tables
 
-    run = trainer.Run(size, save_every=size.steps)
     with tempfile.TemporaryDirectory() as scratch, patch.object(trainer, "measure_stage", timed):
         start = time.process_time()
-        trainer.fit_and_measure(model, text.numpy(), held_out, run, Path(scratch), progress=False)
+        trainer.fit_and_measure(model, text.numpy(), held_out, size, 0, Path(scratch), progress=False)
         whole = time.process_time() - start
     return whole - spent[0], sum(spent[1:])
 

@@ -280,7 +280,7 @@ def test_what_is_no_pair_is_refused(trained, folder):
     before = about.read_text()
     about.write_text(before.replace('"decay": 0.1', '"decay": 0.2'))
     try:
-        with pytest.raises(ValueError, match=r"differ in norm and seed, .*1/rms in \['decay'\] too"):
+        with pytest.raises(ValueError, match=r"differ in norm and seed, .*1/rms in \['size'\] too"):
             write_pair("x", {("layer", 0): trained / "0/layer", ("rms", 1): trained / "1/rms"}, folder)
     finally:
         about.write_text(before)

@@ -7,7 +7,9 @@ import torch
 from click.testing import CliRunner
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens
-from normgeom.training.twins import Size, load_twin, variants
+from normgeom.training.twins import Size, load_twin
+from normgeom_lab.common.variants import variants
+from safetensors.torch import load_model
 
 TABLES = ("loss", "curve", "angles", "freedom", "ranks", "forms", "rates")
 
@@ -72,7 +74,8 @@ def test_the_records_are_of_the_runs(small):
 
     rates = found["rates"]
     assert rates[["norm", "rate", "seed"]].values.tolist() == [["layer", 1e-3, 0], ["centre", 1e-2, 0]]
-    trained = load_twin(kept / "rates" / "centre-0.01-0.1-drawn-0-20" / "model")
+    trained = variants(training.SIZES["1M"].config(256), 0, ("centre",))["centre"]
+    load_model(trained, kept / "rates" / "centre-0.01-0.1-drawn-0-20" / "model" / "model.safetensors")
     with torch.no_grad():
         assert rates.loss.iloc[1] == pytest.approx(float(trained(text, labels=text).loss), rel=1e-5)
 

@@ -7,19 +7,20 @@ import pytest
 import torch
 from click.testing import CliRunner
 from normgeom.models.gpt2 import gpt2
-from normgeom.training.twins import save_twin, variants
+from normgeom.training.twins import save_twin
+from normgeom.training.twins import twins as pair
 from normgeom_lab.common.recording import recorded_tensors
 from normgeom_lab.common.typed import recorded_twins
 
 from records import twins
 
-SIZE = dict(layers=2, width=8, heads=2, rate=0.003, steps=5, batch=4, length=16)
+SIZE = dict(layers=2, width=8, heads=2, lr=0.003, steps=5, batch=4, length=16)
 
 
 @pytest.fixture
 def trained(tmp_path):
     """A folder as `normgeom train` leaves it, and the models in it."""
-    models = variants(gpt2(256, 16, 8, 2, 2), 0, ("layer", "rms"))
+    models = dict(zip(("layer", "rms"), pair(gpt2(256, 16, 8, 2, 2), 0), strict=True))
     for kind, loss in (("layer", 2.5), ("rms", 2.75)):
         with torch.no_grad():
             for parameter in models[kind].parameters():
