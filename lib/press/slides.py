@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from html import escape
+from urllib.parse import urldefrag, urlsplit
+
+from bs4 import BeautifulSoup, Tag
 
 from press.book import CHAPTERS, COURSE
 from press.course import SLIDES, Lecture
 
-TAG = re.compile(r"<!--.*?-->|<script\b.*?</script>|<(?P<end>/)?(?P<name>[a-z][\w-]*)\b[^>]*>", re.S)
-ADDRESS = re.compile(r'\b(href|src)="(?![a-z]+:)([^"#]*)(#[^"]*)?"')
-INNER = re.compile(r' id="(?:proof|exercise)-content"')  # the same on each statement of a page
-CELL = re.compile(r'\s*<div class="cell\b')
-DRESS = re.compile(
-    r'<link\b[^>]*\brel="stylesheet"[^>]*>|<script>window\.MathJax.*?</script>|<script\b[^>]*formulas\.js[^>]*></script>'
-)
+INNER = ("proof-content", "exercise-content")  # ids that each statement of a page has
 PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -67,59 +64,56 @@ class Slide:
     level: int = 2
 
 
-def deck(lecture: Lecture, places: dict[str, Place], read: Callable[[str], str]) -> str:
-    """A lecture's slides as a page; ``read`` gives the text of a built page."""
+def deck(lecture: Lecture, places: dict[str, Place], read: Callable[[str], BeautifulSoup]) -> str:
+    """A lecture's slides as a page; ``read`` gives a built page."""
     head = f"Lecture {lecture.number}"
 
     def cut(label: str, over: str, title: str, minutes: str = "") -> Slide:
         place = places[label]
-        shown = element(read(place.page), place.anchor)
         link = f'<a href="../{place.page}#{place.anchor}">{escape(place.ref)}</a>'
-        return Slide(label, escape(over), escape(title), moved(shown, place.page), link, minutes)
+        return Slide(
+            label, escape(over), escape(title), shown(read(place.page), place.anchor, place.page), link, minutes
+        )
 
     aims = "".join(f"<li>{escape(aim)}</li>" for aim in lecture.aims)
     page = f"{CHAPTERS}/{COURSE}.html"
     kit = f'<a href="../{page}">Course kit</a>'
-    words = moved(element(read(page), lecture.glossary), page)
     slides = [
         Slide("aims", head, escape(lecture.title), f"<p>After this lecture you can</p><ul>{aims}</ul>", kit, level=1),
-        Slide("words", head, "Words and letters", words, kit),
+        Slide("words", head, "Words and letters", shown(read(page), lecture.glossary, page), kit),
     ]
     for begin, part in zip(lecture.begins, lecture.parts, strict=True):
         minutes = f"minutes {begin} to {begin + part.minutes}"
         slides += [cut(label, part.title, words, minutes) for label, words in part.show]
     slides += [cut(label, "After the lecture", places[label].ref) for label in lecture.exercises]
     numbered = (SLIDE.format(**vars(slide), at=at, of=len(slides)) for at, slide in enumerate(slides, 1))
-    first = places[lecture.shown[0]].page
-    dress = moved("\n".join(DRESS.findall(read(first).partition("</head>")[0])), first)
+    dress = _dress(read(places[lecture.shown[0]].page), places[lecture.shown[0]].page)
     return PAGE.format(title=escape(f"{head}: {lecture.title}"), dress=dress, slides="\n".join(numbered))
 
 
-def element(page: str, anchor: str) -> str:
-    """The element with the id ``anchor``; with an exercise, the code below it."""
-    start = page.rindex("<", 0, page.index(f' id="{anchor}"'))
-    end = _end(page, start)
-    cell = CELL.match(page, end) if 'class="exercise' in page[start:end] else None
-    return INNER.sub("", page[start : _end(page, cell.end() - len(cell[0].lstrip())) if cell else end])
+def shown(page: BeautifulSoup, anchor: str, path: str) -> str:
+    """The element of a page with an id; with an exercise, the code below it."""
+    element = page.find(id=anchor)
+    after = element.find_next_sibling() if "exercise" in element.get("class", []) else None
+    elements = [element, *([after] if after and "cell" in after.get("class", []) else [])]
+    return "\n".join(str(moved(copy(one), path)) for one in elements)
 
 
-def moved(html: str, page: str) -> str:
-    """A piece of ``page`` with addresses that hold in the folder of the slides."""
+def moved(element: Tag, path: str) -> Tag:
+    """A piece of the page ``path`` with addresses that hold in the folder of the slides."""
+    for one in (element, *element.find_all(True)):
+        if one.get("id") in INNER:
+            del one["id"]
+        for name in {"href", "src"} & set(one.attrs):
+            file, anchor = urldefrag(one[name])
+            if not urlsplit(file).scheme:
+                there = posixpath.normpath(posixpath.join(posixpath.dirname(path), file)) if file else path
+                one[name] = posixpath.relpath(there, SLIDES) + (f"#{anchor}" if anchor else "")
+    return element
 
-    def readdressed(match: re.Match) -> str:
-        name, path, anchor = match[1], match[2], match[3] or ""
-        there = posixpath.normpath(posixpath.join(posixpath.dirname(page), path)) if path else page
-        return f'{name}="{posixpath.relpath(there, SLIDES)}{anchor}"'
 
-    return ADDRESS.sub(readdressed, html)
-
-
-def _end(page: str, start: int) -> int:
-    """Where the element that begins at ``start`` ends: its tags are counted, those of scripts left out."""
-    depth, opened = 0, TAG.match(page, start)["name"]
-    for tag in TAG.finditer(page, start):
-        if tag["name"] == opened:
-            depth += -1 if tag["end"] else 1
-        if not depth:
-            return tag.end()
-    raise ValueError(f"an element <{opened}> without an end")
+def _dress(page: BeautifulSoup, path: str) -> str:
+    """What a page loads that formulas and pictures on a slide need."""
+    scripts = page.head.find_all("script")
+    wanted = [s for s in scripts if "window.MathJax" in s.get_text() or "formulas.js" in s.get("src", "")]
+    return "\n".join(str(moved(copy(one), path)) for one in (*page.head.select("link[rel=stylesheet]"), *wanted))

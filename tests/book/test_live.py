@@ -85,7 +85,7 @@ def blank(browser):
 
 def holding(book):
     """The scripts of a norm to hold."""
-    return "".join((book.root / f"_live/{name}.js").read_text("utf-8") for name in SCRIPTS)
+    return "".join((book.root / f"chapters/_live/{name}.js").read_text("utf-8") for name in SCRIPTS)
 
 
 def load(page, text):

@@ -55,7 +55,7 @@ def test_scripts_are_loaded_where_something_is_alive(copy, root):
     """A toy page with a host loads the scripts; the others do not."""
     from toybook import make
 
-    shutil.copytree(root / "_live", copy / "_live")
+    shutil.copytree(root / "chapters/_live", copy / "chapters/_live")
     page = copy / "chapters/index.md"
     page.write_text(page.read_text("utf-8") + '\n<div class="hold" data-show="norm"><p>A norm.</p></div>\n', "utf-8")
     done = make(copy, "book")
@@ -65,4 +65,4 @@ def test_scripts_are_loaded_where_something_is_alive(copy, root):
     places = [pages["index.html"].find(f"_static/live/{name}.js") for name in scripts]
     assert -1 not in places and places == sorted(places), "each, in this order"
     assert not [name for name, text in pages.items() if name != "index.html" and "_static/live" in text]
-    assert (copy / "_build/html/_static/live/norms.js").read_bytes() == (root / "_live/norms.js").read_bytes()
+    assert (copy / "_build/html/_static/live/norms.js").read_bytes() == (root / "chapters/_live/norms.js").read_bytes()

@@ -187,7 +187,7 @@ def test_the_command_prints_every_refusal_and_writes_no_stage(copy):
     edit(copy, "01-mean", no_alt)
     edit(copy, "02-angle", no_alt)
     before = (copy / "_build/stage/chapters/01-mean.ipynb").read_bytes()
-    result = CliRunner().invoke(main, ["--root", str(copy), "stage"])
+    result = CliRunner().invoke(main, ["--root", str(copy), "pages"])
     assert result.exit_code == 1
     assert result.output.splitlines() == [
         "refused: 01-mean, cell 4: a figure without alt text",

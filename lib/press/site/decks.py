@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+from bs4 import BeautifulSoup
 from sphinx.application import Sphinx
 
 from press.book import Book
@@ -23,11 +24,11 @@ def write(app: Sphinx, exception: Exception | None) -> None:
         for label, (doc, anchor) in where.items()
         if label in read
     }
-    text = cache(lambda page: Path(app.outdir, page).read_text("utf-8"))
+    parsed = cache(lambda page: BeautifulSoup(Path(app.outdir, page).read_text("utf-8"), "html.parser"))
     for lecture in lectures(Book(Path(app.srcdir))):
         file = Path(app.outdir, lecture.file)
         file.parent.mkdir(exist_ok=True)
-        file.write_text(deck(lecture, places, text), "utf-8")
+        file.write_text(deck(lecture, places, parsed), "utf-8")
 
 
 def setup(app: Sphinx) -> None:
