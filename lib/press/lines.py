@@ -1,11 +1,25 @@
-"""How much code the chapters carry, against the limits in pyproject.toml: pages are for readers."""
+"""How much code the chapters carry, against the limits in pyproject.toml, and how many minutes their words take.
+
+Minutes come by one rule: words before the exercises, without code, 130 a minute, to the nearest 5.  A displayed formula
+is ten words.  The rule knows nothing of how hard a page is; that it is the same for all pages is its merit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from statistics import median
 
+import nbformat
+
 from press.book import Book, Page, chapter_number
+
+WORDS_A_MINUTE, WORDS_A_FORMULA, STEP = 130, 10, 5
+EXERCISES = re.compile(r"^## Exercises$", re.M)
+FORMULA = re.compile(r"^```\{math\}.*?^```$|\$\$.*?\$\$", re.M | re.S)
+CODE = re.compile(r"^```(?!\{)\w*\n.*?^```$", re.M | re.S)
+MARKUP = re.compile(r"^(?::(?:label|class|name|alt):.*|\(.*\)=)$", re.M)
+WORD = re.compile(r"\S*\w\S*")
 
 
 def counts(page: Page, tag: str = "") -> list[int]:
@@ -32,3 +46,16 @@ def too_long(book: Book) -> Iterator[str]:
     for limit, what, lines in measured:
         if lines > limits.get(limit, lines):
             yield f"{what}: {lines:g} lines of code, at most {limits[limit]} are meant"
+
+
+def words(cells: Iterable[nbformat.NotebookNode]) -> int:
+    """How many words stand in a page's Markdown cells before the exercises."""
+    text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    text = EXERCISES.split(text)[0]
+    text, formulas = FORMULA.subn("", text)
+    return len(WORD.findall(MARKUP.sub("", CODE.sub("", text)))) + WORDS_A_FORMULA * formulas
+
+
+def minutes(cells: Iterable[nbformat.NotebookNode]) -> int:
+    """Minutes to read a page, a multiple of 5 and at least 5."""
+    return max(STEP, STEP * round(words(cells) / WORDS_A_MINUTE / STEP))

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-import nbformat
 import numpy as np
 
-from press.book import EXECUTED, Book
+from press.book import Book
 
 TIMES = Path("_build/times")
 REFERENCE = 0.22  # processor seconds of the workload where the shares were set
-SLOWEST = 3  # cells of a chapter above its share that are named
 
 
 @dataclass(frozen=True)
@@ -68,22 +66,12 @@ def table(book: Book, of: str) -> Iterator[str]:
 
 
 def above(book: Book, of: str) -> list[str]:
-    """What is above its share on this machine, a chapter with its slowest cells."""
+    """What is above its share on this machine."""
     limits, found, scale = book.settings.get("seconds", {}).get(of, {}), costs(book, of), calibration() / REFERENCE
     measured = [(cost.name, cost.processor, limits.get(cost.name, limits.get("each"))) for cost in found]
     measured.append(("all together", sum(cost.processor for cost in found), limits.get("all")))
     return [
         f"{name}: {seconds:.0f} processor seconds, at most {share * scale:.0f} are meant on this machine"
-        f"{_slowest(book, name)}"
         for name, seconds, share in measured
         if share is not None and seconds > share * scale
     ]
-
-
-def _slowest(book: Book, name: str) -> str:
-    path = book.root / EXECUTED / f"{name}.ipynb"
-    if not path.is_file():
-        return ""
-    cells = nbformat.read(path, as_version=4).cells
-    took = [(cell.metadata.get("papermill", {}).get("duration") or 0, i) for i, cell in enumerate(cells, 1)]
-    return ": " + ", ".join(f"cell {i} takes {seconds:.0f} s" for seconds, i in sorted(took, reverse=True)[:SLOWEST])

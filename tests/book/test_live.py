@@ -119,7 +119,8 @@ def test_a_mistake_in_the_network_is_caught(blank, book, made):
     load(blank, live.script(book))
     blank.evaluate("""() => {
       const right = normgeom.forward;
-      normgeom.forward = (network, ids, changes) => right(network, ids, { ...changes, shift: 1.01 * (changes?.shift ?? 0) });
+      const wrong = (changes) => ({ ...changes, shift: 1.01 * (changes?.shift ?? 0) });
+      normgeom.forward = (network, ids, changes) => right(network, ids, wrong(changes));
     }""")
     case = live.Case(list(b"if x is"), "rms", 2.0, removed="h.0.mlp")
     (got,) = live.by_script(blank, [case])

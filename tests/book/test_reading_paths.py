@@ -6,7 +6,7 @@ import pytest
 from nbformat.v4 import new_markdown_cell
 from press.book import chapter_number
 from press.course import lectures
-from press.minutes import WORDS_A_MINUTE, minutes, words
+from press.lines import WORDS_A_MINUTE, minutes, words
 
 BOX = re.compile(r":::\{admonition\} Before you start\n(.*?)^:::", re.M | re.S)
 SAID = re.compile(r"About (\d+) minutes to read")

@@ -8,7 +8,7 @@ from bs4 import BeautifulSoup
 from press.book import Book
 from press.course import course, lectures, shown_of_nothing
 from press.exercises import code_without_grader, exercises, grader_without_exercise
-from press.slides import Place, deck, shown
+from press.site.slides import Place, deck, shown
 
 LIBRARY = """
 class Exercise:

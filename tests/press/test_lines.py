@@ -5,8 +5,7 @@ from click.testing import CliRunner
 from nbformat.v4 import new_code_cell, new_markdown_cell
 from press.book import Book
 from press.cli import main
-from press.lines import counts, too_long
-from press.minutes import minutes, words
+from press.lines import counts, minutes, too_long, words
 
 MEANT = dict(all=99, chapter=99, longest=99, median=99, checks=99, check=99)
 PAGE = """\

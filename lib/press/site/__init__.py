@@ -6,7 +6,6 @@ stage.
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -14,21 +13,22 @@ from sphinx.config import Config
 from sphinx.errors import ExtensionError
 
 from press.imprint import FILE
+from press.site import (
+    access,
+    docstrings,
+    folds,
+    icons,
+    imprint,
+    joined,
+    labels,
+    manifest,
+    marks,
+    previews,
+    scripts,
+    slides,
+)
 
-PARTS = [
-    "scripts",
-    "labels",
-    "icons",
-    "manifest",
-    "folds",
-    "marks",
-    "previews",
-    "joined",
-    "access",
-    "imprint",
-    "docstrings",
-    "decks",
-]
+PARTS = (scripts, labels, icons, manifest, folds, marks, previews, joined, access, imprint, docstrings, slides)
 
 
 def setup(app: Sphinx) -> dict:
@@ -39,7 +39,7 @@ def setup(app: Sphinx) -> dict:
         app.config.external_toc_path = "_toc.yml"
     app.connect("config-inited", serve, priority=100)
     for part in PARTS:
-        import_module(f"press.site.{part}").setup(app)
+        part.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 

@@ -6,13 +6,17 @@ import posixpath
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
+from functools import cache
 from html import escape
+from pathlib import Path
 from urllib.parse import urldefrag, urlsplit
 
 from bs4 import BeautifulSoup, Tag
+from sphinx.application import Sphinx
 
-from press.book import CHAPTERS, COURSE
-from press.course import SLIDES, Lecture
+from press.book import CHAPTERS, COURSE, Book
+from press.course import SLIDES, Lecture, lectures
+from press.site.labels import anchors, labels
 
 INNER = ("proof-content", "exercise-content")  # ids that each statement of a page has
 PAGE = """<!DOCTYPE html>
@@ -117,3 +121,24 @@ def _dress(page: BeautifulSoup, path: str) -> str:
     scripts = page.head.find_all("script")
     wanted = [s for s in scripts if "window.MathJax" in s.get_text() or "formulas.js" in s.get("src", "")]
     return "\n".join(str(moved(copy(one), path)) for one in (*page.head.select("link[rel=stylesheet]"), *wanted))
+
+
+def write(app: Sphinx, exception: Exception | None) -> None:
+    """One file a lecture."""
+    if exception is not None or app.builder.format != "html":
+        return
+    read, where = labels(app.env), anchors(app.env)
+    places = {
+        label: Place(app.builder.get_target_uri(doc), anchor, read[label].get("numref") or read[label]["ref"])
+        for label, (doc, anchor) in where.items()
+        if label in read
+    }
+    parsed = cache(lambda page: BeautifulSoup(Path(app.outdir, page).read_text("utf-8"), "html.parser"))
+    for lecture in lectures(Book(Path(app.srcdir))):
+        file = Path(app.outdir, lecture.file)
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(deck(lecture, places, parsed), "utf-8")
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("build-finished", write)
