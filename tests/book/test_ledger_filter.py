@@ -97,7 +97,7 @@ def test_without_scripts_the_whole_table_stands_there(browser, html, rows):
 
 def test_other_pages_have_no_filter(browser, html):
     page = browser.new_page()
-    page.goto((html / "chapters/appendix/notation.html").as_uri())
+    page.goto((html / "chapters/appendix/glossary.html").as_uri())
     assert page.locator(".ledger-filter").count() == 0
     page.close()
 
