@@ -22,13 +22,10 @@ NAMES = {
     "title": "html_title",
     "author": "author",
     "copyright": "copyright",
-    "logo": "html_logo",
     "only_build_toc_files": "external_toc_exclude_missing",
     "bibtex_bibfiles": "bibtex_bibfiles",
     "execute.execute_notebooks": "nb_execution_mode",
     "execute.stderr_output": "nb_output_stderr",
-    "html.baseurl": "html_baseurl",
-    "html.favicon": "html_favicon",
     "html.use_multitoc_numbering": "use_multitoc_numbering",
     "parse.myst_enable_extensions": "myst_enable_extensions",
 }

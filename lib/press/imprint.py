@@ -44,11 +44,6 @@ def imprint(book: Book) -> dict:
     }
 
 
-def dumped(content: dict) -> bytes:
-    """The imprint as a file."""
-    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
-
-
 def read(folder: Path) -> dict:
     """The imprint among the staged files."""
     return json.loads((folder / FILE).read_text("utf-8"))

@@ -14,7 +14,6 @@ from press.course import FILE as LECTURES
 from press.course import course
 from press.engine import CONF
 from press.imprint import FILE as IMPRINT
-from press.imprint import dumped as printed
 from press.imprint import imprint
 from press.labels import Check, Claims
 from press.ledger import ledger
@@ -57,7 +56,7 @@ def stage(book: Book) -> dict[str, bytes]:
             files[f"{CHAPTERS}/{page.name}.md"] = _made(book, page.cells[0].source).encode()
     files |= {f"figures/{name}.svg": svg.encode() for name, svg in figures(book).items()}
     files |= sources.used
-    return files | {FILE: dumped(manifest(book)), IMPRINT: printed(imprint(book))}
+    return files | {FILE: dumped(manifest(book)), IMPRINT: dumped(imprint(book))}
 
 
 def _made(book: Book, text: str) -> str:

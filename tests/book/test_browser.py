@@ -212,13 +212,3 @@ def test_the_front_page_moves_once_and_then_by_hand(browser, html):
     assert page.evaluate(POINTS) != still
     assert "ellipse" in page.locator("#moving-steps p").inner_text()
     page.close()
-
-
-def test_the_front_page_stands_still_for_those_who_ask(browser, html):
-    page = browser.new_page(reduced_motion="reduce")
-    page.goto((html / "chapters/index.html").as_uri())
-    page.wait_for_selector("#moving-steps circle")
-    still = page.evaluate(POINTS)
-    page.wait_for_timeout(500)
-    assert page.evaluate(POINTS) == still
-    page.close()

@@ -42,16 +42,6 @@ def test_the_network_computes_what_torch_does(blank, book, made):
         assert error < TOLERANCE, f"{error:.1e} at {len(case.ids)} bytes, {vars(case) | dict(ids='…')}"
 
 
-def test_float32_agrees_as_the_page_says(blank, book):
-    """What the page promises of torch's own precision."""
-    from normgeom_lab.common.typed import recorded_twins
-
-    load(blank, live.script(book))
-    cases = [live.Case(list(b"Return a list of the names"), model) for model in ("layer", "rms")]
-    for case, got in zip(cases, live.by_script(blank, cases), strict=True):
-        assert live.farthest(got, live.by_torch(recorded_twins(), case)) < 1e-4
-
-
 def test_gauge_conversion_and_freezing(blank, book):
     """Each as its theorem says, with a near miss."""
     load(blank, live.script(book))
@@ -395,17 +385,3 @@ def test_without_scripts_a_still_picture_stands(browser, html):
         page.goto((html / f"chapters/{name}.html").as_uri())
         assert page.locator(f"{mark} img").is_visible() and len(page.locator(f"{mark} img").get_attribute("alt")) > 100
         context.close()
-
-
-def test_what_is_alive_is_light(html, book):
-    """The page of the network weighs less than 5 MB with everything; elsewhere what is alive adds little."""
-    for name in book.names:
-        text = (html / f"chapters/{name}.html").read_text("utf-8")
-        scripts = {html / path for path in re.findall(r'src="\.\./(_static/[^"?]+)', text)}
-        if 'class="network"' in text:
-            scripts.add(html / "_static/live/twins.js")
-        size = {path: path.stat().st_size for path in scripts}
-        alive = sum(bytes_ for path, bytes_ in size.items() if path.parent.name == "live")
-        assert alive < 1.5e6 * ('class="network"' in text) + 5e4 * ('class="hold"' in text) + 1, f"{name}: {alive}"
-        if name == "type-here":
-            assert len(text) + sum(size.values()) < 5e6, f"{name}: {(len(text) + sum(size.values())) / 1e6:.1f} MB"

@@ -73,13 +73,6 @@ def test_a_warning_of_sphinx_fails_every_time(copy):
         assert "py:func reference target not found: ng.hidden" in done.stdout + done.stderr
 
 
-def test_notebooks_are_the_same_twice(made):
-    before = {path: path.read_bytes() for path in (made / "notebooks").rglob("*.ipynb")}
-    assert make(made, "notebooks").returncode == 0
-    assert {path: path.read_bytes() for path in (made / "notebooks").rglob("*.ipynb")} == before
-    assert len(before) == 3
-
-
 def test_figures_are_written_by_name(copy):
     assert make(copy, "figures").returncode == 0
     assert (copy / "figures/fig-dot.svg").read_text("utf-8").startswith("<svg")

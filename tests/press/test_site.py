@@ -30,10 +30,6 @@ def test_the_number_is_the_same_in_heading_contents_and_neighbour(html):
     assert re.search(rf'prev-next-title">{number}The angle', html("01-mean"))
 
 
-def test_only_labelled_equations_are_numbered(html):
-    assert re.findall(r'class="eqno">(\([\d.]+\))', html("01-mean")) == ["(1.1)", "(1.2)", "(1.3)"]
-
-
 def test_a_formula_is_not_parted_from_what_touches_it(html):
     joined = re.findall(r'<span class="joined">(.*?)<span class="math[^>]*>(.*?)</span>(.*?)</span>', html("01-mean"))
     assert joined[:3] == [("(", r"\(d\)", "-dimensional)"), ("", r"\(x\)", ","), ("", r"\(y\)", ":")]
