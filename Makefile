@@ -81,7 +81,7 @@ pdf: $(PDF)  ## print the built pages as one PDF; needs Chromium
 colab: | $(VENV)  ## write _build/colab: notebooks/ and the wheel to upload beside one
 	rm -rf _build/colab
 	cp -R notebooks _build/colab
-	uv build --quiet --wheel --out-dir _build/colab
+	uv build --quiet --no-build-isolation --out-dir _build/colab && rm _build/colab/*.tar.gz
 
 experiments: | $(VENV)  ## measure what is recorded in figures/data where it is missing or stale: ONLY=names
 	env -u OMP_NUM_THREADS -u TQDM_DISABLE python -m experiments $(ONLY)
