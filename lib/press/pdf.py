@@ -6,16 +6,16 @@ import io
 import json
 import shutil
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from jinja2 import Environment
 from playwright.sync_api import Page, sync_playwright
 from pypdf import PdfReader, PdfWriter
 from pypdf.generic import ArrayObject, DictionaryObject, Fit, FloatObject, IndirectObject, NameObject, NullObject
 
 from press.book import CHAPTERS, Book
-from press.imprint import edition, imprint
+from press.imprint import imprint
 
 HTML = Path("_build/html")
 FILE = Path("_build/pdf/the-geometry-of-layer-normalization.pdf")
@@ -48,11 +48,7 @@ HEADINGS = """() => [...document.querySelectorAll("article :is(h1, h2, h3)")].ma
 HEAD = """@page {{ @top-left {{ content: {title}; font: italic 9pt serif; }} }}
 :root {{ counter-reset: page {before}; }}
 #jb-print-toc, .imprint {{ display: none }}"""
-FRONT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
-<style>@page {{ size: A4; margin: 18mm 16mm }} body {{ font: 11pt serif }} h1 {{ font-size: 30pt; margin-top: 50mm }}
-nav {{ break-before: page }} nav p {{ display: flex; margin: 1.5mm 0 }} nav a {{ flex: 1 }}</style>
-<h1>{title}</h1><p>{abstract}</p><p>{authors}</p><p>{edition}</p><p>{licence}</p>
-<nav><h2>Contents</h2>{entries}</nav></html>"""
+FRONT = Path(__file__).with_name("front.html")
 
 
 @dataclass(frozen=True)
@@ -99,17 +95,12 @@ def pdf(book: Book) -> Path:
 
 def _front(page: Page, html: Path, book: Book, said: dict, begins: dict[str, int]) -> PdfReader:
     """The title page and the contents with the pages on which chapters begin."""
-    entries = "".join(
-        f'<p><a href="{(html / CHAPTERS / name).as_uri()}.html">{escape(title)}</a><span>{begins[name] + 1}</span></p>'
-        for name, title in ((page.name, page.title) for page in book.pages)
-    )
-    words = {name: escape(said[name]) for name in ("title", "abstract")} | {
-        "edition": edition(said),
-        "entries": entries,
-    }
-    words |= {"authors": escape(", ".join(said["authors"]))}
-    words |= {"licence": escape((book.root / "LICENSE").read_text("utf-8").partition("\n\n")[0])}
-    page.set_content(FRONT.format(**words))
+    entries = [
+        {"address": (html / CHAPTERS / f"{p.name}.html").as_uri(), "title": p.title, "sheet": begins[p.name] + 1}
+        for p in book.pages
+    ]
+    template = Environment(autoescape=True).from_string(FRONT.read_text("utf-8"))
+    page.set_content(template.render(**said, entries=entries))
     return PdfReader(io.BytesIO(page.pdf(tagged=True, prefer_css_page_size=True)))
 
 

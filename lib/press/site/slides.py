@@ -7,11 +7,11 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
-from html import escape
 from pathlib import Path
 from urllib.parse import urldefrag, urlsplit
 
 from bs4 import BeautifulSoup, Tag
+from jinja2 import Environment
 from sphinx.application import Sphinx
 
 from press.book import CHAPTERS, COURSE, Book
@@ -19,31 +19,7 @@ from press.course import SLIDES, Lecture, lectures
 from press.site.labels import anchors, labels
 
 INNER = ("proof-content", "exercise-content")  # ids that each statement of a page has
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-{dress}
-<link href="../_static/live/deck.css" rel="stylesheet">
-<script src="../_static/live/deck.js"></script>
-</head>
-<body class="tex2jax_ignore mathjax_ignore">
-<main class="bd-content" aria-label="Slides">
-{slides}
-</main>
-</body>
-</html>
-"""
-SLIDE = """<section class="slide" id="slide-{name}" aria-labelledby="title-{name}" tabindex="-1">
-<header><p>{over}</p><h{level} id="title-{name}">{title}</h{level}></header>
-<div class="shown bd-article">
-{shown}
-</div>
-<footer><span class="source">{source}</span><span class="minutes">{minutes}</span><span>{at} / {of}</span></footer>
-</section>
-"""
+DECK = Path(__file__).with_name("deck.html")
 
 
 @dataclass(frozen=True)
@@ -57,42 +33,39 @@ class Place:
 
 @dataclass(frozen=True)
 class Slide:
-    """One slide, in HTML, its number still open."""
+    """One slide: ``source`` is where its ``shown`` stands in the book, ``ref`` how that is called."""
 
     name: str
     over: str
     title: str
     shown: str
-    source: str = ""
+    source: str
+    ref: str
     minutes: str = ""
     level: int = 2
 
 
 def deck(lecture: Lecture, places: dict[str, Place], read: Callable[[str], BeautifulSoup]) -> str:
     """A lecture's slides as a page; ``read`` gives a built page."""
-    head = f"Lecture {lecture.number}"
+    head, kit = f"Lecture {lecture.number}", f"{CHAPTERS}/{COURSE}.html"
 
     def cut(label: str, over: str, title: str, minutes: str = "") -> Slide:
         place = places[label]
-        link = f'<a href="../{place.page}#{place.anchor}">{escape(place.ref)}</a>'
-        return Slide(
-            label, escape(over), escape(title), shown(read(place.page), place.anchor, place.page), link, minutes
-        )
+        part = shown(read(place.page), place.anchor, place.page)
+        return Slide(label, over, title, part, f"{place.page}#{place.anchor}", place.ref, minutes)
 
-    aims = "".join(f"<li>{escape(aim)}</li>" for aim in lecture.aims)
-    page = f"{CHAPTERS}/{COURSE}.html"
-    kit = f'<a href="../{page}">Course kit</a>'
+    words = shown(read(kit), lecture.glossary, kit)
     slides = [
-        Slide("aims", head, escape(lecture.title), f"<p>After this lecture you can</p><ul>{aims}</ul>", kit, level=1),
-        Slide("words", head, "Words and letters", shown(read(page), lecture.glossary, page), kit),
+        Slide("aims", head, lecture.title, "", kit, "Course kit", level=1),
+        Slide("words", head, "Words and letters", words, kit, "Course kit"),
     ]
     for begin, part in zip(lecture.begins, lecture.parts, strict=True):
         minutes = f"minutes {begin} to {begin + part.minutes}"
-        slides += [cut(label, part.title, words, minutes) for label, words in part.show]
+        slides += [cut(label, part.title, said, minutes) for label, said in part.show]
     slides += [cut(label, "After the lecture", places[label].ref) for label in lecture.exercises]
-    numbered = (SLIDE.format(**vars(slide), at=at, of=len(slides)) for at, slide in enumerate(slides, 1))
     dress = _dress(read(places[lecture.shown[0]].page), places[lecture.shown[0]].page)
-    return PAGE.format(title=escape(f"{head}: {lecture.title}"), dress=dress, slides="\n".join(numbered))
+    template = Environment(autoescape=True, trim_blocks=True).from_string(DECK.read_text("utf-8"))
+    return template.render(lecture=lecture, slides=slides, dress=dress)
 
 
 def shown(page: BeautifulSoup, anchor: str, path: str) -> str:
