@@ -99,7 +99,7 @@ WRONG = {
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_a_mistake_in_holding_is_caught(blank, book, wrong):
     load(blank, holding(book))
-    blank.evaluate(f"normgeom.right = normgeom.held; normgeom.held = {wrong};")
+    blank.evaluate(f"normgeom.right = normgeom.held; normgeom.held = {wrong}; null")
     settings = list(live.draw_held(12, seed=1))
     pairs = zip(blank.evaluate(live.HELD, settings), map(live.held_by_torch, settings), strict=True)
     assert max(live.farthest_held(*pair) for pair in pairs) > 1e-3

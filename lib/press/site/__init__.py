@@ -29,6 +29,7 @@ from press.site import (
 )
 
 PARTS = (scripts, labels, icons, manifest, folds, marks, previews, joined, access, imprint, docstrings, slides)
+STANDARD = ("comments_config", "use_jupyterbook_latex")  # what Jupyter Book says to extensions that are left out
 
 
 def setup(app: Sphinx) -> dict:
@@ -37,6 +38,8 @@ def setup(app: Sphinx) -> dict:
     if not (root / FILE).is_file():
         app.srcdir = type(app.srcdir)(staged(root))
         app.config.external_toc_path = "_toc.yml"
+    for name in STANDARD:
+        app.add_config_value(name, None, "")
     app.connect("config-inited", serve, priority=100)
     for part in PARTS:
         part.setup(app)
