@@ -39,9 +39,7 @@ def write_angles(name: str, survey: ng.Survey, **options: object) -> Path:
         "before and after every norm.",
         **options,
     )
-    bands = {
-        (side, null): null_band(table, side, "rest", null).reset_index() for side in ("in", "out") for null in NULLS
-    }
+    bands = {(side, null): null_band(table, side, null).reset_index() for side in ("in", "out") for null in NULLS}
     return record(
         f"nulls-{name}",
         pd.concat([band.assign(side=side, null=null) for (side, null), band in bands.items()]),

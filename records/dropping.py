@@ -10,6 +10,7 @@ import normgeom as ng
 import pandas as pd
 import torch
 from normgeom.models.flow import stream_writers
+from normgeom.models.watch import replace_module
 from normgeom.records import FOLDER
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
@@ -17,7 +18,7 @@ from normgeom.training.twins import load_twin
 from normgeom_lab.common.recording import record
 from normgeom_lab.precision import in_turns
 from normgeom_lab.training import centre
-from normgeom_lab.without_mean import by_shift, by_site, compare, without_norms, without_subtraction
+from normgeom_lab.without_mean import by_shift, by_site, compare, without_subtraction
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -85,7 +86,10 @@ def race(rounds: int) -> Iterator[dict]:
 
 def converted(model: nn.Module) -> dict[str, nn.Module]:
     """A model with LayerNorm, the same converted, and the same with no norms, by what tables call them."""
-    return {"original": model, "converted": ng.to_rms_norm(copy.deepcopy(model)), "no norms": without_norms(model)}
+    bare = copy.deepcopy(model)
+    for site in ng.find_norms(bare):
+        replace_module(bare, site.module, nn.Identity())
+    return {"original": model, "converted": ng.to_rms_norm(copy.deepcopy(model)), "no norms": bare}
 
 
 def passes(versions: dict[str, nn.Module], ids: Tensor) -> dict[str, Callable[[], object]]:

@@ -130,10 +130,7 @@ def step_on_the_sphere(*steps: float) -> tuple[Figure, str]:
 
 
 def removed_one_by_one(runs: pd.DataFrame) -> tuple[Figure, str]:
-    """The loss while norms are frozen one at a time during training, beside training with all norms.
-
-    ``runs`` has columns ``updates``, ``frozen``, ``loss``, ``arm`` (``"removed"`` or ``"kept"``) and ``seed``.
-    """
+    """The loss while norms are frozen one at a time during training, beside training with all norms."""
     arms = {
         "removed": dict(label="norms frozen one by one", color="#D55E00", marker="o"),
         "kept": dict(label="all norms kept", color="#0072B2", marker="s", ls="--"),

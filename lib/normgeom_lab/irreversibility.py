@@ -19,7 +19,7 @@ from normgeom.training.twins import Size, variants
 from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 
-from normgeom_lab.common.pictures import ONE_UP
+from normgeom_lab.common.turning import ONE_UP
 
 
 def selectable(keys: Tensor) -> Tensor:

@@ -25,8 +25,7 @@ def limits(rows: pd.DataFrame) -> pd.Series:
     At least 2, and as much as is five times as far above the median as the quantile: more where vectors keep to few
     dimensions. With quantiles of 100 directions chance exceeds these limits in at most one of 5,000 cases.
     """
-    beyond = rows["median"] + 5 * (rows.high - rows["median"])
-    return np.maximum(2, beyond / rows.high)
+    return np.maximum(2, (rows["median"] + 5 * (rows.high - rows["median"])) / rows.high)
 
 
 def by_excess(rows: pd.DataFrame) -> str:
@@ -117,10 +116,7 @@ STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 
 
 def comparable_losses(loss: pd.DataFrame) -> tuple[str, str]:
-    """Do RMSNorm networks end within 1 % of their LayerNorm twins' loss, by the 95 % interval of Student's t?
-
-    The 1 % is a choice; the book's twins without any norm are 6 % away.
-    """
+    """Do RMSNorm networks end within 1 % of their LayerNorm twins' loss, by the 95 % interval of Student's t?"""
     rows = _main(loss)
     losses = rows.pivot(index=[*rows.columns.drop(["norm", "loss"])], columns="norm", values="loss").dropna()
     apart = (losses.rms - losses.layer) / losses.layer.mean()
@@ -170,14 +166,13 @@ def noise_overlap(width: int, norms: int, step: int, steps: int) -> np.ndarray:
     (factor,) = warmup_cosine(torch.optim.SGD([torch.zeros(1)]), steps).lr_lambdas
     rates = np.array([factor(i) for i in range(steps)]) ** 2
     correlation = math.sqrt(rates[:step].sum() / rates.sum())
-    generator = np.random.default_rng(0)
-    found = np.empty(200)
-    for index in range(200):
+    generator, found = np.random.default_rng(0), []
+    for _ in range(200):
         now, more = generator.standard_normal((2, norms, width))
         end = correlation * now + math.sqrt(1 - correlation**2) * more
         longest = [np.argpartition(-gains, 8)[:, :8] for gains in (now, end)]
-        found[index] = (longest[0][:, :, None] == longest[1][:, None]).sum() / (norms * 8)
-    return found
+        found.append((longest[0][:, :, None] == longest[1][:, None]).sum() / (norms * 8))
+    return np.array(found)
 
 
 def _seeds(of_each: Sequence) -> str:
@@ -268,10 +263,7 @@ def judged(folder: str | Path = FOLDER) -> pd.DataFrame:
 
 
 def overview(found: pd.DataFrame, needs: str) -> pd.DataFrame:
-    """A row of :func:`judged` verdicts for each ``"model"`` or ``"pair"``, the paper's first.
-
-    A model has norms of one kind, so claims that differ in that kind alone share a column.
-    """
+    """A row of :func:`judged` verdicts for each ``"model"`` or ``"pair"``; claims on a kind of norm share a column."""
     of_models = {label: re.sub("-(layer|rms)$", "", label) for label, claim in CLAIMS.items() if claim[1] == "survey"}
     labels = of_models if needs == "model" else {label: label for label in CLAIMS if label not in of_models}
     rows = found[found.claim.isin(labels)]

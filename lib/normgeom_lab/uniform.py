@@ -12,14 +12,11 @@ from normgeom.norms.functions import layer_norm
 from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from torch import Tensor
 
-from normgeom_lab.common.pictures import ONE_UP
+from normgeom_lab.common.turning import ONE_UP
 
 
 def two_norms(degrees: float) -> tuple[Figure, str]:
-    """Centring, LayerNorm and RMSNorm of one vector, in the plane that it spans with 1 (prop-distance).
-
-    On the right the circle of radius √d has radius 1.
-    """
+    """Centring, LayerNorm and RMSNorm of one vector, in the plane that it spans with 1 (prop-distance)."""
     sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
     x = (1.3 * sine, 1.3 * cosine)
     with style():

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from normgeom.models.sites import find_norms
-from normgeom.models.watch import evaluating, forward, replace_module
+from normgeom.models.watch import evaluating, forward
 from normgeom.surgery.ablation import drop_mean_subtraction
 from normgeom.surgery.surgery import center_writers, fold_norms, to_rms_norm
 from normgeom.survey.survey import Survey
@@ -19,7 +19,8 @@ from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from normgeom.view.tables import table
 from torch import Tensor, nn
 
-from normgeom_lab.common.parts import final_norm, flow_of, head_of, sharing, shifted
+from normgeom_lab.common.parts import sharing, shifted
+from normgeom_lab.common.stream import final_norm, flow_of, head_of
 from normgeom_lab.common.tiny import divergence
 
 ALL = "all"  # in the place of a site: at every norm
@@ -67,14 +68,6 @@ def least_divergence(model: nn.Module, changed: nn.Module, ids: Tensor) -> float
 def without_subtraction(model: nn.Module, sites: Iterable[str] | None = None) -> nn.Module:
     """A copy that shares the parameters, after :func:`normgeom.drop_mean_subtraction` at the sites of these names."""
     return drop_mean_subtraction(sharing(model), sites)
-
-
-def without_norms(model: nn.Module) -> nn.Module:
-    """A copy with nothing in the place of each norm, faster than any with other norms."""
-    model = copy.deepcopy(model)
-    for site in find_norms(model):
-        replace_module(model, site.module, nn.Identity())
-    return model
 
 
 @torch.no_grad()
@@ -188,7 +181,9 @@ def wrong_conversions(model: nn.Module) -> dict[str, nn.Module]:
 
     outside = copy.deepcopy(converted)
     for site in find_norms(outside):
-        site.module.register_forward_hook(_epsilon_outside)
+        site.module.register_forward_hook(
+            lambda norm, x, y: x[0] / (x[0].square().mean(-1, keepdim=True).sqrt() + norm.eps)
+        )
     return {
         "nothing centred": drop_mean_subtraction(fold_norms(copy.deepcopy(model))),
         "position embedding forgotten": forgotten(f"{embeddings[1]}.weight"),
@@ -197,12 +192,6 @@ def wrong_conversions(model: nn.Module) -> dict[str, nn.Module]:
         "tied head centred along": changed(**head),
         "ε outside the root": outside,
     }
-
-
-def _epsilon_outside(norm: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor:
-    """In the place of a norm's output: x / (rms(x) + ε)."""
-    (x,) = args
-    return x / (x.square().mean(-1, keepdim=True).sqrt() + norm.eps)
 
 
 ROWS = {  # what tells the rows of a table of costs apart, in words

@@ -54,20 +54,20 @@ def _measured(on: str | None) -> str:
 
 def _said(verdict: Verdict, tried: Tried | None) -> str:
     """A verdict in words; of a claim tried at many seeds what was seen over them, of another what the page saw."""
+    near = f"near miss ({verdict.mutant})"
     bounded = BOUNDED.fullmatch(verdict.holds)
     if bounded is None:
-        return f"{verdict.holds}; with {verdict.mutant}: {number(verdict.breaks)}"
-    bound = float(bounded["bound"])
+        return f"{verdict.holds}; {near}: {number(verdict.breaks)}"
+    bound, claimed = float(bounded["bound"]), number(bounded["bound"])
     if tried:
         of = f"all {tried.seeds}" if tried.held == tried.seeds else f"{tried.held} of {tried.seeds}"
         most, least = (number(f"{share * bound:.2g}") for share in (tried.deviation, tried.mutant))
-        claimed = number(bounded["bound"])
-        return f"seen at {of} seeds: at most {most}, where {claimed} is claimed; with {verdict.mutant} at least {least}"
+        return f"at most {most} at {of} seeds (claimed: {claimed}); {near}: at least {least}"
     if bounded["value"]:
-        value, claimed = number(bounded["value"]), number(bounded["bound"])
-        return f"seen: {value}, where at most {claimed} is claimed; with {verdict.mutant}: {number(verdict.breaks)}"
-    closely = "to the last bit" if bound < EXACT else f"to {number(bounded['bound'])}"
-    return f"checked {closely}; with {verdict.mutant}, off by {number(verdict.breaks)}"
+        value = number(bounded["value"])
+        return f"measured {value} (claimed: at most {claimed}); {near}: {number(verdict.breaks)}"
+    exactly = "exactly equal" if bound < EXACT else f"error at most {claimed}"
+    return f"{exactly}; {near}: error {number(verdict.breaks)}"
 
 
 def number(text: str) -> str:

@@ -6,7 +6,7 @@ from random import Random
 
 import normgeom as ng
 import torch
-from normgeom_lab.common.parts import writers
+from normgeom_lab.common.stream import writers
 from normgeom_lab.common.typed import recorded_twins, typed
 from press.live import networks
 

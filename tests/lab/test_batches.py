@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from normgeom_lab.batches import doubled_weights, gaps_by_size, one_far_out
+from normgeom_lab.batches import gaps_by_size, one_far_out
 
 
 def test_gaps_are_drawn_over_their_sizes():
@@ -28,19 +27,3 @@ def test_the_first_example_is_marked_and_the_others_are_strokes():
     for name, spread in (("as it is", "0.82"), ("batch norm", "0.08"), ("layer norm", "0.82")):
         assert f"{name}: spread of the others {spread}" in texts, "the first counted among the others, or d - 1?"
     assert "batch norm, the first is at -1.50 and the others have a spread of 0.08" in alt and "of 4 examples" in alt
-
-
-def test_twice_the_weights_get_half_the_gradient_and_a_quarter_of_the_turn():
-    figure, alt = doubled_weights()
-    (axis,) = figure.axes
-    arrows = [note for note in axis.texts if note.get_text() == ""]
-    turns = [note.get_text() for note in axis.texts if "turned" in note.get_text()]
-    for times, arrow, turn in zip((1, 2), arrows, turns, strict=True):
-        weights = (times * torch.tensor([3.0, 0.0, -3.0], dtype=torch.float64)).requires_grad_()
-        F.layer_norm(weights, (3,), eps=0.0)[1].backward()
-        (tail, foot), (head, tip) = arrow.xyann, arrow.xy
-        assert tail == head and foot == 0, "the step is not at right angles to W"
-        assert abs(tail - weights.norm()) < 1e-9, "the arrow does not start at the end of the weights"
-        assert abs(tip - 6 * weights.grad.norm()) < 1e-9, "the step is not six gradients long"
-        assert turn == f"turned by {np.degrees(np.arctan(tip / tail)):.0f}°"
-    assert turns == ["turned by 25°", "turned by 7°"] and "25 degrees" in alt and "7 degrees" in alt

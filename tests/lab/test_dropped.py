@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from normgeom_lab.without_mean import cost_table, costs_by_shift, costs_by_site, next_after_shift
+from normgeom_lab.without_mean import cost_table, next_after_shift
 
 SITES = ["stem.norm", "h.0.ln_1", "h.0.ln_2", "h.1.ln_1", "ln_f"]  # in order of use, which is not that of names
 
@@ -33,15 +33,6 @@ def by_site():
     return pd.DataFrame(rows)
 
 
-def by_shift():
-    rows = [
-        dict(seed=seed, c=c, drop_error=abs(c) / 10 + 1e-8, kl=(seed + 1) * (c**2 if c > 0 else 1.5 * c**2) + 1e-13)
-        for seed in range(3)
-        for c in (0.0, 0.003, -0.003, 0.1, -0.1, 2.0, -2.0)
-    ]
-    return pd.DataFrame(rows)
-
-
 def test_a_comparison_has_its_models_for_names(shown):
     costs = pd.DataFrame(
         dict(nll=[2.5, 2.49994], more=[0.0, -6e-5], kl=[0.0, 1.23e-7], largest=[0.0, 0.171]),
@@ -59,52 +50,6 @@ def test_norms_are_numbered_in_their_order(shown):
     assert head == ["norm", "change of the output", "KL / nats"]
     assert [row[0] for row in rows] == ["1", "2", "3", "4", "5", "all"], "by name, or all of them counted as one more"
     assert [float(row[2].replace("−", "-")) for row in rows] == pytest.approx(one.kl.tolist(), rel=0.05)
-
-
-def points(axes):
-    """What each line of the legend shows, as sorted pairs."""
-    return {line.get_label(): sorted(zip(*line.get_data(), strict=True)) for line in axes.get_lines()}
-
-
-def test_each_norm_has_its_mark():
-    sites, paths = by_site(), by_shift()
-    together = sites.site == "all"
-    figure, alt = costs_by_site(sites[~together], sites[together], paths)
-    (axes,) = figure.axes
-    drawn = points(axes)
-    marks = {"first norm": SITES[:1], "second norm": SITES[1:2], "another norm": SITES[2:4], "final norm": SITES[4:]}
-    for name, chosen in (marks | {"all norms": ["all"]}).items():
-        rows = sites[sites.site.isin(chosen)]
-        assert drawn[name] == sorted(zip(rows.drop_error, rows.kl, strict=True)), f"{name} is another's"
-        low, high = 100 * rows.drop_error.min(), 100 * rows.drop_error.max()
-        assert f"{name}: change {low:.1f} to {high:.1f} %" in alt
-        assert f"KL {rows.kl.min():.1g} to {rows.kl.max():.1g} nats" in alt
-    assert axes.get_xscale() == axes.get_yscale() == "log"
-    lines = [line for line in axes.get_lines() if len(line.get_xdata()) == 3 and line.get_linestyle() == "-"]
-    assert len(lines) == 3, "one line a seed, of positive shifts"
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels.count("all norms, other weights") == 1, "the legend repeats itself"
-
-
-def test_shifts_are_one_band_beside_that_of_the_weights_as_they_stand():
-    paths, standing = by_shift(), pd.Series([1e-4, 2e-4, 4e-4], index=[0, 1, 2])
-    paths.loc[(paths.seed == 2) & (paths.c == -2), "kl"] = 100.0
-    figure, alt = costs_by_shift(paths, standing)
-    (axes,) = figure.axes
-    corners = axes.collections[0].get_paths()[0].vertices
-    for size, least, most in ((0.003, 9e-6, 4.05e-5), (0.1, 0.01, 0.045), (2.0, 4.0, 100.0)):
-        ends = corners[corners[:, 0] == size][:, 1]
-        assert (ends.min(), ends.max()) == pytest.approx((least, most)), "seed 0, c > 0, to seed 2, c < 0"
-    middle = dict(zip(*axes.lines[0].get_data(), strict=True))
-    assert list(middle) == [0.003, 0.1, 2.0], "no shift has no place on a logarithmic axis"
-    assert middle[2.0] == pytest.approx(10.0), "the median of 4, 6, 8, 12, 12 and 100"
-    level, dashed = axes.patches[0], axes.lines[1]
-    assert (level.get_y(), level.get_y() + level.get_height()) == pytest.approx((1e-4, 4e-4))
-    assert dashed.get_ydata()[0] == 2e-4
-    assert "one narrow band over 3 models" in alt
-    assert "from 9e-06 to 4e-05 nats at 0.003" in alt, "not the smallest shift"
-    assert "between 4.0 and 100.0 nats at 2" in alt, "not the largest shift"
-    assert "As the models stand: 0.0001 to 0.0004" in alt
 
 
 def test_predictions_with_the_subtraction_and_without():

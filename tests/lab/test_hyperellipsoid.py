@@ -154,19 +154,3 @@ def test_shares_are_drawn_as_given():
     marks = {line.get_label(): line.get_ydata() for line in figure.axes[0].lines if line.get_marker() != "None"}
     assert np.allclose(marks["d = 3"], found[3]) and np.allclose(marks["d = 16"], found[16])
     assert "for 3 features it climbs from 0.1 at 2.0 to 0.9 at 10.0" in alt and "within 0.02" in alt
-
-
-def test_silenced_gains_are_drawn_as_given():
-    keys = [(norms, order, k) for norms in ("last", "all") for order in lab.ORDERS for k in (0, 2, 8)]
-    columns = ["norms", "coordinates", "k", "mean_cosine"]
-    cosines = pd.DataFrame([(*key, 1 - 0.01 * i) for i, key in enumerate(keys)], columns=columns)
-    values = {"smallest": [2.0, 2.1, 2.5], "random": [2.0, 2.2, 2.5], "largest": [2.0, 2.3, 2.5]}
-    figure, alt = lab.silenced_gains(cosines, pd.DataFrame(values, index=[0, 4, 16]))
-    left, right = figure.axes
-    for order, marker, (last, every) in zip(lab.ORDERS, "o^s", ((1, 0.91), (0.97, 0.88), (0.94, 0.85)), strict=True):
-        assert [line.get_ydata()[0] for line in lines(left, marker)] == pytest.approx([last, every]), order
-        (line,) = lines(right, marker)
-        assert line.get_label() == order and list(line.get_ydata()) == values[order]
-    assert "with 8 coordinates silenced the cosine is 0.98 for the smallest, 0.95 for the random" in alt
-    assert "with 2 coordinates it is 0.90 for the smallest, 0.87 for the random, 0.84 for the largest" in alt
-    assert "rises from 2.00 nats; with 4 gains of each norm silenced it is 2.10 for the smallest, 2.20" in alt

@@ -175,18 +175,6 @@ def named(axis, label):
     return np.array(line.get_data(), dtype=float)
 
 
-def test_shades_are_what_layer_norm_makes_of_each_point():
-    figure, alt = lab.fibres_of_layer_norm(0.0, 0.25)
-    u = math.sqrt(3) * F.normalize(torch.tensor([1.0, 0.5, -1.5], dtype=torch.float64), dim=0)
-    along = torch.linspace(-2, 2, 401, dtype=torch.float64)
-    for axis, eps in zip(figure.axes, (0.0, 0.25), strict=False):
-        shown = torch.as_tensor(axis.images[0].get_array().filled(math.nan))[0].double()
-        n = F.layer_norm(along[:, None] * u + 7, (3,), eps=eps) @ u / 3
-        assert (shown - n)[along.abs() > 1e-6].abs().max() < 1e-5, f"ε = {eps}: ε outside the root?"
-    values = ", ".join(f"{s / math.sqrt(s * s + 0.25):.2f}" for s in (0.5, 0.5, 1.4))
-    assert f"at the points it is {values}." in alt and "1.00, 1.00, 1.00" in alt
-
-
 @pytest.mark.parametrize(("own", "verdict"), [(1.0, "selectable"), (0.1, "not selectable"), (1e-3, "not selectable")])
 def test_a_key_that_sinks_is_said_to(own, verdict):
     """One token at angle 0, six around it with σ = 1; their hull's edge lies at cos 30° of their distance."""

@@ -9,18 +9,8 @@ import numpy as np
 import pytest
 import torch
 from normgeom_lab.common import pictures
-from normgeom_lab.common.pictures import (
-    ONE_UP,
-    THIRD_UP,
-    Part,
-    Turning,
-    ellipses_in_space,
-    held,
-    hold,
-    outputs_in_space,
-    seen,
-    three_steps,
-)
+from normgeom_lab.common.pictures import ellipses_in_space, held, hold, outputs_in_space, three_steps
+from normgeom_lab.common.turning import ONE_UP, THIRD_UP, Part, Turning, seen
 
 AT = dict(turn=0.7, tilt=0.4)
 

@@ -10,7 +10,7 @@ from norm_checks import close, draw, rounding
 from normgeom.text.tokens import random_windows
 from normgeom.training.loop import next_token_loss
 from normgeom_lab import placement as lab
-from normgeom_lab.common.growth import even_stack, seeded_stack, shaken, unroll
+from normgeom_lab.common.growth import seeded_stack, shaken, unroll
 from normgeom_lab.common.stacks import PLACEMENTS, Attention, LanguageModel, Stack, normalise_weights
 from torch import nn
 
@@ -32,38 +32,6 @@ def small(placement="pre", seed=0, layers=2):
 # ---- families of transformers ----
 
 
-@pytest.mark.parametrize("family", ["Llama", "BERT"])
-def test_silent_branches_leave_the_stream(family):
-    """Llama's block without its branches is the identity; BERT's is two LayerNorms, of ε = 1e-12."""
-    model, blocks = lab.tiny_model(family, 0)
-    x = 3 * draw(2, 7, 32)
-    out, _, _, final = lab.run_block(model, blocks[1], lab.FAMILIES[family][1], x, (0, 0))
-    truth = x
-    if family == "BERT":
-        for _ in range(2):
-            truth = nn.functional.layer_norm(truth, (32,), eps=1e-12)
-    close(out, truth, 4 * rounding(truth, torch.float64), "output", "Factors on other maps? The stream not put in?")
-    same = float((final - out).abs().max()) < 1e-12
-    assert same == (family == "BERT"), "only Llama has a final norm"
-
-
-def test_factors_are_of_attention_and_mlp_in_this_order():
-    model, blocks = lab.tiny_model("GPT-2", 0)
-    x = 3 * draw(2, 7, 32)
-    run = lambda *factors: lab.run_block(model, blocks[1], lab.FAMILIES["GPT-2"][1], x, factors)  # noqa: E731
-    out, attention, mlp, _ = run(1, 1)
-    assert torch.allclose(out, x + attention + mlp, atol=1e-12), "what was computed is not what was added"
-    half, same, other, _ = run(0.5, 0)
-    assert torch.allclose(half, x + 0.5 * attention, atol=1e-12), "factors exchanged?"
-    assert torch.equal(same, attention), "what attention computed, before its factor"
-    assert not torch.allclose(other, mlp), "the MLP reads attention's result"
-    assert torch.equal(run(1, 1)[0], out), "hooks left behind"
-    squares = torch.cat(
-        [p.detach().square().sum(-1) for p in lab.tiny_model("Llama", 0)[1].parameters() if p.dim() == 2]
-    )
-    assert float(squares.mean()) == pytest.approx(1.0, abs=0.05), "The library's own small initialisation?"
-
-
 # ---- gradients at initialisation ----
 
 
@@ -80,34 +48,6 @@ def test_block_gradients_text_by_text(placement):
     behind = torch.stack([t.detach().square().mean().sqrt() for t in stack.streams(x)[2::2]])
     close(sizes, behind, bound(behind), "sizes", "Before the block? A mean square for its root?")
     assert all(m.grad is None for m in matrices), "gradients left in the stack"
-
-
-@pytest.mark.parametrize("measure", [lab.mean_block_gradients, lab.mean_saturation, lab.mean_logit_statistics])
-def test_means_are_over_stacks(measure):
-    first, second, both = (measure(lambda k: even_stack(k, WIDTH, 3, "pre"), seeds) for seeds in ([5], [6], [5, 6]))
-    parts = (first, second, both) if isinstance(both, tuple) else ([first], [second], [both])
-    for a, b, mean in zip(*parts, strict=True):
-        torch.testing.assert_close(mean, (a + b) / 2, rtol=1e-5, atol=1e-6)
-    assert not torch.allclose(parts[0][0], parts[1][0], rtol=1e-3), "the seed does not matter"
-
-
-def test_sweeps_are_the_last_blocks_of_their_stacks():
-    depths = lab.depth_sweep("pre", (1, 3), WIDTH, range(10, 12), final_norm=False)
-    expected = lab.mean_block_gradients(lambda k: even_stack(k, WIDTH, 3, "pre", False), [11 + 3])[0][-1]
-    assert depths.shape == (2, 2) and float(depths[1, 1]) == float(expected), "Another block, or final_norm left out?"
-    widths, doubled = (lab.width_sweep("post", (8, 12), 2, (10, 11), lambda w, c=c: c * 1e-4 * w) for c in (1, 2))
-    torch.testing.assert_close(doubled / widths, torch.full((2, 2), 2.0), rtol=1e-2, atol=0)
-    torch.testing.assert_close(lab.width_sweep("post", (12,), 2, [11], lambda w: 2e-4 * w), doubled[1:, 1:])
-
-
-def test_powers():
-    x = (2, 4, 8, 24)
-    noisy = torch.tensor(x)[:, None] * draw(4, 5).exp()
-    u, w = torch.tensor(x).double().log().repeat_interleave(5), noisy.log().flatten()
-    design = torch.stack([u, torch.ones(20).double()], 1)
-    (fit, residual) = torch.linalg.lstsq(design, w[:, None], driver="gelsd")[:2]
-    deviation = math.sqrt(residual / 18 * torch.linalg.inv(design.T @ design)[0, 0])
-    assert lab.power_law(x, noisy) == pytest.approx((float(fit[0]), 2 * deviation), rel=1e-9), "One standard error?"
 
 
 # ---- growth, attention and logits ----
@@ -127,22 +67,6 @@ def test_attention_entropy_head_by_head():
     assert float(lab.attention_entropy(attention, x)) == pytest.approx(1.0, abs=1e-12), "Of the first position too?"
     attention.in_proj.weight.data[:16] = 1e6 * draw(16, 8)
     assert float(lab.attention_entropy(attention, x)) < 1e-3, "Of scores for shares?"
-
-
-def test_saturation_and_logits_are_of_the_texts_that_are_drawn_next():
-    make = lambda k: small(seed=k).float()  # noqa: E731
-    squares, entropies = lab.mean_saturation(make, [7])
-    stack = make(7)
-    for i, step in enumerate(unroll(stack, torch.randn(4, 32, WIDTH))[::2]):
-        assert float(squares[i]) == pytest.approx(float(step.stream.square().mean()), rel=1e-5), "behind the block?"
-        entropy = lab.attention_entropy(step.sublayer.branch, step.sublayer.before(step.stream))
-        assert float(entropies[i]) == pytest.approx(float(entropy), rel=1e-5), "of the stream for its norm?"
-    got, stack = lab.mean_logit_statistics(make, [7]), make(7)
-    head = torch.randn(512, WIDTH) / 4
-    logits = (stack(torch.randn(4, 32, WIDTH)) @ head.T).detach()
-    p = logits.softmax(-1)
-    expected = [float(logits.std()), -float((p * p.log()).sum(-1).mean()) / math.log(512)]
-    assert got.tolist() == pytest.approx(expected, rel=1e-5), "The final norm left out? Entropy in nats?"
 
 
 def test_the_factor_of_a_geometric_series():

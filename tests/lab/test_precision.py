@@ -1,10 +1,8 @@
 """Chapter 11: errors that are put in, bytes known by hand, races on a clock of their own, and figures of them."""
 
-import itertools
 import math
 import weakref
 
-import normgeom as ng
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,17 +15,6 @@ from normgeom_lab.common.recording import record
 
 FORMATS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24, torch.float64: 53}
 U32 = 2.0**-24
-
-
-def test_formats_say_digits_and_range():
-    table = lab.formats(FORMATS)
-    assert list(table.index) == ["bfloat16", "float16", "float32", "float64"]
-    for (dtype, digits), (_, row) in zip(FORMATS.items(), table.iterrows(), strict=True):
-        assert row["digits p"] == digits and row["unit roundoff u"] == lab.unit_roundoff(dtype) == 2.0**-digits
-        assert row["largest"] == torch.finfo(dtype).max
-        below = torch.tensor(row["largest x with a finite x²"], dtype=dtype)
-        above = torch.nextafter(below, torch.tensor(math.inf, dtype=dtype))
-        assert below.square().isfinite() and above.square().isinf(), f"{dtype}: not the largest with a finite square"
 
 
 def test_errors_of_entries_and_of_all_together():
@@ -136,7 +123,7 @@ def clock(monkeypatch):
         log.append(name)
         now[0] += costs[name]
 
-    monkeypatch.setattr(lab.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(lab.experiments.time, "perf_counter", lambda: now[0])
     return log, {name: lambda name=name: call(name) for name in costs}
 
 
@@ -172,7 +159,7 @@ def test_time_over_copy_is_the_median_of_ratios(monkeypatch):
         results.update({name: call() for name, call in calls.items()})
         return pd.DataFrame({"copy": [1.0, 2.0, 4.0], "norm": [2.0, 2.0, 12.0], "other": [1.0, 2.0, 4.0]})
 
-    monkeypatch.setattr(lab, "in_turns", in_a_made_up_race)
+    monkeypatch.setattr(lab.experiments, "in_turns", in_a_made_up_race)
     got = lab.time_over_copy({"norm": lambda x: 2 * x, "other": lambda x: 3 * x}, x, rounds=3)
     assert got.to_dict() == {"norm": 2.0, "other": 1.0}, "The ratio of medians? Its inverse? The copy itself?"
     assert torch.equal(results["norm"], 2 * x) and torch.equal(results["other"], 3 * x), "a norm without its input"
@@ -181,43 +168,6 @@ def test_time_over_copy_is_the_median_of_ratios(monkeypatch):
 
 SIZES = ((64, 8), (16, 32))
 TIMES = {("copy", "torch"): 1, ("layer", "ours"): 6, ("layer", "torch"): 3, ("rms", "ours"): 2, ("rms", "torch"): 8}
-
-
-@pytest.fixture
-def made_up():
-    """Seconds are TIMES, ten times as many with the backward pass, a hundred times in bfloat16, and so on."""
-    rows = []
-    for threads, (n, d), dtype, backward, (norm, way) in itertools.product(
-        (1, 2), SIZES, ("float32", "bfloat16"), (False, True), TIMES
-    ):
-        scale = 10.0**backward * 100.0 ** (dtype == "bfloat16")
-        slower = 1 + ((threads, n, norm, way) == (2, 16, "rms", "ours"))
-        seconds, torchs = TIMES[norm, way] * scale * slower, TIMES[norm, "torch"] * scale
-        rows.append((threads, n, d, dtype, backward, norm, way, seconds, seconds * 7, torchs / seconds))
-    names = "threads rows d dtype backward norm way seconds over_copy torch_over_this"
-    race = pd.DataFrame(rows, columns=names.split())
-    return race.assign(worst=race.torch_over_this / 2)
-
-
-def test_costs_are_times_over_the_copys_with_one_thread(made_up):
-    table = lab.costs(made_up, SIZES)
-    assert table.loc[("16 × 32", "RMSNorm", "ours")]["forward", "float32"] == 7 * 2, "the slower one has two threads"
-    assert table.loc[("64 × 8", "LayerNorm", "torch")]["forward and back", "bfloat16"] == 7 * 3000
-    assert table.shape == (2 * 4, 4) and not table.isna().any(axis=None)
-
-
-def test_speedups_at_one_size_and_the_least_over_sizes(made_up):
-    table = lab.speedups(made_up, 64, 8, "ours")
-    assert table.loc["LayerNorm"].to_list() == [0.5] * 4, "torch's time over ours, not ours over torch's"
-    least = lab.least_speedups(made_up, SIZES, "ours")
-    assert least.loc[("rms", "float32", True)].to_list() == [2, 1], "each number of threads alone"
-    assert (least.loc["layer"] == 0.25).all(axis=None)
-
-
-def test_layer_over_rms_by_whose(made_up):
-    same = lab.layer_over_rms(made_up, SIZES, "ours", "ours")
-    assert same.shape == (4, 2) and (same == 3).all(axis=None), "each pass and format with its own"
-    assert (lab.layer_over_rms(made_up, SIZES, "torch", "ours") == 1.5).all(axis=None), "whose LayerNorm comes first"
 
 
 def test_walks_and_their_errors_in_the_band_of_the_law():
@@ -243,50 +193,6 @@ def test_errors_and_what_rounding_promises():
     *_, linear, squared = figure.axes[0].lines
     assert linear.get_ydata()[-1] == pytest.approx(0.1) and squared.get_ydata()[-1] == pytest.approx(10)
     assert "one pass from 1e-06 at mean 1 to 3e+00 at 10000; two" in alt, "NaN has no place in words"
-
-
-@pytest.fixture(scope="module")
-def race():
-    return ng.recorded("speed-norms").table
-
-
-def one(race, rows, d, **where):
-    where |= dict(rows=rows, d=d, threads=1)
-    (row,) = race[(race[list(where)] == pd.Series(where)).all(axis=1)].itertuples()
-    return row
-
-
-def test_bars_are_times_over_a_copy(race):
-    figure, alt = lab.ways_over_copy(race, 512, 16384)
-    cells = [(norm, dtype) for norm in ("layer", "rms") for dtype in ("float32", "bfloat16")]
-    for axes, backward in zip(figure.axes, (False, True), strict=True):
-        heights = {bars.get_label(): [bar.get_height() for bar in bars] for bars in axes.containers}
-        for way, of_way in (("normgeom", cells), ("torch", cells), ("transformers", cells[2:])):
-            expected = [
-                one(race, 512, 16384, norm=norm, dtype=dtype, backward=backward, way=way).over_copy
-                for norm, dtype in of_way
-            ]
-            assert heights[way] == expected, "another size, pass or format"
-        assert axes.patches[-1].get_x() > 2.5, "the last way's bars stand in the groups of RMSNorm"
-        assert list(axes.lines[0].get_ydata()) == [2.5 if backward else 1] * 2
-    assert f"RMSNorm in bfloat16, forward and back, {heights['normgeom'][3]:.1f} against" in alt
-
-
-def test_points_stand_under_the_roof(race):
-    rows, d, peak = 4096, 4096, 50.0
-    figure, alt = lab.roofline(race, peak, rows, d)
-    roof, ours, *_ = figure.axes[0].lines
-    copy = one(race, rows, d, norm="copy", dtype="float32", backward=False)
-    bandwidth = 8 * rows * d / copy.seconds / 1e9
-    q = roof.get_xdata()
-    assert np.allclose(roof.get_ydata(), np.minimum(peak, q * bandwidth)), "a copy reads and writes: 8 bytes an entry"
-    points = dict(zip(*ours.get_data(), strict=True))
-    for (norm, operations), (dtype, size) in itertools.product({"rms": 4, "layer": 7}.items(), lab.BYTES.items()):
-        row = one(race, rows, d, norm=norm, dtype=dtype, backward=False, way="normgeom")
-        rate = operations * rows * d / row.seconds / 1e9
-        assert points[operations / (2 * size)] == pytest.approx(rate), f"{norm}, {dtype}"
-    assert f"RMSNorm in float32 reaches of the roof {points[0.5] / (0.5 * bandwidth):.0%} with normgeom" in alt
-    assert f"rises to {peak / bandwidth:.1f} operations per byte" in alt and "between 0.5 and 1.75" in alt
 
 
 def test_what_is_recorded_of_a_gpu(tmp_path, monkeypatch):

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.nn.functional as F
 from norm_checks import close, draw
 from normgeom.models.flow import stream_readers, stream_writers
 from normgeom_lab.common import parts as lab
+from normgeom_lab.common import stream
 from tiny_models import randomise_norms, tiny, token_ids
 
 LAYER = ("gpt2", "gpt_neox", "gptj", "opt", "phi", "persimmon")
@@ -18,7 +18,6 @@ PARALLEL = {
     "gptj": "transformer.h.1.attn",
     "phi": "model.layers.1.self_attn",
 }
-BOTH = pytest.mark.parametrize("centered", (True, False))
 IDS = token_ids(2, 9)
 D, EPS = 12, 1e-2
 
@@ -26,7 +25,7 @@ D, EPS = 12, 1e-2
 def drawn(family, **changes):
     """In float64, with norms that are not at their initial values."""
     model = tiny(family, **changes).double()
-    randomise_norms(model, [model.get_submodule(norm.name) for norm in lab.flow_of(model).norms])
+    randomise_norms(model, [model.get_submodule(norm.name) for norm in stream.flow_of(model).norms])
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.dim() == 2 or name.endswith("bias"):
@@ -37,8 +36,8 @@ def drawn(family, **changes):
 def caught(model):
     """What enters each norm of the stream and each block, ``{name: tensor}``, and the logits, by hooks of our own."""
     seen = {}
-    modules = {norm.name: model.get_submodule(norm.name) for norm in lab.flow_of(model).norms}
-    modules |= {f"block {i}": block for i, block in enumerate(lab.blocks(model), 1)}
+    modules = {norm.name: model.get_submodule(norm.name) for norm in stream.flow_of(model).norms}
+    modules |= {f"block {i}": block for i, block in enumerate(stream.blocks(model), 1)}
 
     def keep(name):
         def hook(module, args, kwargs):
@@ -67,7 +66,7 @@ def case(request):
     """A model of a family, which tests do not change, its parts, and what is caught of its stream."""
     model = drawn(request.param)
     seen, logits = caught(model)
-    norms = [norm.name for norm in lab.flow_of(model).norms]
+    norms = [norm.name for norm in stream.flow_of(model).norms]
     parts = lab.components(model, IDS)
     return SimpleNamespace(family=request.param, model=model, parts=parts, seen=seen, logits=logits, norms=norms)
 
@@ -118,16 +117,6 @@ def test_dropout_is_off_and_the_mode_restored():
     assert model.training and not model.transformer.h[0].training
 
 
-def test_followed_keeps_the_stream_and_what_leaves_the_final_norm(case):
-    run = lab.followed(case.model, IDS)
-    for got, name in zip(run.streams, ("block 1", "block 2", case.norms[-1]), strict=True):
-        agree(got, case.seen[name], "What leaves a block in the place of what enters it?", tol=0)
-    agree(run.logits, case.logits, "Not the model's logits?", tol=0)
-    with torch.no_grad():
-        agree(lab.head_of(case.model)(run.normalized), case.logits, "Before the final norm?")
-    assert hooks_of(case.model) == 0
-
-
 def test_lengths_at_right_angles_and_on_one_line():
     one, two = (torch.tensor([v, v], dtype=torch.float64) for v in ([3.0, 0.0, 0.0], [0.0, 4.0, 0.0]))
     two[1] *= 3  # (0, 12, 0): means of 5 and √153, and of 7 and 15
@@ -142,7 +131,7 @@ def test_lengths_at_right_angles_and_on_one_line():
 def test_silenced_is_a_writer_of_zeros(family, name):
     model, other = drawn(family), drawn(family)
     _, plain = caught(model)
-    for p in lab.writers(other)[name].parameters():
+    for p in stream.writers(other)[name].parameters():
         p.data.zero_()
     with lab.silenced(model, name):
         _, without = caught(model)
@@ -153,13 +142,12 @@ def test_silenced_is_a_writer_of_zeros(family, name):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_rotated_copy_has_rotated_parts(tied):
-    """Writers, readers and a head of its own; and its flow is that of a model traced anew."""
+    """Writers, readers and a head of its own."""
     model = drawn("gpt2", tie_word_embeddings=tied)
     before = {name: p.clone() for name, p in model.named_parameters()}
     q = torch.linalg.qr(draw(32, 32)).Q
-    other = lab.rotate(model, q)
+    other = stream.rotate(model, q)
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters()), "the model was changed"
-    assert lab.stream_writers(other) == stream_writers(other)
     for p, turned in zip(stream_writers(model), stream_writers(other), strict=True):
         agree(turned, p @ q.T, "By the inverse? A writer left out?")
     for p, turned in zip(stream_readers(model), stream_readers(other), strict=True):
@@ -178,48 +166,11 @@ def test_the_readout_gives_the_models_logits(case):
     agree(readout.logits(x), case.logits, "Gain, 1 + gain, β, the head's bias, or ε forgotten?", tol=tol)
 
 
-@BOTH
-def test_scale_constant_and_direction(centered):
-    readout = lab.Readout(draw(D, seed=1), draw(D, seed=2), EPS, centered, draw(7, D, seed=3), draw(7, seed=4))
-    x, tokens = draw(3, 5, D, mean=0.7), torch.randint(7, (3, 5))
-    truth = (x.var(-1, correction=0) if centered else x.square().mean(-1)) + EPS
-    agree(readout.scale(x), truth.sqrt()[..., None], "ε outside the root, or s for r?", tol=1e-13)
-    nothing = readout.logits(x, torch.tensor(1e30, dtype=torch.float64))
-    agree(readout.constant.expand_as(nothing), nothing, "β or the head's bias forgotten?", tol=1e-13)
-    z = readout.logits(x) - readout.constant
-    above = z.gather(-1, tokens[..., None]).squeeze(-1) - z.mean(-1)
-    n = readout.projected(x) / readout.scale(x)
-    agree((readout.direction(tokens) * n).sum(-1), above, "The gain forgotten, or the mean row?")
-
-
 def test_a_half_precision_model_is_read_in_float32():
     model = drawn("gpt2").bfloat16()
     readout, parts = lab.Readout.of(model), lab.components(model, IDS)
     assert all(part.dtype == torch.bfloat16 for part in parts.values())
     assert readout.logits(sum(parts.values())).dtype == torch.float32
-
-
-def truth(c, x, w, eps, centered):
-    """The five numbers by torch's norm, by removal and by autograd."""
-    norm = F.layer_norm if centered else F.rms_norm
-    reads = lambda v: norm(v, v.shape[-1:], eps=eps) @ w  # noqa: E731
-    seen = lambda v: v - v.mean(-1, keepdim=True) if centered else v  # noqa: E731
-    scale = lambda v: (seen(v).square().mean(-1) + eps).sqrt()  # noqa: E731
-    t = torch.zeros(c.shape[:-1], dtype=c.dtype, requires_grad=True)
-    # along c from x: the slope, and how the scale moves
-    slope = torch.autograd.grad(reads(x + t[..., None] * c).sum(), t)[0]
-    share = torch.autograd.grad(scale(x + t[..., None] * c).log().sum(), t)[0]
-    return seen(c) @ w / scale(x), reads(x) - reads(x - c), slope, share, scale(x - c) / scale(x)
-
-
-@BOTH
-@pytest.mark.parametrize(("eps", "size"), [(0.0, 1.0), (1e-5, 1e-3), (1.0, 100.0)])
-def test_effects_by_removal_and_by_derivative(centered, eps, size):
-    x, w = draw(40, D, seed=5, mean=0.5), draw(D, seed=6)
-    c = size * draw(40, D, seed=7, mean=0.3)
-    found = lab.effects(c, x, w, eps, centered)
-    for name, value, wanted in zip(found._fields, found, truth(c, x, w, eps, centered), strict=True):
-        agree(value, wanted, f"{name}: ε, the centring or the scale's own part?", tol=1e-10 * max(1.0, size))
 
 
 def test_effects_broadcast_and_widen():

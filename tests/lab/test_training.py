@@ -1,18 +1,15 @@
 """Training without what lies along 1, under flips and rotations, and what it costs."""
 
-import copy
 import itertools
 import math
 
 import normgeom as ng
 import pytest
 import torch
-from norm_checks import close, rounding
+from norm_checks import close
 from normgeom.checks import Draws
 from normgeom.models.flow import stream_writers
 from normgeom.models.gpt2 import gpt2
-from normgeom.training.loop import train
-from normgeom.training.twins import Size, variants
 from normgeom_lab import training as lab
 from normgeom_lab.common.tiny import perturb
 from tiny_models import token_ids
@@ -56,23 +53,23 @@ def test_twins_that_satisfy_the_theorem():
 
 @pytest.mark.parametrize("clip", [math.inf, 0.01])
 @pytest.mark.parametrize("leave_out", [(), ("gradients",), ("steps",)])
-def test_one_step_by_hand(leave_out, clip):
+def test_ten_steps_by_hand(leave_out, clip):
     """θ − η∇L, with the parts left out that are named, gradients before they are clipped."""
-    start = lab.unbiased_twins(CONFIG, 3)[1]
-    found = lab.descend(start, IDS, sgd, leave_out, clip, steps=1)
-    loss, of_loss = gradients(start)
-    assert float(found.losses[0]) == pytest.approx(loss, rel=1e-12), "in float32? not shifted?"
-    writers = writer_names(start)
-    if "gradients" in leave_out:
-        of_loss |= {name: of_loss[name] - of_loss[name].mean(-1, keepdim=True) for name in writers}
-    length = float(torch.stack([g.norm() for g in of_loss.values()]).norm())
-    factor = min(1, clip / (length + 1e-6))  # torch divides by the length plus 1e-6
-    got = dict(found.model.named_parameters())
-    for name, p in start.named_parameters():
-        expected = p.detach() - 0.1 * factor * of_loss[name]
-        if "steps" in leave_out and name in writers:
-            expected = expected - expected.mean(-1, keepdim=True)
-        close(got[name], expected, 4 * rounding(expected, torch.float64), f"{name}, {leave_out}", "Left out late?")
+    model = lab.unbiased_twins(CONFIG, 3)[1]
+    found, writers = lab.descend(model, IDS, sgd, leave_out, clip), writer_names(model)
+    for step in range(10):
+        loss, of_loss = gradients(model)
+        assert float(found.losses[step]) == pytest.approx(loss, rel=1e-12), "in float32? not shifted?"
+        if "gradients" in leave_out:
+            of_loss |= {name: of_loss[name] - of_loss[name].mean(-1, keepdim=True) for name in writers}
+        length = float(torch.stack([g.norm() for g in of_loss.values()]).norm())
+        factor = min(1, clip / (length + 1e-6))  # torch divides by the length plus 1e-6
+        for name, p in model.named_parameters():
+            p.data -= 0.1 * factor * of_loss[name]
+            if "steps" in leave_out and name in writers:
+                p.data -= p.data.mean(-1, keepdim=True)
+    for (name, p), got in zip(model.named_parameters(), found.model.parameters(), strict=True):
+        close(got, p.detach(), 1e-11, f"{name}, {leave_out}", "Left out late?")
 
 
 # flips and rotations
@@ -103,40 +100,12 @@ def test_the_bias_of_a_norm_is_flipped_and_its_gain_is_not():
     assert torch.equal(after.bias, before.bias * SIGNS) and torch.equal(after.weight, before.weight)
 
 
-def test_either_order_is_both_by_hand():
-    plain, start = variants(CONFIG, 3, ("rms",))["rms"].state_dict(), lab.moved(CONFIG, "rms", 3)
-    assert all(p.dtype == torch.float64 and (p - plain[name]).std() > 0.1 for name, p in start.state_dict().items())
-
-    def scaled(model, way):
-        model = copy.deepcopy(model)
-        with torch.no_grad():
-            model.transformer.wpe.weight.mul_(way)
-        return model
-
-    first = lab.descend(scaled(start, 3.0), IDS, sgd, clip=1.0).model
-    last = scaled(lab.descend(start, IDS, sgd, clip=1.0).model, 3.0)
-    both = lab.either_order(start, IDS, sgd, scaled, 3.0)
-    for got, model in zip(both, (first, last), strict=True):
-        assert torch.equal(got, torch.cat([p.detach().flatten() for p in model.parameters()]))
-    assert not torch.equal(*both), "one of both twice"
-
-
 @pytest.mark.parametrize("d", [2, 3, 6])
 def test_each_vector_of_signs_once_up_to_its_negative(d):
     rows = [tuple(row) for row in lab.sign_vectors(d).tolist()]
     assert rows[0] == (1.0,) * d, "1 comes first"
     both = [*rows, *(tuple(-x for x in row) for row in rows)]
     assert sorted(both) == sorted(itertools.product((-1.0, 1.0), repeat=d))
-
-
-def test_an_orbit_is_each_flip_trained():
-    start = ng.twins(gpt2(vocabulary=64, length=16, width=4, layers=1, heads=2), 3)[1]
-    texts = [(IDS + 5 * i) % 64 for i in range(2)]
-    networks = lab.orbit(start, texts, 2)
-    train(start, texts, 2, 3e-3, description=None)
-    for signs, model in zip(lab.sign_vectors(4), networks, strict=True):
-        expected = lab.flipped(start, signs)  # RMSNorm: in either order
-        assert all(torch.equal(p, q) for p, q in zip(model.parameters(), expected.parameters(), strict=True))
 
 
 def test_occupancies_and_shares_are_those_of_projections():
@@ -193,29 +162,10 @@ def test_its_steps_are_those_of_torchs(shape):
 
 def test_vectors_step_along_their_momentum():
     p = nn.Parameter(torch.zeros(3, dtype=torch.float64))
-    rule, average, expected = lab.Muon([p], 0.1), 0, torch.zeros(3, dtype=torch.float64)
+    rule, average, expected = lab.Muon([p], 0.1, 0.0), 0, torch.zeros(3, dtype=torch.float64)
     for i in range(3):
         p.grad = draw(3, seed=i)
         rule.step()
         average = 0.95 * average + 0.05 * p.grad
         expected = expected - 0.1 * (0.05 * p.grad + 0.95 * average)
     close(p.detach(), expected, 1e-15, "vector", "Orthogonalised? Without momentum?")
-
-
-# costs
-
-
-@pytest.mark.parametrize("length", [16, 1024])
-def test_costs_are_those_of_the_model_counted_one_by_one(length):
-    size = Size(layers=3, width=24, heads=2, rate=1e-3, steps=7, batch=5, length=length)
-    vocabulary = 50257 if length == 1024 else 256
-    model = variants(size.config(vocabulary), 0, ("layer",))["layer"]
-    every, found = sum(p.numel() for p in model.parameters()), lab.training_cost(size)
-    assert found["parameters / 10⁶"] == pytest.approx(every / 1e6), "embeddings count, the tied head once"
-    assert found["state / GB"] == pytest.approx(16 * every / 1e9), "four numbers of four bytes"
-    assert found["tokens / 10⁹"] == pytest.approx(7 * 5 * length / 1e9)
-    linear = [part for block in model.transformer.h for part in block.modules() if getattr(part, "nf", None)]
-    # Queries times keys and attention times values: of half of the positions each, on average.
-    forward = 2 * (vocabulary * 24 + sum(part.weight.numel() for part in linear) + 3 * 24 * length)
-    hours = 3 * 7 * 5 * length * forward / 200e12 / 3600  # forward, and twice that backward
-    assert found["time / hours"] == pytest.approx(hours)

@@ -6,7 +6,7 @@ import normgeom as ng
 import pytest
 import torch
 from normgeom_lab.common import typed as module
-from normgeom_lab.common.parts import writers
+from normgeom_lab.common.stream import writers
 from normgeom_lab.common.typed import CONTROLS, recorded_twins, type_here, typed
 from normgeom_lab.without_mean import without_subtraction
 

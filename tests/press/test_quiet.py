@@ -37,33 +37,33 @@ def check(*verdicts, measured_on=""):
 @pytest.mark.parametrize(
     ("made", "tries", "said"),
     [
-        (check(ERROR), {}, "Checked to 10⁻¹²; with ε outside the root, off by 0.4."),
+        (check(ERROR), {}, "Error at most 10⁻¹²; near miss (ε outside the root): error 0.4."),
         (
             check(VALUE, measured_on="20 recorded pairs"),
             {},
-            "Seen: 0.031, where at most 0.06 is claimed; with no norm: 0.15. Measured on 20 recorded pairs.",
+            "Measured 0.031 (claimed: at most 0.06); near miss (no norm): 0.15. Measured on 20 recorded pairs.",
         ),
         (
             check(VALUE),
             {"claim-a": TRIED},
-            "Seen at all 20 seeds: at most 0.042, where 0.06 is claimed; with no norm at least 0.15.",
+            "At most 0.042 at all 20 seeds (claimed: 0.06); near miss (no norm): at least 0.15.",
         ),
         (
             check(VALUE),
             {"claim-a": TRIED._replace(held=18)},
-            "Seen at 18 of 20 seeds: at most 0.042, where 0.06 is claimed; with no norm at least 0.15.",
+            "At most 0.042 at 18 of 20 seeds (claimed: 0.06); near miss (no norm): at least 0.15.",
         ),
         (
             check(VALUE, measured_on="recorded, the model of claim-b by `make bench`"),
             {},
-            "Seen: 0.031, where at most 0.06 is claimed; with no norm: 0.15. "
+            "Measured 0.031 (claimed: at most 0.06); near miss (no norm): 0.15. "
             "Recorded, the model of {claim-b} by make bench.",
         ),
         (
             check(ERROR, Verdict("eq-b", "error ≤ 1e-300", "LayerNorm", "2")),
             {},
-            "{thm-a} checked to 10⁻¹²; with ε outside the root, off by 0.4. "
-            "{eq-b} checked to the last bit; with LayerNorm, off by 2.",
+            "{thm-a} error at most 10⁻¹²; near miss (ε outside the root): error 0.4. "
+            "{eq-b} exactly equal; near miss (LayerNorm): error 2.",
         ),
     ],
     ids=["statement", "pairs", "live", "not at all seeds", "recorded", "two"],
@@ -96,7 +96,7 @@ def html(made):
 def test_a_folded_check_is_one_line_with_its_row_of_the_ledger(html):
     (fold,) = html("02-angle").select(".fold.check")
     assert fold.select_one("summary").text == (
-        "Seen at all 20 seeds: at most 0.069, where 0.1 is claimed; with all vectors alike at least 7.1. "
+        "At most 0.069 at all 20 seeds (claimed: 0.1); near miss (all vectors alike): at least 7.1. "
         "Measured on eight toy vectors."
     )
     assert "claim-right: value" in fold.select_one("details").text, "what it printed is inside"
@@ -106,8 +106,10 @@ def test_a_folded_check_is_one_line_with_its_row_of_the_ledger(html):
 
 def test_several_statements_are_named_as_readers_know_them(html):
     (fold,) = html("01-mean").select(".fold.check")
-    assert fold.select_one("summary").text.startswith("(1.1) checked to 10⁻¹²; with the mean | forgotten, off by 0.03.")
-    assert "Theorem 1.1 checked" in fold.select_one("summary").text
+    assert fold.select_one("summary").text.startswith(
+        "(1.1) error at most 10⁻¹²; near miss (the mean | forgotten): error 0.03."
+    )
+    assert "Theorem 1.1 error at most" in fold.select_one("summary").text
 
 
 def test_only_what_teaches_stays_open(html):

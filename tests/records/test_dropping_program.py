@@ -131,7 +131,7 @@ def test_versions_are_timed_against_the_original(program, tmp_path, monkeypatch)
         if type(module).__name__ in costs:
             clock[0] += costs[type(module).__name__]
 
-    monkeypatch.setattr("normgeom_lab.precision.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("normgeom_lab.precision.experiments.time.perf_counter", lambda: clock[0])
     monkeypatch.setattr(program, "FILL", 0.0)
     handle = torch.nn.modules.module.register_module_forward_hook(tick)
     try:

@@ -106,7 +106,7 @@ def test_a_race_takes_ratios_within_rounds(monkeypatch):
     def theirs():
         clock[0] += 0.05
 
-    monkeypatch.setattr(turns.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(turns.experiments.time, "perf_counter", lambda: clock[0])
     result = speed.race(speed.Race("a", "b", 1, 2.0, ours, theirs, rounds=3))
     assert result["ratio"] == pytest.approx(5.0), "theirs over ours, the median of rounds"
     assert result["lowest"] == pytest.approx(0.05 / 0.08)

@@ -43,10 +43,7 @@ def shaken(stack: Stack, generator: torch.Generator) -> Stack:
 
 
 def drawn_stacks(draw: Draws, *placements: str, biases: bool = True) -> Iterator[tuple[str, Stack]]:
-    """Each placement with three stacks of it, of width 8, 16 and 24 and 3, 2 and 1 blocks.
-
-    Weights, gains, ε and, with ``biases``, biases are drawn for each.
-    """
+    """Each placement with three stacks of it, of width 8, 16 and 24 and 3, 2 and 1 blocks, all drawn, ε too."""
     for placement in placements:
         for width, blocks in ((8, 3), (16, 2), (24, 1)):
             seed = int(torch.randint(2**31, (), generator=draw.generator))
@@ -76,9 +73,8 @@ class Step(NamedTuple):
     sum: Tensor
 
 
-@torch.no_grad()
 def unroll(stack: Stack, x: Tensor) -> list[Step]:
-    """Each sublayer of a stack at work on the stream that starts as ``x``, without gradients."""
+    """Each sublayer of a stack at work on the stream that starts as ``x``."""
     found = []
     for sublayer in stack.sublayers:
         read = sublayer.read(x)

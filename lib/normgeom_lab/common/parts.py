@@ -7,68 +7,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import pandas as pd
 import torch
 from normgeom.checks import Draws
-from normgeom.models.flow import Flow, stream, written
 from normgeom.models.sites import find_norms
-from normgeom.models.watch import evaluating, forward, hooked, watch
+from normgeom.models.watch import evaluating, forward, hooked
 from normgeom.norms.formula import center, rstd, upcast
 from torch import Tensor, nn
-from transformers import GPT2LMHeadModel
 
-_flows: WeakKeyDictionary[nn.Module, Flow] = WeakKeyDictionary()
-
-
-def flow_of(model: nn.Module) -> Flow:
-    """:func:`normgeom.models.flow.stream` of a language model, traced once: weights may change, modules may not."""
-    if model not in _flows:
-        _flows[model] = stream(model)
-    if obstacle := _flows[model].obstacle:
-        raise ValueError(f"model: {obstacle}")
-    return _flows[model]
-
-
-def copied(model: nn.Module) -> nn.Module:
-    """A deep copy, whose flow is known."""
-    flow, model = flow_of(model), copy.deepcopy(model)
-    _flows[model] = flow
-    return model
-
-
-def stream_writers(model: GPT2LMHeadModel) -> list[nn.Parameter]:
-    """As the function of that name in :mod:`normgeom.models.flow`, by :func:`flow_of`."""
-    return [tensor for tensor, _ in written(model, flow_of(model))]
-
-
-def final_norm(model: nn.Module) -> nn.Module:
-    return model.get_submodule(flow_of(model).norms[-1].name)
-
-
-def head_of(model: nn.Module) -> nn.Module:
-    """What reads the final norm."""
-    return model.get_submodule(flow_of(model).norms[-1].readers[0])
-
-
-def blocks(model: nn.Module) -> nn.ModuleList:
-    """The list that holds the first norm of the stream."""
-    first = flow_of(model).norms[0].name
-    lists = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
-    return next(module for name, module in lists.items() if first.startswith(f"{name}."))
-
-
-def writers(model: nn.Module) -> dict[str, nn.Module]:
-    """The modules that write to the stream, in the order of the sum (eq-residual-sum).
-
-    Embeddings have the last part of their name (``"wte"``, ``"wpe"``, …); ``"a1"``, ``"m1"``, ``"a2"``, … are the last
-    linear maps of attention and MLP, blocks counted from 1.
-    """
-    named = [(name, model.get_submodule(name)) for name in flow_of(model).writers]
-    embeddings = {name.rpartition(".")[2]: module for name, module in named if isinstance(module, nn.Embedding)}
-    maps = [module for _, module in named if not isinstance(module, nn.Embedding)]
-    return embeddings | {f"{'am'[i % 2]}{i // 2 + 1}": module for i, module in enumerate(maps)}
+from normgeom_lab.common.stream import blocks, final_norm, flow_of, head_of, writers
 
 
 def components(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
@@ -98,14 +46,6 @@ def lengths(parts: Mapping[str, Tensor]) -> dict[str, float]:
         "if orthogonal": float(each.square().sum(0).sqrt().mean()),
         "if all along one line": float(each.sum(0).mean()),
     }
-
-
-def last_directions(model: nn.Module, ids: Tensor) -> Tensor:
-    """What enters the last norm, scaled to length 1, ``(batch, length, d)`` float64."""
-    seen = []
-    with watch(model, find_norms(model)[-1:], lambda site, x, y: seen.append(x)):
-        model(ids)
-    return nn.functional.normalize(seen[0].double(), dim=-1)
 
 
 class Run(NamedTuple):
@@ -347,22 +287,3 @@ def shifted(model: nn.Module, c: float) -> nn.Module:
 def sharing(model: nn.Module) -> nn.Module:
     """A copy with the same parameters."""
     return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
-
-
-@torch.no_grad()
-def rotate(model: GPT2LMHeadModel, rotation: Tensor) -> GPT2LMHeadModel:
-    """A copy of a GPT-2 whose stream is rotated by Q ``(d, d)``: writers become QW, Qb, readers RQᵀ (prop-rotations).
-
-    Gains and biases of norms stay, so the function is the same where Q commutes with them, as any does with none.
-    """
-    model = copied(model)
-    writing = stream_writers(model)
-    if model.lm_head.weight is not model.transformer.wte.weight:
-        writing.append(model.lm_head.weight)
-    for p in writing:  # the stream is the last axis
-        p.copy_(p @ rotation.T.to(p))
-    for norm in flow_of(model).norms[:-1]:
-        for name in norm.readers:
-            matrix = model.get_submodule(name).weight
-            matrix.copy_(rotation.to(matrix) @ matrix)
-    return model

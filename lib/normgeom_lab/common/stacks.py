@@ -126,12 +126,6 @@ class Attention(nn.Module):
         return scores.masked_fill(later, -math.inf), v
 
 
-def _head_norms(rule: Placement, d: int, heads: int, norm: str, eps: float) -> dict[str, nn.Module]:
-    if rule.step is not None:  # one gain for queries and keys
-        return dict.fromkeys(rule.heads, HeadGain(d, heads, scale=d**-0.5))
-    return {letter: HeadNorm(d, heads, centered=norm == "layer", eps=eps) for letter in rule.heads}
-
-
 class Sublayer(nn.Module):
     """A branch and the stream around it, by the formula of :class:`Placement`.
 
@@ -184,22 +178,22 @@ class Block(nn.Module):
         super().__init__()
         activate = {"gelu": nn.GELU, "relu": nn.ReLU}[activation]()
         mlp = nn.Sequential(nn.Linear(d, hidden), activate, nn.Linear(hidden, d))
-        attention = Attention(d, heads, _head_norms(rules[0], d, heads, norm, eps))
+        norms = {letter: HeadNorm(d, heads, centered=norm == "layer", eps=eps) for letter in rules[0].heads}
+        if rules[0].step is not None:  # on the sphere queries and keys share a gain
+            norms = dict.fromkeys(norms, HeadGain(d, heads, scale=d**-0.5))
+        attention = Attention(d, heads, norms)
         self.attention, self.mlp = (
             Sublayer(d, branch, rule, norm, eps) for branch, rule in zip((attention, mlp), rules, strict=True)
         )
-        self._initialise(*rules)
-
-    @torch.no_grad()
-    def _initialise(self, attention: Placement, mlp: Placement) -> None:
-        in_proj, out_proj, first, second = linears = [m for m in self.modules() if isinstance(m, nn.Linear)]
-        gains = (1.0, 1.0, attention.beta, attention.beta, mlp.beta, mlp.beta)  # of Q, K, V, O, W₁, W₂
-        matrices = (*in_proj.weight.chunk(3), out_proj.weight, first.weight, second.weight)
-        for matrix, gain in zip(matrices, gains, strict=True):
+        q, k, v = attention.in_proj.weight.chunk(3)
+        ends = attention.out_proj, mlp[2]
+        matrices = (q, k, v, ends[0].weight, mlp[0].weight, ends[1].weight)
+        betas = (1.0, 1.0, *(rule.beta for rule in rules for _ in range(2)))
+        for matrix, gain in zip(matrices, betas, strict=True):
             nn.init.xavier_normal_(matrix, gain)
-        out_proj.weight *= attention.output
-        second.weight *= mlp.output
-        for linear in linears:
+        for linear, rule in zip(ends, rules, strict=True):
+            linear.weight.data *= rule.output
+        for linear in (attention.in_proj, mlp[0], *ends):
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -34,10 +34,7 @@ PARALLEL = ("gpt_neox", "gptj")  # of these, attention and MLP read the same str
 
 
 def untrained(config: PreTrainedConfig, seed: int, kind: type = AutoModel) -> PreTrainedModel:
-    """A transformers model with the weights it begins with: float32, on the CPU, in evaluation mode.
-
-    The global random state is left as it was.
-    """
+    """A transformers model with its initial weights, in evaluation mode; the global random state stays as it was."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         return kind.from_config(config, dtype=torch.float32).eval()
@@ -51,10 +48,7 @@ def small_model(family: str, seed: int = 0, **options) -> PreTrainedModel:
 
 @torch.no_grad()
 def perturb(model: nn.Module, draw: Draws, size: float = 0.3) -> nn.Module:
-    """The model itself, a normal number of standard deviation ``size`` added to each entry of each parameter.
-
-    Models whose parameters have the same shapes move alike.
-    """
+    """The model itself, a normal number of standard deviation ``size`` added to each entry of each parameter."""
     for p in model.parameters():
         p += (size * draw(*p.shape)).to(p)
     return model

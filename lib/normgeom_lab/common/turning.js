@@ -1,4 +1,4 @@
-/* A turning picture of pictures.py: draws it anew when it turns, and other parts at other positions of its sliders. */
+/* A turning picture of turning.py: draws it anew when it turns, and other parts at other positions of its sliders. */
 (root) => {
   "use strict";
   const svg = root.querySelector("svg");

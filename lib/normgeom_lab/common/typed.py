@@ -24,7 +24,7 @@ from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
-from normgeom_lab.common.parts import writers
+from normgeom_lab.common.stream import writers
 from normgeom_lab.common.tiny import divergence
 
 # What is shown of a vector, and its digits.
@@ -55,21 +55,12 @@ def at_norms(
     return figure, f"At position {at + 1}, {words}, before and after each norm: {told}."
 
 
-def next_bytes(logits: Tensor, count: int = 6) -> str:
-    """The most probable next bytes, in words: logits ``(256,)``."""
-    best = logits.double().softmax(-1).topk(count)
-    return ", ".join(f"{shown(i)} {p:.1%}" for p, i in zip(best.values.tolist(), best.indices.tolist(), strict=True))
-
-
-def shown(byte: int) -> str:
-    """A byte as a character that one sees, or as a hexadecimal number."""
-    return {10: "⏎", 32: "␣"}.get(byte) or (chr(byte) if 32 < byte < 127 else f"{byte:02X}")
-
-
-def network_host(text: str, controls: Sequence[str], picture: str) -> str:
-    """What the page's script makes alive, with a still picture for where there are no scripts."""
-    chosen = " ".join(controls)
-    return f'<div class="network" data-controls="{chosen}" data-text="{escape(text, quote=True)}">{picture}</div>'
+def next_bytes(logits: Tensor) -> str:
+    """The six most probable next bytes, in words: logits ``(256,)``."""
+    best = logits.double().softmax(-1).topk(6)
+    seen = {10: "⏎", 32: "␣"} | {byte: chr(byte) for byte in range(33, 127)}
+    pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+    return ", ".join(f"{seen.get(byte, f'{byte:02X}')} {p:.1%}" for p, byte in pairs)
 
 
 NAME, KINDS = "twins", ("layer", "rms")
@@ -161,33 +152,29 @@ def type_here(text: str, controls: Sequence[str] = CONTROLS) -> None:
     widgets |= {name: kinds.get(name, ipywidgets.Dropdown)(**choices[name]) for name in controls}
     widgets["quantity"] = ipywidgets.Dropdown(options=list(QUANTITIES), description="show")
 
-    def draw(text: str, quantity: str, **changes) -> str:
+    def draw(text, quantity, model="layer", shift=0.0, uncentred="nowhere", removed="none", held=False) -> str:
         if not text:
             return "<p>Type something: the network predicts a byte from those before it.</p>"
-        found, words = _told(networks, text, **changes)
+        network, ids = networks[model], _bytes(networks[model], text)
+        plain = typed(network, ids)
+        reference = typed(networks["layer"], ids) if model == "converted" else plain
+        layers = [name for name in plain.scales if isinstance(network.get_submodule(name), nn.LayerNorm)]
+        chosen = {"nowhere": (), "everywhere": layers}.get(uncentred, [uncentred] if uncentred in layers else ())
+        scales = plain.scales if held else {}
+        found = typed(network, ids, shift, chosen, scales, None if removed == "none" else removed)
+        kl = float(divergence(reference.logits, found.logits).mean())
+        largest = float((reference.logits - found.logits).abs().max())
+        words = (
+            f"Next: {next_bytes(found.logits[-1])}. From the unchanged network: {kl:.2g} nats a byte (KL, mean "
+            f"over positions), no logit by more than {largest:.2g}."
+        )
         figure, alt = at_norms(found.before, found.after, len(found.logits) - 1, quantity)
         return f"<p>{escape(words)}</p>{image(figure, alt)}"
 
     first = typed(networks["layer"], _bytes(networks["layer"], text))
     still, alt = at_norms(first.before, first.after, len(first.logits) - 1)
-    show_live(under_controls(widgets, draw), network_host(text, controls, image(still, alt)), f"A network. {alt}")
-
-
-def _told(networks, text, model="layer", shift=0.0, uncentred="nowhere", removed="none", held=False):
-    """A text in a changed network, and in words how far the prediction is from the unchanged one's."""
-    network, ids = networks[model], _bytes(networks[model], text)
-    plain = typed(network, ids)
-    reference = typed(networks["layer"], ids) if model == "converted" else plain
-    layers = [name for name in plain.scales if isinstance(network.get_submodule(name), nn.LayerNorm)]
-    chosen = {"nowhere": (), "everywhere": layers}.get(uncentred, [uncentred] if uncentred in layers else ())
-    scales = plain.scales if held else {}
-    found = typed(network, ids, shift, chosen, scales, None if removed == "none" else removed)
-    kl = float(divergence(reference.logits, found.logits).mean())
-    largest = float((reference.logits - found.logits).abs().max())
-    return found, (
-        f"Next: {next_bytes(found.logits[-1])}. From the unchanged network: {kl:.2g} nats a byte (KL, mean "
-        f"over positions), no logit by more than {largest:.2g}."
-    )
+    host = f'<div class="network" data-controls="{" ".join(controls)}" data-text="{escape(text)}">'
+    show_live(under_controls(widgets, draw), f"{host}{image(still, alt)}</div>", f"A network. {alt}")
 
 
 def _bytes(model: nn.Module, text: str) -> Tensor:

@@ -1,31 +1,26 @@
-"""Chapter 8: what training does to the component along 1: orbits, courses of twins, costs, and pictures."""
+"""What training does to the component along 1: orbits, courses of twins, and costs."""
 
 from __future__ import annotations
 
+import copy
 import math
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import cycle, repeat
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import repeat
 from pathlib import Path
 from types import SimpleNamespace
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 from normgeom.checks import Draws
 from normgeom.geometry.ellipsoid import Ellipsoid
+from normgeom.models.flow import stream_writers
 from normgeom.training.loop import adamw, fit, next_token_loss, train, warmup_cosine
 from normgeom.training.twins import TITLES, Size, twins, variants
-from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from normgeom_lab.common.parts import copied, last_directions, rotate, stream_writers
-from normgeom_lab.common.pictures import LINES, angle_bars
+from normgeom_lab.common.stream import last_directions, rotate
 from normgeom_lab.common.tiny import perturb
 
 
@@ -54,36 +49,23 @@ def descend(
     optimizer: Callable[..., torch.optim.Optimizer],
     leave_out: Collection[str] = (),
     clip: float = math.inf,
-    steps: int = 10,
 ) -> SimpleNamespace:
-    """Next-token training of a copy on one batch ``(batch, length)``.
+    """Ten steps of next-token training of a copy on one batch ``(batch, length)``.
 
     What the writers learn along 1 may be left out of ``"gradients"``, before they are clipped, of ``"steps"`` or both.
     """
-    model = copied(model)
+    model = copy.deepcopy(model)
     writers, rule = stream_writers(model), optimizer(model.parameters())
     if "gradients" in leave_out:
         for writer in writers:
             writer.register_post_accumulate_grad_hook(lambda p: centre([p.grad]))
     if "steps" in leave_out:
         rule.register_step_post_hook(lambda *_: centre(writers))
-    losses = fit(model, repeat(ids, steps), rule, clip=clip)
+    losses = fit(model, repeat(ids, 10), rule, clip=clip)
     return SimpleNamespace(model=model, losses=losses.double())
 
 
 STATE = 16  # bytes a weight: parameter, gradient and Adam's two moments in four each
-
-
-def training_cost(size: Size) -> dict[str, float]:
-    """What training one twin of a size needs, computed for 200 · 10¹² operations a second; without activations."""
-    return {
-        "blocks": size.layers,
-        "d": size.width,
-        "parameters / 10⁶": parameters(size) / 1e6,
-        "tokens / 10⁹": size.steps * size.batch * size.length / 1e9,
-        "time / hours": operations(size) / 200e12 / 3600,
-        "state / GB": STATE * parameters(size) / 1e9,
-    }
 
 
 def vocabulary(size: Size) -> int:
@@ -273,7 +255,7 @@ def newton_schulz(matrix: Tensor) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """As ``torch.optim.Muon``, which computes in bfloat16 and refuses vectors: these step along their momentum."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], rate: float, decay: float = 0.0):
+    def __init__(self, parameters: Iterable[nn.Parameter], rate: float, decay: float):
         super().__init__(parameters, dict(rate=rate, decay=decay))
 
     @torch.no_grad()
@@ -286,170 +268,3 @@ class Muon(torch.optim.Optimizer):
                 if p.dim() == 2:
                     step = newton_schulz(step) * math.sqrt(max(1, p.shape[0] / p.shape[1]))
                 p.mul_(1 - group["rate"] * group["decay"]).sub_(step, alpha=group["rate"])
-
-
-def losses_over_steps(curves: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:
-    """Loss against steps, one line a model: the mean over seeds in a band from the smallest to the largest."""
-    words = []
-    with style():
-        figure, axis = plt.subplots(figsize=(WIDTH, 3.2))
-        for (name, curve), line in zip(curves.items(), cycle(LINES), strict=False):
-            over_seeds = curve.groupby("step").loss
-            mean, low, high = over_seeds.mean(), over_seeds.min(), over_seeds.max()
-            (drawn,) = axis.plot(mean.index, mean, linestyle=line, label=name)
-            axis.fill_between(mean.index, low, high, color=drawn.get_color(), alpha=0.2, linewidth=0)
-            words.append(f"{name} from {mean.iloc[0]:.2f} to {mean.iloc[-1]:.2f}")
-        axis.set(xlabel="updates", ylabel="loss / nats a token")
-        axis.legend()
-    return figure, f"Loss against updates: {', '.join(words)} nats a token."
-
-
-def angles_over_steps(tables: Mapping[str, pd.DataFrame], sites: Sequence[str]) -> tuple[Figure, str]:
-    """Mean angle ± one standard deviation at the inputs of norms against steps, for tables of :func:`beside_signs`."""
-    words = []
-    with style():
-        figure, panels = _grid(tables, sites, "angle / degrees")
-        for title, axis, rows in panels:
-            for shift, direction in enumerate(MARKERS):
-                part = rows[rows.direction == direction]
-                beside = part.step * (0.9 + 0.1 * shift)  # on a logarithmic axis
-                angle_bars(axis, beside, part, direction, elinewidth=0.9, markersize=3.5)
-            axis.axhline(90, color=COLORS["ink"], linewidth=0.8)
-            last = rows[rows.direction == "uniform"].iloc[-1]
-            words.append(f"{title}: {last.mean_deg:.1f} ± {last.std_deg:.1f} at the end")
-        figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", ncols=3)
-    return figure, f"Angles at the input of norms against updates. To the uniform vector: {'; '.join(words)}."
-
-
-def occupancy_over_steps(tables: Mapping[str, pd.DataFrame], sites: Sequence[str]) -> tuple[Figure, str]:
-    """Occupancy of the uniform direction at norms' inputs against steps, one line a seed, over the band of signs."""
-    words = []
-    with style():
-        figure, panels = _grid(tables, sites, "occupancy d·E[cos²]")
-        for title, axis, rows in panels:
-            rows = rows[rows.direction == "uniform"]
-            band = rows.groupby("step")[["low", "median", "high"]].agg(dict(low="min", median="median", high="max"))
-            axis.fill_between(band.index, band.low, band.high, color=COLORS["null"], alpha=0.3, linewidth=0)
-            axis.plot(band.index, band["median"], color=COLORS["null"], linestyle="--", label="random signs, median")
-            runs = [run for _, run in rows.groupby("seed")] if "seed" in rows else [rows]
-            for number, (run, line) in enumerate(zip(runs, cycle(LINES), strict=False)):
-                label = "uniform vector, one line a seed" if number == 0 else None
-                look = dict(color=COLORS["uniform"], linestyle=line, marker="o", markersize=3)
-                axis.plot(run.step, run.occupancy, label=label, **look)
-            axis.set_yscale("log")
-            ticks_of_powers(axis.yaxis, most=4)
-            last = rows[rows.step == rows.step.max()]
-            words.append(
-                f"{title}: from {last.occupancy.min():.2g} to {last.occupancy.max():.2g}, "
-                f"band {last.low.min():.2g} to {last.high.max():.2g}"
-            )
-        figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", ncols=2)
-    return figure, f"Occupancy at the input of norms against updates. At the end: {'; '.join(words)}."
-
-
-RANKS = 40  # of 1 among itself and 39 vectors of signs
-
-
-def ranks_over_seeds(ranks: Mapping[str, pd.Series]) -> tuple[Figure, str]:
-    """The distribution function of ranks from 1 to 40 over seeds, one line for each of two models."""
-    words = []
-    with style():
-        figure, axis = plt.subplots(figsize=(WIDTH, 2.6))
-        for (name, values), color, line in zip(ranks.items(), ("random_a", "uniform"), ("--", "-"), strict=True):
-            values = np.sort(values)
-            share = np.arange(1, len(values) + 1) / len(values)
-            look = dict(where="post", color=COLORS[color], linestyle=line, label=f"{name}, {len(values)} seeds")
-            axis.step([0, *values, RANKS], [0, *share, 1], **look)
-            low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
-            words.append(f"{name}: from {values[0]} to {values[-1]}, quartiles {low:.0f}, {middle:.0f} and {high:.0f}")
-        axis.plot([0, RANKS], [0, 1], color=COLORS["null"], linestyle=":", label="uniform")
-        axis.set(xlabel=f"rank of 1 among {RANKS}", ylabel="share of seeds up to it")
-        axis.legend(loc="lower right")
-    return figure, f"Distribution of the rank of the uniform vector among {RANKS} over seeds. {'; '.join(words)}."
-
-
-def rank_dots(ranks: pd.DataFrame, norm: int, updates: int) -> tuple[Figure, str]:
-    """One dot a seed at the rank of 1, in columns of five ranks, at the norm of that number and after that step."""
-    here, words = ranks[(ranks.site == ranks.site.unique()[norm - 1]) & (ranks.step == updates)], []
-    with style():
-        figure, panels = plt.subplots(2, 1, figsize=(5, 3.8), sharex=True)
-        looks = (("uniform", "o"), ("random_a", "s"))
-        for axis, (name, rows), (color, marker) in zip(panels, here.groupby("norm"), looks, strict=True):
-            column = (rows["rank"].to_numpy(int) - 1) // 5
-            height = pd.Series(column).groupby(column).cumcount() + 1
-            axis.plot(5 * column + 3, height, marker, color=COLORS[color])
-            axis.axhline(len(rows) * 5 / RANKS + 0.5, color=COLORS["null"], linestyle=":")
-            axis.set(title=f"{name}, {len(rows)} seeds", ylim=(0, 11), yticks=[0, 5, 10], ylabel="seeds")
-            words.append(
-                f"{name}, {len(rows)} seeds: median rank {rows['rank'].median():g}, {100 * np.mean(column == 0):.0f} % "
-                f"of them among the lowest five, {100 * np.mean(column == RANKS // 5 - 1):.0f} % among the highest"
-            )
-        axis.set(xlabel=f"rank of 1 among {RANKS}", xlim=(0, RANKS + 1), xticks=range(0, RANKS + 1, 5))
-    return figure, f"After {updates} updates, at norm {norm}. {'; '.join(words)}."
-
-
-def shapes_over_steps(forms: Mapping[str, pd.DataFrame], by_chance: float) -> tuple[Figure, str]:
-    """Spread of the gains, and their and the longest axes' agreement with the end, against steps: of :func:`shapes`."""
-    words = []
-    with style():
-        figure, (upper, lower) = plt.subplots(2, 1, figsize=(WIDTH, 5.6), sharex=True)
-        lines = (
-            (upper, "spread", "uniform", ""),
-            (lower, "correlation", "uniform", ", gains"),
-            (lower, "overlap", "random_a", ", axes"),
-        )
-        for number, (name, rows) in enumerate(forms.items()):
-            over = rows.groupby("step")
-            for axis, column, color, what in lines:
-                mean, low, high = (over[column].agg(of) for of in ("mean", "min", "max"))
-                axis.plot(mean.index, mean, color=COLORS[color], label=name + what, linestyle=LINES[number])
-                if number == 0:
-                    axis.fill_between(mean.index, low, high, color=COLORS[color], alpha=0.15, linewidth=0)
-            means = over[["spread", "correlation", "overlap"]].mean()
-            tenth = means.iloc[np.abs(means.index - means.index.max() / 10).argmin()]
-            words.append(
-                f"{name}: spread {means.spread.iloc[-1]:.3f} at the end; a tenth of the way the gains correlate "
-                f"with those of the end by {tenth.correlation:.2f}, the axes overlap by {tenth.overlap:.2f}"
-            )
-        lower.axhline(by_chance, color=COLORS["null"], linestyle=":", label="axes, by chance")
-        upper.set(ylabel="spread of the gains")
-        lower.set(xlabel="updates", ylabel="agreement with the end")
-        upper.legend()
-        figure.legend(*lower.get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    return figure, f"Gains and axes over the course of training. {'; '.join(words)}."
-
-
-def _grid(tables: Mapping, sites: Sequence[str], label: str) -> tuple[Figure, list[tuple[str, Axes, pd.DataFrame]]]:
-    """A row of panels a norm, a column a model: of each its name, the axes, and the rows of the norm's input."""
-    size = (WIDTH, 1.2 + 1.7 * len(sites))
-    figure, grid = plt.subplots(len(sites), len(tables), figsize=size, sharex=True, sharey=True, squeeze=False)
-    panels = []
-    for site, row in zip(sites, grid, strict=True):
-        for (name, table), axis in zip(tables.items(), row, strict=True):
-            steps = sorted(set(table.step) - {0})
-            axis.set_xscale("symlog", linthresh=steps[0])
-            axis.set_xticks([0, *_ticks(steps)])
-            axis.minorticks_off()
-            axis.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
-            axis.set_title(f"{name}: {_short(site)}")
-            rows = table[(table.site == site) & (table.side == "in")]
-            panels.append((f"{name}, {_short(site)}", axis, rows))
-        row[0].set_ylabel(label)
-    for axis in grid[-1]:
-        axis.set_xlabel("updates")
-    return figure, panels
-
-
-def _ticks(steps: Sequence[int]) -> list[int]:
-    """The last of the steps and those before it that are far enough apart on a logarithmic axis to have a tick."""
-    chosen = [steps[-1]]
-    for step in reversed(steps):
-        if chosen[-1] >= 3.5 * step:
-            chosen.append(step)
-    return chosen[::-1]
-
-
-def _short(site: str) -> str:
-    """GPT-2's names in words, others as they are."""
-    site = re.sub(r".*\bh\.(\d+)\.ln_(\d)$", r"block \1, norm \2", site)
-    return "last norm" if site.endswith("ln_f") else site

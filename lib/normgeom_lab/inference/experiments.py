@@ -1,21 +1,17 @@
-"""Chapter 7: pairs of twins and surveys of them, changes of gauge, and pictures of angles by layer."""
+"""Pairs of twins and surveys of them, costs, and changes of gauge."""
 
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from normgeom.checks import Draws
 from normgeom.commands.loading import load_model, most_tokens
+from normgeom.models.flow import stream_writers
 from normgeom.models.gpt2 import gpt2
 from normgeom.models.sites import find_norms
 from normgeom.surgery.surgery import center_writers, fold_norms
@@ -24,13 +20,13 @@ from normgeom.text.corpora import Corpus
 from normgeom.text.tokens import TokenBatches, byte_tokens, load_tokenizer, random_windows, windows
 from normgeom.training.loop import train
 from normgeom.training.twins import twins
-from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import AutoModel, GPT2Config, GPT2LMHeadModel, GPTJConfig, GPTNeoConfig, GPTNeoXConfig, LlamaConfig
 
-from normgeom_lab.common.parts import copied, last_directions, rotate, shifted, stream_writers
-from normgeom_lab.common.pictures import NULLS, _rows, angle_bars, null_band
+from normgeom_lab.common.parts import shifted
+from normgeom_lab.common.pictures import at_side
+from normgeom_lab.common.stream import last_directions, rotate
 from normgeom_lab.common.tiny import perturb
 
 HELD_OUT = 300_000  # bytes at the end of a text that are not trained on
@@ -151,7 +147,7 @@ def survey_runs(
 
 def of_uniform(angles: pd.DataFrame, side: str = "in", positions: str = "rest") -> pd.DataFrame:
     """The rows of the uniform vector in a survey's table, at one side of the norms."""
-    return angles[(angles.side == side) & (angles.positions == positions) & (angles.direction == "uniform")]
+    return at_side(angles[angles.direction == "uniform"], side, positions)
 
 
 # Columns of a survey in words.
@@ -187,7 +183,7 @@ def at_last_norm(angles: pd.DataFrame) -> pd.DataFrame:
 @torch.no_grad()
 def with_means_of(model: GPT2LMHeadModel, other: GPT2LMHeadModel) -> GPT2LMHeadModel:
     """A copy of a GPT-2 in which every writer puts along 1 what the same writer of another puts there (prop-gauge)."""
-    model = copied(model)
+    model = copy.deepcopy(model)
     for p, wanted in zip(stream_writers(model), stream_writers(other), strict=True):
         p += wanted.to(p).mean(-1, keepdim=True) - p.mean(-1, keepdim=True)
     return model
@@ -198,7 +194,7 @@ def rotated(model: GPT2LMHeadModel, rotation: Tensor) -> GPT2LMHeadModel:
 
     RMSNorm without a gain commutes with Q (prop-two-scenarios), as SliceGPT uses: https://arxiv.org/abs/2401.15024.
     """
-    return rotate(fold_norms(copied(model)), rotation)
+    return rotate(fold_norms(copy.deepcopy(model)), rotation)
 
 
 def onto_uniform(direction: Tensor) -> Tensor:
@@ -243,144 +239,3 @@ def turned(model: nn.Module, constants: Sequence[float], batch: Tensor) -> pd.Da
         angle = of_uniform(angles).mean_deg.iloc[-1]
         rows.append({"c": c, "angle at the last norm / degrees": angle, "change of output": float(change)})
     return pd.DataFrame(rows)
-
-
-_ORDER = "norm, in order of use"
-
-
-def angles_by_layer(tables: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:
-    """Mean angle ± one standard deviation to three directions at each norm, a column of panels for each survey."""
-    words = []
-    with style():
-        figure, grid = plt.subplots(2, len(tables), figsize=(WIDTH, 4.9), sharex="col", sharey=True, squeeze=False)
-        for side, axes in zip(("in", "out"), grid, strict=True):
-            for axis, (model, table) in zip(axes, tables.items(), strict=True):
-                rows = _rows(table, side, "rest")
-                for shift, direction in enumerate(MARKERS):
-                    part = rows[rows.direction == direction]
-                    angle_bars(axis, [i + 0.22 * (shift - 1) for i in range(len(part))], part, direction)
-                axis.axhline(90, color=COLORS["ink"], linewidth=0.8)
-                axis.set(title=f"{model}, {side}puts", xticks=_ticks(rows.site.nunique()))
-                uniform = rows[rows.direction == "uniform"]
-                words.append(
-                    f"{side}puts of {model}: mean angle to the uniform vector between {uniform.mean_deg.min():.1f} and "
-                    f"{uniform.mean_deg.max():.1f} degrees, "
-                    f"spread {uniform.std_deg.min():.1f} to {uniform.std_deg.max():.1f}"
-                )
-            axes[0].set_ylabel("angle / degrees")
-        for axis in grid[-1]:
-            axis.set_xlabel(_ORDER)
-        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
-    return figure, "Angles at each norm, mean and standard deviation: " + "; ".join(words) + "."
-
-
-@contextmanager
-def _panels(titles: Sequence[str], label: str, height: float = 3.2) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A row of panels with one logarithmic scale, and a legend above them."""
-    with style():
-        figure, (axes,) = plt.subplots(1, len(titles), figsize=(WIDTH, height), sharey=True, squeeze=False)
-        yield figure, axes
-        for axis, title in zip(axes, titles, strict=True):
-            axis.set(title=title, yscale="log")
-            ticks_of_powers(axis.yaxis)
-        axes[0].set_ylabel(label)
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
-
-
-def occupancy_by_layer(tables: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:
-    """Occupancy of the uniform direction at the norms' inputs, one line a run, over the band of random directions."""
-    words = []
-    with _panels(tables, "occupancy d·E[cos²]") as (figure, axes):
-        for axis, (model, table) in zip(axes, tables.items(), strict=True):
-            rows, band = _rows(table, "in", "rest"), null_band(table)
-            place = range(len(band))
-            gray = dict(color=COLORS["null"])
-            axis.fill_between(place, band.low, band.high, alpha=0.3, linewidth=0, label="random, 5 to 95 %", **gray)
-            axis.plot(place, band["median"], linestyle="--", label="random, median", **gray)
-            uniform = rows[rows.direction == "uniform"].pivot(index="site", columns="run", values="occupancy")
-            uniform = uniform.loc[band.index]
-            for number, run in enumerate(uniform):
-                label = "uniform vector, one line a run" if number == 0 else None
-                axis.plot(place, uniform[run], color=COLORS["uniform"], marker="o", label=label)
-            axis.set(xlabel=_ORDER, xticks=_ticks(len(band)))
-            values = uniform.to_numpy()
-            below = (values < band.low.to_numpy()[:, None]).sum()
-            above = (values > band.high.to_numpy()[:, None]).sum()
-            words.append(
-                f"{model}: the uniform vector from {values.min():.2g} to {values.max():.2g}, below the random "
-                f"directions' band at {below} and above it at {above} of {values.size} points"
-            )
-    return figure, "Occupancy at the input of each norm. " + "; ".join(words) + "."
-
-
-def nulls_by_layer(panels: Mapping[str, tuple[pd.Series, Mapping[str, pd.DataFrame]]]) -> tuple[Figure, str]:
-    """Occupancies by site, over the bands of several nulls (:func:`null_band`, by the names of :data:`NULLS`)."""
-    words = []
-    with _panels(panels, "occupancy d·E[cos²]", height=3.6) as (figure, axes):
-        for axis, (title, (uniform, bands)) in zip(axes, panels.items(), strict=True):
-            place = range(len(uniform))
-            compared = []
-            for null, band in bands.items():
-                name, look = NULLS[null]
-                band = band.loc[uniform.index]
-                axis.fill_between(place, band.low, band.high, label=f"{name}, 5 to 95 %", **look)
-                below, above = (uniform < band.low).sum(), (uniform > band.high).sum()
-                compared.append(f"below the band of {name} at {below}, above at {above}")
-            axis.plot(place, uniform, color=COLORS["uniform"], marker="o", label="uniform vector")
-            axis.set(xlabel=_ORDER, xticks=_ticks(len(uniform)))
-            words.append(
-                f"{title}: the uniform vector from {uniform.min():.2g} to {uniform.max():.2g} over {len(uniform)} "
-                f"norms, {'; '.join(compared)}"
-            )
-    return figure, "Occupancy at each norm over three nulls. " + ". ".join(words) + "."
-
-
-def errors_by_layer(tables: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:
-    """The error of dropping the mean at each LayerNorm beside the mean |cos| to the uniform direction at its input."""
-    columns = {"drop_error": ("change of the output", "-", "o"), "mean_abs_cos": ("mean |cos| at the input", "--", "s")}
-    words = []
-    with _panels(tables, "relative error") as (figure, axes):
-        for axis, (model, table) in zip(axes, tables.items(), strict=True):
-            rows = of_uniform(table)
-            rows = rows[rows.kind == "layer"]
-            for color, (column, (label, line, marker)) in zip(("uniform", "random_a"), columns.items(), strict=True):
-                look = dict(color=COLORS[color], linestyle=line, marker=marker)
-                axis.plot(range(len(rows)), rows[column], label=label, **look)
-            axis.set(xlabel="LayerNorm, in order of use", xticks=_ticks(len(rows)))
-            times = rows.drop_error / rows.mean_abs_cos
-            words.append(
-                f"{model}: the change is {rows.drop_error.min():.2g} to {rows.drop_error.max():.2g}, "
-                f"{times.min():.2g} to {times.max():.2g} times the mean |cos|"
-            )
-    return figure, "Error of dropping the mean at each LayerNorm. " + "; ".join(words) + "."
-
-
-def _ticks(sites: int) -> range:
-    return range(0, sites, max(1, sites // 5))
-
-
-def turned_by(found: Mapping[str, pd.DataFrame], c: float) -> tuple[Figure, str]:
-    """Where adding c·1 sends the mean vector at the last norm, and what it does to the output: of :func:`turned`."""
-    words, looks = [], (("o", "-", COLORS["uniform"]), ("s", "--", COLORS["random_a"]))
-    with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(5, 3.0), width_ratios=(1, 1.5))
-        left.set(xlim=(-0.08, 1.15), ylim=(-0.4, 1.15), aspect=1, title="angle to 1")
-        left.axis("off")
-        _arrow(left, 0.0, COLORS["ink"], "-", width=1.0)
-        left.text(0.05, 1.0, "1", color=COLORS["ink"])
-        for place, ((model, rows), (marker, dash, color)) in enumerate(zip(found.items(), looks, strict=False)):
-            _, angle, change = rows[rows.c == c].iloc[0]
-            _arrow(left, math.radians(angle), color, dash)
-            left.text(0, -0.2 - 0.2 * place, f"{model.split()[0]} {angle:.0f}°", color=color)
-            right.plot(rows.c, rows["change of output"], color=color, linestyle=dash, marker=marker, ms=3, alpha=0.45)
-            right.plot(c, change, marker, color=color, ms=9, label=model)
-            words.append(f"{model}: angle {angle:.0f} degrees, change of the output {change:.1g} of its length")
-        right.set(xlabel="c", title="change of the output / its length", ylim=(-0.06, None))
-        right.legend(loc="center right")
-    return figure, f"With c = {c:g} on every entry of the stream, at the last norm. {'; '.join(words)}."
-
-
-def _arrow(axis: Axes, angle: float, color: str, dash: str, width: float = 2.5) -> None:
-    """From the origin, at an angle to the vertical, of length 1."""
-    look = dict(arrowstyle="-|>", color=color, linestyle=dash, linewidth=width, shrinkA=0, shrinkB=0)
-    axis.annotate("", (math.sin(angle), math.cos(angle)), (0, 0), arrowprops=look)

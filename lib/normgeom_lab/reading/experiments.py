@@ -1,14 +1,12 @@
-"""Chapter 9: credit of parts and heads, the logit lens, and pictures."""
+"""Credit of parts and heads, and the logit lens."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from types import SimpleNamespace
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 from normgeom.checks import Draws
 from normgeom.models.gpt2 import gpt2
 from normgeom.models.sites import find_norms
@@ -16,36 +14,20 @@ from normgeom.models.watch import evaluating, forward, hooked
 from normgeom.text.tokens import byte_tokens, random_windows
 from normgeom.training.loop import train
 from normgeom.training.twins import Size, twins
-from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
-from normgeom_lab.common.parts import Effects, Predictions, blocks, effects, rms, writers
+from normgeom_lab.common.parts import Effects, Predictions, effects, rms
+from normgeom_lab.common.stream import blocks, writers
 from normgeom_lab.common.tiny import divergence, scattered
 
 
-class Head(NamedTuple):
-    """One attention head of a GPT-2, the norm in front of it, and one run of both."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    query_bias: Tensor
-    key_bias: Tensor
-    value_bias: Tensor
-    output: Tensor
-    gain: Tensor
-    bias: Tensor
-    eps: float
-    centered: bool
-    x: Tensor
-    pattern: Tensor
-    write: Tensor
-
-
 @torch.no_grad()
-def attention_heads(model: GPT2LMHeadModel, ids: Tensor) -> list[Head]:
-    """All attention heads of a GPT-2, block by block, and one run of them; its attention is set to ``"eager"``."""
+def attention_heads(model: GPT2LMHeadModel, ids: Tensor) -> list[SimpleNamespace]:
+    """All attention heads of a GPT-2, block by block, and one run of them; its attention is set to ``"eager"``.
+
+    Of each its matrices and biases, the norm in front of it, what that reads, the ``pattern`` and what it writes.
+    """
     writes = head_writes(model, ids)
     sites = {site.module: site for site in find_norms(model)}
     model.set_attn_implementation("eager")
@@ -61,10 +43,12 @@ def attention_heads(model: GPT2LMHeadModel, ids: Tensor) -> list[Head]:
         gain = block.ln_1.weight  # as it is stored; a site has it in float32
         bias = getattr(block.ln_1, "bias", None)
         bias = torch.zeros_like(gain) if bias is None else bias
-        norm = gain, bias, site.eps, site.kind == "layer", run.hidden_states[level]
+        norm = dict(gain=gain, bias=bias, eps=site.eps, centered=site.kind == "layer", x=run.hidden_states[level])
         for head in range(count):
-            seen = run.attentions[level][:, head], writes[f"{level + 1}.{head + 1}"]
-            found.append(Head(*readers[:, head], *biases[:, head], outputs[:, head], *norm, *seen))
+            matrices = dict(zip(("query", "key", "value"), readers[:, head], strict=True), output=outputs[:, head])
+            added = dict(query_bias=biases[0, head], value_bias=biases[2, head], **norm)
+            seen = dict(pattern=run.attentions[level][:, head], write=writes[f"{level + 1}.{head + 1}"])
+            found.append(SimpleNamespace(**matrices, **added, **seen))
     return found
 
 
@@ -125,7 +109,7 @@ def scale_moves(run: Predictions) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").join(errors)
 
 
-def drawn_heads(draw: Draws, ids: Tensor) -> list[Head]:
+def drawn_heads(draw: Draws, ids: Tensor) -> list[SimpleNamespace]:
     """:func:`attention_heads` of six float64 GPT-2s of two blocks: three shapes, with LayerNorm and with RMSNorm."""
     found = []
     for width, heads in ((6, 3), (16, 2), (40, 4)):
@@ -171,10 +155,11 @@ def errors_by_part(found: Mapping[str, Effects], where: Tensor | None = None) ->
     rows = {}
     for name, e in found.items():
         frozen, slope, direct = (a if where is None else a[where] for a in (e.frozen, e.slope, e.removed))
+        ranks = [pd.Series(a.flatten().tolist()).rank() for a in (frozen, direct)]
         rows[name] = {
             "error of frozen": relative_rms(frozen, direct),
             "error of slope": relative_rms(slope, direct),
-            "rank correlation": rank_correlation(frozen, direct),
+            "rank correlation": float(ranks[0].corr(ranks[1])),
         }
     return pd.DataFrame.from_dict(rows, orient="index")
 
@@ -182,12 +167,6 @@ def errors_by_part(found: Mapping[str, Effects], where: Tensor | None = None) ->
 def relative_rms(a: Tensor, b: Tensor) -> float:
     """The root mean square of ``a − b`` in units of that of ``b``."""
     return rms(a - b) / rms(b)
-
-
-def rank_correlation(a: Tensor, b: Tensor) -> float:
-    """Spearman's, over all entries."""
-    first, second = (pd.Series(t.flatten().tolist()).rank() for t in (a, b))
-    return float(first.corr(second))
 
 
 def lenses(run: Predictions) -> pd.DataFrame:
@@ -220,124 +199,10 @@ def _agree(logits: Tensor, others: Tensor) -> float:
 HELD_OUT = 300_000  # bytes at the end of the text
 
 
-class Trained(NamedTuple):
-    """What :func:`train_on_bytes` made; ``held_out`` are the bytes that it was not trained on."""
-
-    untrained: GPT2LMHeadModel
-    model: GPT2LMHeadModel
-    losses: list[float]
-    held_out: Tensor
-
-
-def train_on_bytes(size: Size, text: str, seed: int, device: torch.device | str = "cpu") -> Trained:
-    """Train a GPT-2 with LayerNorm on the bytes of a text but the last."""
+def train_on_bytes(size: Size, text: str, seed: int, device: torch.device | str = "cpu") -> SimpleNamespace:
+    """A GPT-2, ``untrained`` and trained on all bytes of a text but the last, ``held_out``; and the ``losses``."""
     ids = byte_tokens(text)
     untrained, model = (twins(size.config(256), seed)[0].to(device) for _ in range(2))
     batches = random_windows(ids[:-HELD_OUT], size.length, size.batch, seed)
     losses = train(model, batches, size.steps, size.rate)
-    return Trained(untrained, model, losses, ids[-HELD_OUT:])
-
-
-# Marker, colour and how far beside its place each answer stands.
-_ANSWERS = {
-    "frozen": ("s", COLORS["random_a"], -0.24),
-    "direct": ("o", COLORS["uniform"], -0.08),
-    "slope": ("x", COLORS["random_b"], 0.08),
-    "total": ("^", COLORS["null"], 0.24),
-}
-
-_LOST = {"logit": "in truth", "frozen": "with the scale frozen", "tangent": "along the tangent"}
-
-
-def effects_by_part(answers: pd.DataFrame) -> tuple[Figure, str]:
-    """Four answers to what each part does to a logit; below, each part's share of the scale."""
-    place, share = range(len(answers)), answers["share κ"]
-    with style():
-        figure, (upper, lower) = plt.subplots(2, 1, figsize=(WIDTH, 4.4), sharex=True, height_ratios=(3, 1.3))
-        for name, (marker, color, shift) in _ANSWERS.items():
-            upper.plot([i + shift for i in place], answers[name], marker, color=color, label=name)
-        lower.set_axisbelow(True)
-        lower.bar(place, share, color=COLORS["null"], width=0.5)
-        for axis, what in ((upper, "effect on the logit"), (lower, "share κ")):
-            axis.axhline(0, color=COLORS["ink"], lw=0.8)
-            axis.set_ylabel(what)
-        lower.set_xticks(place, answers.index, rotation=90 * (len(answers) > 12))
-        lower.set_xlabel("part, in the order in which they are written")
-        figure.legend(loc="outside upper center", ncols=4)
-    first = answers.loc[share.idxmax()]
-    values = ", ".join(f"{name} {first[name]:.2f}" for name in _ANSWERS)
-    turned = ", ".join(answers.index[answers["frozen"] * answers["direct"] < 0]) or "none"
-    return figure, (
-        f"{', '.join(_ANSWERS).capitalize()} effect of each part. Largest share of the scale: {first.name} with "
-        f"{first['share κ']:.2f}; there {values}. Parts whose mean frozen and direct effects differ in sign: {turned}."
-    )
-
-
-def frozen_against_direct(questions: Mapping[str, Effects]) -> tuple[Figure, str]:
-    """Direct effect against frozen contribution of one part, one panel a question, every fourth position a point."""
-    words = []
-    with style():
-        figure, axes = plt.subplots(1, len(questions), figsize=(WIDTH, 3.4), squeeze=False)
-        for axis, (title, e) in zip(axes[0], questions.items(), strict=True):
-            pairs = torch.stack([e.frozen.flatten(), e.removed.flatten()])[:, ::4].cpu()
-            axis.plot(*pairs, ".", color=COLORS["uniform"], ms=3, alpha=0.6)
-            ends = [float(pairs.min()), float(pairs.max())]
-            axis.plot(ends, ends, color=COLORS["ink"], lw=1)
-            axis.set(title=title, xlabel="frozen contribution")
-            larger = 100 * float((e.frozen > e.removed).double().mean())
-            words.append(f"{title}, at {larger:.0f} % of the positions")
-        axes[0, 0].set_ylabel("direct effect")
-    return figure, f"Direct effect against frozen contribution. The frozen one is larger: {'; '.join(words)}."
-
-
-def lenses_by_part(read: pd.DataFrame) -> tuple[Figure, str]:
-    """The divergence of two logit lenses behind each part from the final prediction; beside it, the stream's scale."""
-    nats, scale = read.iloc[:-1], read["scale"]  # behind the last part both are the prediction
-    own, final = nats["KL, own scale / nats"], nats["KL, final scale / nats"]
-    with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.6))
-        left.plot(nats.index, own, "o-", color=COLORS["uniform"], label="own scale")
-        left.plot(nats.index, final, "s--", color=COLORS["random_a"], label="final scale")
-        left.set(yscale="log", ylabel="KL from the final prediction / nats")
-        ticks_of_powers(left.yaxis)
-        left.legend()
-        right.plot(read.index, scale, "o-", color=COLORS["ink"])
-        right.set(ylabel="mean scale of the stream", ylim=0)
-        for axis in (left, right):
-            axis.set_xlabel("read behind part")
-            axis.tick_params(axis="x", rotation=90 if len(read) > 12 else 45)
-    return figure, (
-        f"Left: the divergence falls from {own.iloc[0]:.2g} nats with its own and {final.iloc[0]:.2g} with the final "
-        f"scale behind {nats.index[0]} to {own.iloc[-1]:.2g} and {final.iloc[-1]:.2g} behind {nats.index[-1]}. Right: "
-        f"the scale grows from {scale.iloc[0]:.2g} to {scale.iloc[-1]:.2g}, the largest step behind "
-        f"{scale.diff().idxmax()}."
-    )
-
-
-def fading_part(faded: pd.DataFrame, kept: float) -> tuple[Figure, str]:
-    """What two attributions promise while a part fades, and the truth; beside it what the part and the others bring."""
-    looks = {
-        "frozen": ("--", COLORS["random_a"]),
-        "tangent": (":", COLORS["random_b"]),
-        "logit": ("-", COLORS["uniform"]),
-    }
-    name, so_far, here, whole = faded.index.name, faded[faded.index >= kept], faded.loc[kept], faded.iloc[0]
-    with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(5, 3.4), sharey=True, width_ratios=(2, 1))
-        for column, (dash, color) in looks.items():
-            left.plot(faded.index, faded[column], dash, color=color, alpha=0.35)
-            left.plot(so_far.index, so_far[column], dash, color=color, lw=2.5, label=column.replace("logit", "truth"))
-            left.plot(kept, here[column], "o", color=color, ms=6)
-        left.set(xlabel=f"{name} kept", ylabel="logit above the mean", xlim=(1.04, -0.04))
-        right.set_axisbelow(True)
-        look = dict(width=0.6, tick_label=[name, "others"], color=("#CC79A7", "#56B4E9"))
-        right.bar((0, 1), here[["part", "others"]], **look)
-        right.hlines(whole[["part", "others"]], (-0.4, 0.6), (0.4, 1.4), color=COLORS["ink"])
-        right.set_title("who brings it")
-        figure.legend(loc="outside upper left", ncols=3)
-    values = ", ".join(f"{words} {whole[column] - here[column]:.1f}" for column, words in _LOST.items())
-    return figure, (
-        f"With {kept:g} of {name} kept, the logit of the next token above the mean is {here.logit:.1f} of "
-        f"{whole.logit:.1f}; lost are {values}. The part brings {here.part:.1f}, of {whole.part:.1f}, and the others "
-        f"{here.others:.1f}, of {whole.others:.1f}."
-    )
+    return SimpleNamespace(untrained=untrained, model=model, losses=losses, held_out=ids[-HELD_OUT:])

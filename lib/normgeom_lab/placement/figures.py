@@ -1,0 +1,225 @@
+"""Pictures of placements, each with its alt text; names of placements are keys of LOOKS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
+from torch import Tensor
+
+from normgeom_lab.common.growth import Growth
+from normgeom_lab.common.stacks import PLACEMENTS
+from normgeom_lab.placement.experiments import power_law
+from normgeom_lab.placement.families import WORDS
+
+LOOKS = {
+    "pre-norm": dict(color="#D55E00", marker="s"),
+    "post-norm": dict(color="#0072B2", marker="o"),
+    "post-norm, small outputs": dict(color="#56B4E9", marker="*"),
+    "sandwich": dict(color="#009E73", marker="v"),
+    "branch-out": dict(color="#CC79A7", marker="D"),
+    "DeepNorm": dict(color="#E69F00", marker="^"),
+    "pre-norm, no final norm": dict(color=COLORS["null"], marker="P"),
+    "no norms": dict(color=COLORS["ink"], marker="x"),
+}
+
+_WIDE = dict(lw=5, alpha=0.4, ms=8, zorder=1)  # what another line covers shows on both sides of it
+_LAW = dict(color=COLORS["ink"], lw=1.2, ls=(0, (2, 2)), zorder=5)
+_BEHIND = dict(color=COLORS["null"], lw=3, alpha=0.5, zorder=0)
+
+
+def sublayers() -> tuple[Figure, str]:
+    """One sublayer of each placement (eq-sublayer)."""
+    with style():
+        figure, axes = plt.subplots(1, len(PLACEMENTS), figsize=(WIDTH, 2.7))
+        for axis, (name, rule) in zip(axes, PLACEMENTS.items(), strict=True):
+            axis.set(title=WORDS[name], xlim=(-0.8, 1.7), ylim=(-0.2, 6.9))
+            axis.axis("off")
+            axis.plot([0, 1, 1, 0], [0.7, 0.7, 4.6, 4.6], color=COLORS["null"], lw=1.2)
+            axis.annotate("", (0, 6.9), (0, -0.2), arrowprops=dict(arrowstyle="->", color=COLORS["ink"], lw=1.6))
+            boxes = (
+                (1, 2.65, "f", True),
+                (1, 1.6, "N", rule.before),
+                (1, 3.7, "N", rule.after),
+                (0, 5.7, "N", rule.sum),
+                (0, 2.65, "α", rule.alpha != 1),
+            )
+            for x, y, letter, present in boxes:
+                if present:
+                    box = dict(boxstyle="square,pad=0.35", fc="#D6E6F2" if letter == "N" else "white")
+                    axis.text(x, y, letter, ha="center", va="center", bbox=box)
+            axis.text(0, 4.6, "+", ha="center", va="center", bbox=dict(boxstyle="circle,pad=0.2", fc="white"))
+    return figure, (
+        "Five drawings of a sublayer: the stream runs upwards, a branch f leaves it and is added again. Pre-norm has a "
+        "norm N before f, post-norm on the stream behind the sum, the sandwich before and after f, branch-out after f; "
+        "DeepNorm is post-norm with a factor α on the stream before the sum."
+    )
+
+
+def gradient_powers(
+    depths: Sequence[int], by_depth: Mapping[str, Tensor], by_block: Mapping[str, Tensor]
+) -> tuple[Figure, str]:
+    """Lengths of gradients against depth, ``(depths, seeds)``, with fitted powers, and by block."""
+    words = []
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.6), sharey=True)
+        for name, lengths in by_depth.items():
+            words.append(f"{_points_and_power(left, depths, lengths, name):.2f} for {name}")
+        for name, lengths in by_block.items():
+            look = LOOKS[name] | (_WIDE if name == "branch-out" else {})
+            right.semilogy(range(1, len(lengths) + 1), lengths, label=name, **look)
+        left.set_xticks(depths, depths)
+        left.minorticks_off()
+        ticks_of_powers(left.yaxis)
+        left.set(xlabel="number of blocks", ylabel="length of the gradient", title="last block")
+        right.set(xlabel="block", title=f"each of {len(lengths)} blocks")
+        handles = {line.get_label(): line for axis in (left, right) for line in axis.get_legend_handles_labels()[0]}
+        figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=2)
+    ratios = ", ".join(f"{float(v[0] / v[-1]):.2f} for {name}" for name, v in by_block.items())
+    return figure, (
+        f"Gradients of the last block, double logarithmic, with fitted powers of the depth: {', '.join(words)}. "
+        f"By block, the first block's over the last one's: {ratios}."
+    )
+
+
+def _points_and_power(axis: Axes, values: Sequence[int], lengths: Tensor, name: str) -> float:
+    """Draw a point a seed and the fitted power as a line; return the power."""
+    axis.loglog(values, lengths, LOOKS[name]["marker"], color=LOOKS[name]["color"], ms=3, alpha=0.6)
+    power, _ = power_law(values, lengths)
+    x = np.log(np.asarray(values, float))
+    line = np.exp(float(lengths.log().mean()) + power * (x - x.mean()))
+    axis.loglog(values, line, color=LOOKS[name]["color"], lw=1.2, label=name)
+    return power
+
+
+def growth_by_sublayer(grown: Mapping[str, Growth]) -> tuple[Figure, str]:
+    """Mean square of the stream and relative update by sublayer, means over stacks, beside 1 + l and 1/√l."""
+    ends = {"square": [], "update": []}
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 4.2))
+        for name, run in grown.items():
+            square, update = run.square.mean(0), run.update.mean(0)
+            number = np.arange(1, len(update) + 1)
+            look = LOOKS[name] | (_WIDE if name == "branch-out" else {})
+            left.plot(square, markevery=6, label=name, **look | (_WIDE if name == "post-norm" else {}))
+            for first, dash in ((0, "-"), (1, ":")):  # attention, MLP
+                right.loglog(number[first::2], update[first::2], dash, markevery=4, **look)
+            ends["square"].append(f"{float(square[-1]):.2g} for {name}")
+            ends["update"].append(f"{float(update[-1]):.2g} for {name}")
+        left.plot([0, number[-1]], [1, 1 + number[-1]], label="1 + l, and 1/√l", **_LAW)
+        right.loglog(number, number**-0.5, **_LAW)
+        ticks_of_powers(right.xaxis, right.yaxis)
+        left.set(xlabel="sublayers", title="mean square of the stream")
+        right.set(xlabel="sublayer", title="update / stream")
+        figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    return figure, (
+        "Left, the mean square of the stream beside the line 1 + l; at the end "
+        f"{', '.join(ends['square'])}. Right, relative updates in double logarithmic axes beside 1/√l; at the end "
+        f"{', '.join(ends['update'])}."
+    )
+
+
+def growth_rows(grown: Mapping[str, Growth]) -> dict[str, dict[str, float]]:
+    """The growth of stacks in numbers, one row a name."""
+    return {
+        name: {
+            "mean square at the end": float(run.square[:, -1].mean()),
+            "added a sublayer": float(run.added.mean()),
+            "least": float(run.added.min()),
+            "most": float(run.added.max()),
+            "update / stream": float(run.update[:, -4:].mean()),
+            "turn / degrees": float(run.turn[:, -4:].mean()),
+            "cosine with the input": float(run.cosine[:, -1].mean()),
+        }
+        for name, run in grown.items()
+    }
+
+
+def stream_shares(shares: Mapping[str, Sequence[Tensor]], sublayers: int) -> tuple[Figure, str]:
+    """Shares of :func:`composition` after so many sublayers, a bar a placement, the input lowest and dark."""
+    most = max(map(len, shares.values()))
+    shades, words = [COLORS["ink"], *plt.get_cmap("viridis")(np.linspace(0.25, 1, most))], {}
+    with style():
+        figure, axis = plt.subplots(figsize=(5, 3.6))
+        for place, (name, by_depth) in enumerate(shares.items()):
+            share = by_depth[sublayers - 1].tolist()
+            look = dict(color=shades[: len(share)], edgecolor="white", linewidth=0.5)
+            axis.bar([place] * len(share), share, 0.72, np.cumsum([0, *share[:-1]]), **look)
+            words[name] = f"input {100 * share[0]:.0f} %", f"last two {100 * sum(share[1:][-2:]):.0f} %"
+        axis.set(ylabel="share of the squared length", ylim=(0, 1), title=f"after {sublayers} sublayers")
+        axis.set_xticks(range(len(shares)), ["\n".join([name, *rest]) for name, rest in words.items()])
+        axis.grid(visible=False)
+    return figure, (
+        f"After {sublayers} sublayers, the shares of the input and of every branch, one bar a placement, the input "
+        f"lowest, the newest on top. {'; '.join(', '.join([name, *rest]) for name, rest in words.items())}."
+    )
+
+
+def saturation_by_block(runs: Mapping[str, tuple[Tensor, Tensor]]) -> tuple[Figure, str]:
+    """Mean square of the stream and entropy of attention by block, of :func:`mean_saturation`."""
+    words = []
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.2))
+        for name, (squares, entropies) in runs.items():
+            blocks = range(1, len(squares) + 1)
+            left.semilogy(blocks, squares, label=name, **LOOKS[name])
+            right.plot(blocks, entropies, label=name, **LOOKS[name])
+            words.append(f"{name} {float(squares[-1]):.0e} and {float(entropies[-1]):.2f}")
+        ticks_of_powers(left.yaxis)
+        left.set(xlabel="block", title="mean square of its input")
+        right.set(xlabel="block", title="attention's entropy,\nover that of even weights", ylim=(0, 1.05))
+        left.legend()
+    return figure, (
+        "Mean square of the stream, logarithmic, and entropy of attention, both by block. In the last block they are: "
+        f"{'; '.join(words)}."
+    )
+
+
+def losses_by_rate(sweep: pd.DataFrame, entropy: float) -> tuple[Figure, str]:
+    """Loss against the learning rate, mean and range over seeds, a panel for each depth; in grey the entropy."""
+    words, depths, rates = [], sorted(set(sweep.layers)), sorted(set(sweep.rate))
+    dashed = {True: dict(ls="-", mfc=None), False: dict(ls="--", mfc="none")}  # with a warm-up, and without
+    with style():
+        figure, panels = plt.subplots(1, len(depths), figsize=(WIDTH, 3.8), sharey=True, squeeze=False)
+        for axis, depth in zip(panels[0], depths, strict=True):
+            for (placement, warmup), runs in sweep[sweep.layers == depth].groupby(["placement", "warmup"], sort=False):
+                name, losses = WORDS[placement], runs.groupby("rate").loss
+                mean, low, high = losses.mean(), losses.min(), losses.max()
+                beside, look = mean.index * (1.04 if warmup else 0.96), LOOKS[name] | dashed[warmup > 0]
+                bars = [mean - low, high - mean]
+                axis.errorbar(beside, mean, bars, capsize=2, label=f"{name}, warm-up {warmup}", **look)
+                words.append(f"{name} of {depth} blocks, warm-up {warmup}, from {mean.min():.2f} to {mean.max():.2f}")
+            axis.axhline(entropy, **_BEHIND)
+            axis.set(xscale="log", xlabel="learning rate", title=f"{depth} blocks")
+            axis.set_xticks(rates, [f"{rate:g}" for rate in rates])
+            axis.minorticks_off()
+            axis.margins(x=0.15)
+        panels[0, 0].set_ylabel("loss / nats a byte")
+        marks = {WORDS[placement]: LOOKS[WORDS[placement]] for placement in dict.fromkeys(sweep.placement)}
+        for warmup in sorted(set(sweep.warmup)):
+            marks[f"warm-up {warmup}"] = dict(color=COLORS["ink"], marker="o", **dashed[warmup > 0])
+        lines = [axis.plot([], [], **look)[0] for look in marks.values()]
+        figure.legend(lines, marks.keys(), loc="outside upper center", ncols=2)
+    return figure, f"Loss against learning rate, means over seeds: {'; '.join(words)}."
+
+
+def losses_of_runs(runs: pd.DataFrame, entropy: float) -> tuple[Figure, str]:
+    """Loss over training, a line a run, of columns ``placement``, ``seed``, ``step``, ``loss``; in grey the entropy."""
+    words = []
+    with style():
+        figure, axis = plt.subplots(figsize=(WIDTH, 3.2))
+        for placement, of_one in runs.groupby("placement", sort=False):
+            name = WORDS[placement]
+            for number, (_, run) in enumerate(of_one.groupby("seed")):
+                axis.plot(run.step, run.loss, ms=3, label=None if number else name, **LOOKS[name])
+            last = of_one[of_one.step == of_one.step.max()].loss
+            words.append(f"{name} ends at {last.min():.2f} to {last.max():.2f}")
+        axis.axhline(entropy, **_BEHIND)
+        axis.set(xlabel="update", ylabel="loss / nats a byte")
+        axis.legend()
+    return figure, f"Loss over {runs.step.max()} steps, a line a run: {', '.join(words)}."
