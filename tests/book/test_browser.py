@@ -191,24 +191,3 @@ def test_a_reference_shows_what_it_refers_to(chapter):
     term = chapter.locator("a[href*='glossary.html#term-']").first
     term.hover()
     chapter.wait_for_selector("#preview")
-
-
-POINTS = "() => [...document.querySelectorAll('#moving-steps circle')].map(c => c.getAttribute('cx')).join()"
-
-
-def test_the_front_page_moves_once_and_then_by_hand(browser, html):
-    page = browser.new_page()
-    page.goto((html / "chapters/index.html").as_uri())
-    page.wait_for_selector("#moving-steps circle")
-    first = page.evaluate(POINTS)
-    page.wait_for_function(f"first => ({POINTS})() !== first", arg=first)
-    slider = page.get_by_label("Steps of LayerNorm")
-    slider.focus()
-    page.keyboard.press("Home")
-    still = page.evaluate(POINTS)
-    page.wait_for_timeout(300)
-    assert page.evaluate(POINTS) == still, "the reader's hand stops it"
-    page.keyboard.press("End")
-    assert page.evaluate(POINTS) != still
-    assert "ellipse" in page.locator("#moving-steps p").inner_text()
-    page.close()

@@ -211,26 +211,6 @@ def test_every_question_can_be_set_up(open_page):
             assert "NaN" not in host.locator("svg").inner_html(), button.get_attribute("aria-label")
 
 
-def test_what_lies_outside_of_the_picture_says_so_and_the_legend_says_what_is_drawn(open_page):
-    page = open_page("02-uniform-vector", ".hold")
-    host = standing(page, ".hold")
-
-    def texts():
-        return host.locator("svg").evaluate("(svg) => [...svg.querySelectorAll('text')].map((e) => e.textContent)")
-
-    host.locator('input[type="number"]').first.fill("900")
-    settled(page)
-    assert "x, outside" in texts() and "y" in texts()
-    assert "ellipse" in host.locator(".live-legend").text_content()
-    host.get_by_label("subtract the mean").uncheck()
-    settled(page)
-    assert "ellipsoid" in host.locator(".live-legend").text_content()
-    host.get_by_label("divide by the root mean square").uncheck()
-    settled(page)
-    assert "y, outside" in texts() and "nothing bounds" in host.locator(".live-legend").text_content()
-    assert host.get_by_label("ε").is_disabled(), "without a division there is no ε"
-
-
 def test_a_field_takes_numbers_alone(open_page):
     page = open_page("02-uniform-vector", ".hold")
     host = standing(page, ".hold")
