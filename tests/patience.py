@@ -1,4 +1,4 @@
-"""What holds for notebooks and tests alike."""
+"""A plugin for nbval: it waits longer for late output."""
 
 
 def pytest_collection_modifyitems(items):
