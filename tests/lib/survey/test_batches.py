@@ -121,7 +121,7 @@ def test_bad_batches_leave_the_state(bad, error, message):
 
 def test_a_padded_pilot_is_refused():
     padded = dict(input_ids=IDS, attention_mask=torch.arange(7).expand(2, 7) > 1)
-    with pytest.raises(ValueError, match="^pilot: expected texts without padding"):
+    with pytest.raises(ValueError, match=r"^pilot: expected texts without padding"):
         ng.Survey(tiny("gpt2"), ["matched_a"], pilot=padded)
 
 
