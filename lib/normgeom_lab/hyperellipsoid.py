@@ -14,10 +14,11 @@ from matplotlib.figure import Figure
 from normgeom.geometry import secular
 from normgeom.geometry.ellipsoid import Ellipsoid
 from normgeom.geometry.uniform import angle
-from normgeom.models.sites import NormSite, find_norms
-from normgeom.models.watch import evaluating, forward
-from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
-from torch import Tensor, nn
+from normgeom.models.sites import NormSite
+from normgeom.view.style import COLORS, WIDTH, style
+from torch import Tensor
+
+from normgeom_lab.common.axes import MARKERS, ticks_of_powers
 
 
 def coordinate_shares(axes: Tensor, k: int) -> Tensor:
@@ -96,22 +97,6 @@ def silenced(sites: Sequence[NormSite], coordinates: Mapping[str, Tensor]) -> It
         yield
 
 
-def loss_without_gains(model: nn.Module, ids: Tensor, counts: Sequence[int], seed: int) -> pd.DataFrame:
-    """A language model's loss in nats a token when some gains of each norm are zero.
-
-    Returns: a row a count of gains, a column each of :data:`ORDERS`.
-    """
-    sites = find_norms(model, ids[:2])
-    losses = pd.DataFrame(index=pd.Index(counts, name="gains"), columns=ORDERS, dtype=float)
-    with evaluating(model):
-        for order in ORDERS:
-            ranked = silencing_order(sites, order, seed)
-            for count in counts:
-                with silenced(sites, {name: index[:count] for name, index in ranked.items()}):
-                    losses.loc[count, order] = float(forward(model, dict(input_ids=ids, labels=ids)).loss)
-    return losses
-
-
 def critical_points(gain: Tensor) -> tuple[Figure, str]:
     """The polynomial ∏(t − γ²) with its roots and critical points, as a curve and on a line (thm-critical-points)."""
     roots = gain.double().square().sort().values
@@ -187,37 +172,5 @@ def shares_near_surface(found: pd.DataFrame, theory: pd.DataFrame, edge: float) 
     )
 
 
-def silenced_gains(cosines: pd.DataFrame, losses: pd.DataFrame) -> tuple[Figure, str]:
-    """What setting gains to zero changes: cosines of a recorded encoder, the loss of a language model."""
-    with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.4))
-        for order, key, marker in zip(ORDERS, ("uniform", "null", "random_a"), "o^s", strict=True):
-            for norms, dash in (("last", "--"), ("all", "-")):
-                part = cosines[(cosines.norms == norms) & (cosines.coordinates == order)]
-                left.plot(part.k, part.mean_cosine, dash, marker=marker, color=COLORS[key])
-            right.plot(losses.index, losses[order], marker=marker, color=COLORS[key], label=order)
-        left.set_title("encoder:\ncosine to before")
-        right.set_title("small model:\nloss / nats a byte")
-        for axis in (left, right):
-            axis.set_xscale("symlog", base=2, linthresh=1)
-            axis.set_xlabel("gains set to zero")
-            counts = sorted(set(losses.index if axis is right else cosines.k))
-            axis.set_xticks(counts[:1] + counts[2::2], counts[:1] + counts[2::2])
-            axis.minorticks_off()
-        figure.legend(title="the k …", loc="outside upper center", ncols=3)
-    found = cosines.set_index(["norms", "coordinates", "k"]).mean_cosine
-    most, middle, end = cosines.k.max(), losses.index[len(losses) // 2], losses.index[-1]
-    return figure, (
-        f"Left: in the last norm alone, all three curves fall slowly; with {most} coordinates silenced the cosine is "
-        f"{_of_orders(found['last'], most)}. In every norm at once they fall fast: with 2 coordinates it is "
-        f"{_of_orders(found['all'], 2)}. Right: the loss rises from {losses.iloc[0, 0]:.2f} nats; with {middle} gains "
-        f"of each norm silenced it is {_of_orders(losses.T, middle)}, with {end} it is {_of_orders(losses.T, end)}."
-    )
-
-
 def _listed(values: Tensor) -> str:
     return ", ".join(f"{value:.2f}" for value in values.tolist())
-
-
-def _of_orders(values: pd.Series | pd.DataFrame, k: int) -> str:
-    return ", ".join(f"{values.loc[order][k]:.2f} for the {order}" for order in ORDERS)

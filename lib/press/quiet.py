@@ -40,7 +40,7 @@ def line(check: Check, tries: dict[str, Tried]) -> str:
         words = next(iter(said.values()))
         sentences = words[:1].upper() + words[1:]
     else:
-        sentences = ". ".join(f"{{{label}}} {words}" for label, words in said.items())
+        sentences = ". ".join(f"{{{label}}}: {words}" for label, words in said.items())
     return f"{sentences}{_measured(check.measured_on)}."
 
 

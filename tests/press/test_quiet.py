@@ -62,8 +62,8 @@ def check(*verdicts, measured_on=""):
         (
             check(ERROR, Verdict("eq-b", "error ≤ 1e-300", "LayerNorm", "2")),
             {},
-            "{thm-a} error at most 10⁻¹²; near miss (ε outside the root): error 0.4. "
-            "{eq-b} exactly equal; near miss (LayerNorm): error 2.",
+            "{thm-a}: error at most 10⁻¹²; near miss (ε outside the root): error 0.4. "
+            "{eq-b}: exactly equal; near miss (LayerNorm): error 2.",
         ),
     ],
     ids=["statement", "pairs", "live", "not at all seeds", "recorded", "two"],
@@ -107,9 +107,9 @@ def test_a_folded_check_is_one_line_with_its_row_of_the_ledger(html):
 def test_several_statements_are_named_as_readers_know_them(html):
     (fold,) = html("01-mean").select(".fold.check")
     assert fold.select_one("summary").text.startswith(
-        "(1.1) error at most 10⁻¹²; near miss (the mean | forgotten): error 0.03."
+        "(1.1): error at most 10⁻¹²; near miss (the mean | forgotten): error 0.03."
     )
-    assert "Theorem 1.1 error at most" in fold.select_one("summary").text
+    assert "Theorem 1.1: error at most" in fold.select_one("summary").text
 
 
 def test_only_what_teaches_stays_open(html):

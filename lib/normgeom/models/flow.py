@@ -14,7 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from normgeom.models.sites import NormSite, find_norms
+from normgeom.models.sites import NormSite, default_example, find_norms
 from normgeom.models.trace import READS, WRITES, Read, Trace, matrix_of
 from normgeom.models.watch import hooked
 
@@ -132,13 +132,13 @@ class Trial:
 
     def __init__(self, model: nn.Module, example_inputs: Tensor | Mapping | None):
         check_present(model)
-        self.model, given = _drawn(float64_copy(model)), []
-        caught = self.model.register_forward_pre_hook(lambda _, *call: given.append(call), with_kwargs=True)
+        self.model = _drawn(float64_copy(model))
+        inputs = default_example(self.model) if example_inputs is None else example_inputs
+        inputs = tree_map(_double, dict(inputs) if isinstance(inputs, Mapping) else inputs)
+        self.call = ((), inputs) if isinstance(inputs, dict) else ((inputs,), {})
         try:
             with warnings.catch_warnings(action="ignore"):
-                sites = find_norms(self.model, tree_map(_double, example_inputs))
-            caught.remove()
-            self.call = given[-1]
+                sites = find_norms(self.model, inputs)
             trace = Trace(self.model, sites, self.answer)
         except (RuntimeError, NotImplementedError) as error:
             why = str(error).partition("\n")[0]
@@ -169,7 +169,8 @@ def answer(model: nn.Module, call: tuple) -> list[Tensor]:
 
 def float64_copy(model: nn.Module) -> nn.Module:
     """A copy on the CPU, in evaluation mode."""
-    wide = copy.deepcopy(model).cpu().double().eval()
+    wide = copy.deepcopy(model).cpu().double()
+    wide.eval()
     if hasattr(wide, "set_experts_implementation"):
         wide.set_experts_implementation("eager")  # the others know no float64
     return wide
@@ -187,6 +188,7 @@ def _drawn(model: nn.Module) -> nn.Module:
 
 
 def _double(value: object) -> object:
+    value = value.cpu() if isinstance(value, Tensor) else value
     return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 

@@ -1,4 +1,4 @@
-"""Surgery: the same answers after it, others after each known wrong way, and nothing changed by a refusal."""
+"""Surgery: the same answers after it, and nothing changed by a refusal."""
 
 import copy
 import re
@@ -8,8 +8,6 @@ import normgeom as ng
 import pytest
 import torch
 from normgeom.models.flow import double_throughout, stream
-from normgeom.surgery import surgery as room
-from normgeom.surgery.surgery import refusal
 from surgery_models import (
     ALSO_CONVERTIBLE,
     CONVERTIBLE,
@@ -220,55 +218,6 @@ def test_folding_asks_for_readers_only(family):
     for site in ng.find_norms(model, example):
         expected = gains[site.name] if re.search(kept, site.name) else torch.ones(site.dim)
         assert torch.allclose(site.weight, expected, atol=1e-4), f"{site.name} was folded, or was not"
-
-
-# the known wrong ways
-
-
-def without(*steps):
-    """The conversion with a step left out."""
-
-    def convert(model):
-        flow = stream(model)
-        with torch.no_grad():
-            for step in (room._untie, room._fold, room._center, room._swap):
-                if step not in steps:
-                    step(model, flow)
-
-    return convert
-
-
-def restoring(*endings):
-    """The conversion, with the parameters whose names end so as they were before."""
-
-    def convert(model):
-        before = {name: p.detach().clone() for name, p in model.named_parameters() if name.endswith(endings)}
-        assert before, "there is nothing of the kind"
-        ng.to_rms_norm(model).load_state_dict(before, strict=False)
-
-    return convert
-
-
-WRONG = {
-    "nothing is centred": without(room._center),
-    "nothing is folded": without(room._fold),
-    "the head stays tied": without(room._untie),
-    "the token embedding is not centred": restoring("wte.weight"),
-    "the position embedding is not centred": restoring("wpe.weight"),
-    "attention's output is not centred": restoring("attn.c_proj.weight"),
-    "the MLP's output is not centred": restoring("mlp.c_proj.weight"),
-    "writers' biases are not centred": restoring("c_proj.bias"),
-    "β is not folded into the blocks": restoring("c_attn.bias", "c_fc.bias"),
-    "γ is not folded into the blocks": restoring("c_attn.weight", "c_fc.weight"),
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_way_is_wrong_by_orders_of_magnitude(wrong):
-    model = uneven("gpt2")
-    before = logits(model)
-    WRONG[wrong](model)
-    assert apart(logits(model), before) > 1e6 * BOUND, "the wrong way is not told from the right one"
 
 
 # modules that do more than their weights say: exact, or refused
@@ -497,7 +446,7 @@ NO_CONVERSION = {
     "a shared block": (changed("gpt2", shares_a_block), r"c_fc, and not only"),
     "a shared weight": (
         changed("gpt2", shares_a_weight),
-        r"a copy .* computes something else when changed, by \d.*share a weight",
+        r"a copy .* with drawn weights computes something else when changed, on the example by \d.*share a weight",
     ),
 }
 
@@ -516,15 +465,8 @@ def test_a_refusal_says_why_and_leaves_everything_as_it_was(surgery, make, reaso
     with Untouched(model), pytest.raises(ValueError, match=rf"^model: .*{reason}") as refused:
         surgery(model, inputs_of(model))
     assert "\n" not in str(refused.value)
-    if surgery is ng.to_rms_norm:
-        with Untouched(model):
-            assert refusal(model, inputs_of(model)) == str(refused.value)
 
 
-def test_a_model_that_needs_an_example_and_one_that_needs_no_refusal():
+def test_a_model_that_needs_an_example():
     with pytest.raises(TypeError, match=r"^example_inputs: none given"):
         ng.to_rms_norm(nn.Linear(3, 3))
-    assert refusal(nn.Linear(3, 3)).startswith("example_inputs: none given")
-    model = uneven("gpt2")
-    with Untouched(model):
-        assert refusal(model) is None
