@@ -22,7 +22,7 @@ from normgeom.models.watch import replace_module
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
 from normgeom.training import trainer
-from normgeom.training.twins import SIZES, variants
+from normgeom.training.twins import SIZES, twin
 from normgeom_lab.precision import in_turns, peak_bytes
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -339,7 +339,7 @@ def measured_training(norm: str, round: int, spacing: int = 200) -> dict:
     size = replace(SIZES["1M"], steps=2 * spacing, eval_interval=spacing)
     text = byte_tokens(load_corpus("stdlib").text)
     apart = size.length * max(1, int(SHARE * spacing * size.batch + 0.5))
-    model, spent, measure = variants(size.config(256), 0, (norm,))[norm], [], trainer.measure_stage
+    model, spent, measure = twin(size.config(256), 0, norm), [], trainer.measure_stage
 
     def timed(*arguments):
         start = time.process_time()
@@ -347,9 +347,9 @@ def measured_training(norm: str, round: int, spacing: int = 200) -> dict:
         spent.append(time.process_time() - start)
         return tables
 
-    run, held_out = trainer.Run(size, save_every=size.steps), windows(text[-apart:], size.length, size.batch)
+    held_out = windows(text[-apart:], size.length, size.batch)
     with tempfile.TemporaryDirectory() as scratch, patch.object(trainer, "measure_stage", timed):
         start = time.process_time()
-        trainer.fit_and_measure(model, text.numpy(), held_out, run, Path(scratch), progress=False)
+        trainer.fit_and_measure(model, text.numpy(), held_out, size, 0, Path(scratch), progress=False)
         whole = time.process_time() - start
     return dict(whole=whole - spent[0], measuring=sum(spent[1:]))

@@ -14,9 +14,10 @@ from normgeom.commands.train import train_twins
 from normgeom.models.flow import stream_writers
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
-from normgeom.training.trainer import DIRECTIONS, Run, fit_and_measure
-from normgeom.training.twins import NORMS, SIZES, load_twin, variants
+from normgeom.training.trainer import DIRECTIONS, fit_and_measure
+from normgeom.training.twins import SIZES, load_twin
 from normgeom_lab.common.typed import BODY, KINDS, TIED
+from normgeom_lab.common.variants import NORMS, variants
 from normgeom_lab.training import beside_signs, centre, shapes
 from normgeom_lab.without_mean import by_shift, by_site, compare, without_subtraction
 from torch import Tensor, nn
@@ -53,7 +54,7 @@ def about(seeds: str) -> dict[str, str]:
     of, small = SIZES["1M"], SIZES["0.2M"]
     return dict(
         model=f"GPT-2, {of.layers} blocks, d = {of.width}, {of.heads} heads, byte tokens, no dropout, head tied; norms "
-        f"of normgeom.training.twins.NORMS; those of the part ranks d = {small.width}",
+        f"of normgeom_lab.common.variants.NORMS; those of the part ranks d = {small.width}",
         corpus=f"the standard library's documentation strings (corpus stdlib); its last {HELD_OUT} bytes are held out "
         "and measured",
         training=f"{of.steps} updates of {of.batch} windows of {of.length} bytes, those of the part ranks "
@@ -68,14 +69,13 @@ def trained(part: str, norm: str, rate: float, decay: float, start: str, seed: i
     """The folder of a training by this code; one that is there is left as it is."""
     name, percents = PLANS[part]
     steps = steps or SIZES[name].steps
-    size = replace(SIZES[name], rate=rate, steps=steps, eval_interval=max(1, percents * steps // 100))
+    size = replace(SIZES[name], lr=rate, decay=decay, steps=steps, eval_interval=max(1, percents * steps // 100))
     text = byte_tokens(load_corpus("stdlib").text)
     model = variants(size.config(256), seed, (norm,))[norm]
     prepare(model, start)
     folder = _kept() / "-".join(map(str, (part, norm, rate, decay, start, seed, steps)))
-    plan = Run(size, seed, decay, save_every=steps)
     held_out = windows(text[-HELD_OUT:], size.length, size.batch)
-    fit_and_measure(model, text[:-HELD_OUT].numpy(), held_out, plan, folder, progress=False)
+    fit_and_measure(model, text[:-HELD_OUT].numpy(), held_out, size, seed, folder, progress=False)
     return folder
 
 

@@ -17,7 +17,6 @@ from press.trees import digest
 LEAST = 20  # seeds that a claim is tried at
 ROOM = 0.8  # of its bound that a claim may use, and of what its wrong version reaches
 RECORDED = f"{ALIAS}.recorded"
-AGAIN = "make experiments ONLY='claims-*'"
 BOUND = "bound"  # in a check's head: the statement that the bound comes from
 
 
@@ -110,10 +109,10 @@ def _summary(rows: list[dict[str, str]]) -> Tried:
 def amiss(claim: Live, found: Tried | None, statement: str) -> Iterator[str]:
     """What is wrong with the record of a claim whose statement says ``statement``, in words that follow its name."""
     if found is None or found.seeds < LEAST:
-        yield f"is measured live, but was tried at {found.seeds if found else 0} seeds, not {LEAST} ({AGAIN})"
+        yield f"is measured live, but was tried at {found.seeds if found else 0} seeds, not {LEAST} (make experiments)"
         return
     if found.version != claim.version:
-        yield f"was tried at many seeds in another version of its cells ({AGAIN})"
+        yield "was tried at many seeds in another version of its cells (make experiments)"
     if found.held < found.seeds and f"in {found.held} of {found.seeds} seeds" not in statement:
         yield f"held in {found.held} of {found.seeds} seeds, and its statement does not say so"
     if found.held == found.seeds and found.deviation > ROOM and not claim.theorem:

@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 registry = Registry(HERE / "records", HERE / "kept")
 
 
-@registry.experiment("squares", "Squares.", dict(x=(1, 2, 3), sign=("+", "-")), minutes=2, workers=2, seed="none")
+@registry.experiment("squares", "Squares.", dict(x=(1, 2, 3), sign=("up", "down")), minutes=2, workers=2, seed="none")
 def squares(x, sign):
     (HERE / f"ran-{x}{sign}-{os.getpid()}").touch()
     while (HERE / "meet").exists() and len({path.name.rpartition("-")[2] for path in HERE.glob("ran-*")}) < 2:

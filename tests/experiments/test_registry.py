@@ -32,11 +32,11 @@ def test_points_are_measured_in_processes_and_recorded(toy, command, monkeypatch
     assert command("squares")[0] == 0
     monkeypatch.setattr("normgeom.records.FOLDER", toy / "records")
     got = ng.recorded("squares")
-    assert got.table.to_dict("list") == dict(x=[1, 1, 2, 2, 3, 3], sign=["+", "-"] * 3, square=[1, 1, 4, 4, 9, 9])
+    assert got.table.to_dict("list") == dict(x=[1, 1, 2, 2, 3, 3], sign=["up", "down"] * 3, square=[1, 1, 4, 4, 9, 9])
     about = json.loads((toy / "records/squares.json").read_text("utf-8"))
     assert about["what"] == "Squares." and about["seed"] == "none"
     assert about["command"] == "make experiments ONLY=squares"
-    assert json.loads(about["grid"]) == dict(x=[1, 2, 3], sign=["+", "-"])
+    assert json.loads(about["grid"]) == dict(x=[1, 2, 3], sign=["up", "down"])
     assert about.keys() >= {"date", "versions", "device", "stamp"} and "stamp" not in got.provenance
     before = sorted(toy.glob("ran-*"))
     assert command("squares")[1] == "squares: fresh; to measure it again, delete its record\n"
@@ -55,12 +55,14 @@ def test_a_grid_may_grow_and_a_point_fill_several_records(toy, command):
 def test_a_point_that_fails_is_named_and_the_others_are_kept(toy, command):
     (toy / "stop-2").touch()
     code, said = command("squares")
-    assert code == 1 and "squares at x 2, sign +: ValueError: told to stop" in said
+    assert code == 1 and "squares at x 2, sign up: ValueError: told to stop" in said
     assert not (toy / "records/squares.csv").exists()
     (toy / "stop-2").unlink()
     assert command("squares")[0] == 0
     names = [path.name.rsplit("-", 1)[0] for path in toy.glob("ran-*")]
-    assert sorted(names) == sorted([f"ran-{x}{s}" for x in (1, 2, 3) for s in "+-"] + ["ran-2+", "ran-2-"])
+    assert sorted(names) == sorted(
+        [f"ran-{x}{s}" for x in (1, 2, 3) for s in ("up", "down")] + ["ran-2up", "ran-2down"]
+    )
 
 
 def test_what_is_killed_goes_on(toy, command):

@@ -10,7 +10,7 @@ from normgeom.models.gpt2 import gpt2
 from normgeom.surgery.ablation import ReducedNorm
 from normgeom.text.tokens import random_windows, windows
 from normgeom.training.stages import held_out_loss
-from normgeom.training.twins import variants
+from normgeom.training.twins import twin
 
 TEXT = torch.randint(16, (600,), generator=torch.Generator().manual_seed(0)).cumsum(0) % 16
 HELD_OUT = list(windows(TEXT[-120:], 12, 4))
@@ -18,7 +18,7 @@ HELD_OUT = list(windows(TEXT[-120:], 12, 4))
 
 @pytest.fixture
 def model():
-    return variants(gpt2(16, 12, 16, 2, 2), 0, ("layer",))["layer"]
+    return twin(gpt2(16, 12, 16, 2, 2), 0, "layer")
 
 
 def batches():

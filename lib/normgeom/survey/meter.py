@@ -44,14 +44,15 @@ class Meter:
 def measure(meters: Sequence[Meter], projected: Sequence[tuple[Tensor, ...]], member: Tensor) -> tuple[Tensor, Tensor]:
     """Of what norms projected: sums over vectors, and where each angle counts in (side, direction, position, bin).
 
-    ``member``, ``(2, n)`` float64, is 1 for the vectors that stand first in a text, and for the rest.
+    ``member``, ``(2, n)`` float64, is 1 for the vectors at first positions of texts, and for the rest; padding is in
+    neither.
 
     Returns ``(norm, 2, statistic, 2)`` float64, for in and out and for first and rest, and ``(norm, 2, k, n)`` int64.
     """
     products, length, largest = map(torch.stack, zip(*projected, strict=True))
     k = products.shape[2] - 2
     nonfinite, zero = ~length.isfinite(), length == 0
-    length = length.masked_fill(nonfinite | zero, torch.nan)  # and all that is computed of it
+    length = length.masked_fill(nonfinite | zero | ~member.any(0), torch.nan)  # and all that is computed of it
     gain = torch.stack([meter.gain for meter in meters]).unsqueeze(2).unbind(1)
     output = *products[:, 1, k:].unbind(1), length[:, 1]
     error = drop_error(products[:, 0, k], length[:, 0], output, gain).unsqueeze(1).expand_as(length)

@@ -104,6 +104,8 @@ class Survey:
         by_place = {}
         if to_match:
             _check("pilot", model, pilot)
+            if (mask := entries(pilot).get("attention_mask")) is not None and not mask.all():
+                raise ValueError("pilot: expected texts without padding, an attention_mask leaves tokens out")
             by_place = matched(model, sites, to_match, self.seed, pilot)
         self._model, self._sites, self._meters = model, sites, []
         for site in sites:
@@ -127,14 +129,14 @@ class Survey:
         A batch enters the state when all of it has been measured, so an interrupted run holds whole batches.
 
         Args:
-            batches: without padding, which would be measured.
+            batches: tokens that an ``attention_mask`` ``(batch, length)`` leaves out are not counted.
             checkpoint: a file that takes the state after the first batch, then once a minute, and at the end of the
                 run, whatever ends it.  Where it exists already, the batches that it holds are taken from it and not
                 measured again; ``batches`` must begin with them.
 
         Raises:
-            ValueError: token ids outside of the model's vocabulary; padding; a survey loaded from a file; a checkpoint
-                of another survey, or of other batches.
+            ValueError: token ids outside of the model's vocabulary; padding that a norm's input does not show; a survey
+                loaded from a file; a checkpoint of another survey, or of other batches.
             TypeError: token ids that are no tensor, or of a non-integer dtype.
         """
         if self._model is None:
@@ -182,6 +184,8 @@ class Survey:
         sums, number = self._sums.clone(), {site: i for i, site in enumerate(self._sites)}
         bins, rows = [self._counts.new_empty(0)], []
         waiting: dict[Tensor, list] = defaultdict(list)
+        mask = entries(batch).get("attention_mask")
+        mask = None if mask is None or mask.all() else mask.bool().cpu()
 
         def take(member: Tensor) -> None:
             numbers, projected = zip(*waiting.pop(member), strict=True)
@@ -191,7 +195,7 @@ class Survey:
                 bins.append(places.flatten() + i * self._counts[i].numel())
 
         def look(site: NormSite, x_in: Tensor, x_out: Tensor) -> None:
-            i, member = number[site], _members(x_in.shape[:-1], site.token_axis, device)
+            i, member = number[site], _members(x_in.shape[:-1], site.token_axis, mask, device)
             waiting[member].append((i, self._meters[i].project(x_in, x_out, device)))
             rows.append(member.shape[1])
             if len(waiting[member]) * member.shape[1] > _ROWS:
@@ -203,6 +207,7 @@ class Survey:
             take(member)
         ids, bins = entries(batch).get("input_ids"), torch.cat(bins)
         tokens = sum(rows[:1]) if ids is None or ids.is_floating_point() else ids.numel()  # not heads
+        tokens = tokens if mask is None else int(mask.sum())
         # Nothing is half done after an interrupt: one step for the sums, one for all histograms.
         vars(self).update(_sums=sums, tokens=self.tokens + tokens, batches=self.batches + 1, digest=digest)
         self._counts.view(-1).scatter_add_(0, bins, bins.new_ones(1).expand(len(bins)))
@@ -300,19 +305,31 @@ class Survey:
 
 
 @lru_cache(maxsize=16)
-def _members(lead: torch.Size, token_axis: int | None, device: torch.device) -> Tensor:
-    """``(2, rows)`` float64: 1 for rows of an input ``(*lead, d)`` that stand first in a text, and for the rest."""
-    first = torch.zeros(lead, dtype=torch.float64)
-    if token_axis is not None:
-        first.movedim(token_axis, 0)[:1] = 1
-    return torch.stack([first, 1 - first]).flatten(1).to(device, non_blocking=True)  # no wait for a GPU
+def _members(lead: torch.Size, token_axis: int | None, mask: Tensor | None, device: torch.device) -> Tensor:
+    """``(2, rows)`` float64: 1 for rows of an input ``(*lead, d)`` at first positions of texts, and for the rest.
+
+    ``mask``, ``(batch, length)``, is false for padding, which is in neither; None where there is none.
+    """
+    batch_axis = 1 if token_axis == 0 else 0
+    shape = None if token_axis is None else (lead[batch_axis], lead[token_axis])
+    if mask is not None and mask.shape != shape:
+        raise ValueError(f"batches: a norm's input of shape {(*lead, 'd')} does not show which rows are padding")
+    if token_axis is None:
+        first, rest = torch.zeros(lead), torch.ones(lead)
+    else:
+        mask = torch.ones(shape, dtype=torch.bool) if mask is None else mask
+        first = mask & (mask.cumsum(1) == 1)
+        view = [size if axis in (batch_axis, token_axis) else 1 for axis, size in enumerate(lead)]
+        laid = (of.T if token_axis == 0 else of for of in (first, mask & ~first))
+        first, rest = (of.reshape(view).expand(lead) for of in laid)
+    return torch.stack([first, rest]).flatten(1).double().to(device, non_blocking=True)  # no wait for a GPU
 
 
 def _check(argument: str, model: nn.Module, batch: Tensor | Mapping) -> None:
-    """Refuse padding, and token ids that the model does not know: on a GPU these end the process."""
+    """Refuse a decoder's padding, and token ids that the model does not know: on a GPU these end the process."""
     given = entries(batch)
-    if any(not given[name].all() for name in given if name.endswith("attention_mask")):
-        raise ValueError(f"{argument}: expected texts without padding, an attention_mask leaves tokens out")
+    if (mask := given.get("decoder_attention_mask")) is not None and not mask.all():
+        raise ValueError(f"{argument}: expected texts without padding in a decoder_attention_mask")
     ids, vocabulary = given.get("input_ids"), getattr(getattr(model, "config", None), "vocab_size", None)
     if ids is None or vocabulary is None:
         return
