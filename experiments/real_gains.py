@@ -76,3 +76,23 @@ def scores(model: str) -> list[dict]:
             by_text = {part: round(float(largest[i, part][head]), 3) for part in PARTS}
             rows.append(dict(layer=i, head=head, bound=round(bound, 2)) | by_text)
     return rows
+
+
+@experiment(
+    "published-sinks",
+    "The mean attention that later positions pay to position 0, in each block: averaged over heads, and in the head "
+    "that pays most.",
+    dict(model=LANGUAGE, text=PARTS),
+    minutes=1,
+    corpus=f"WikiText-2, {WINDOWS} windows of {LENGTH} tokens of each part, begun by BOS",
+    **about(*LANGUAGE),
+)
+def sinks(model: str, text: str) -> list[dict]:
+    network, tokenizer = language_model(model)
+    usual = network.config._attn_implementation
+    network.set_attn_implementation("eager")  # the others return no weights
+    ids = blocks(tokenizer, text, WINDOWS, LENGTH)
+    seen = forward(network.model, dict(input_ids=ids, output_attentions=True, use_cache=False)).attentions
+    network.set_attn_implementation(usual)
+    to_first = [weights[:, :, 1:, 0].mean((0, 2)) for weights in seen]
+    return [dict(layer=i, mean=float(heads.mean()), most=float(heads.max())) for i, heads in enumerate(to_first)]
