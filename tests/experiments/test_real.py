@@ -1,12 +1,13 @@
 """Measurements on published models, tried on tiny ones: each number against a longer way to it."""
 
 import normgeom as ng
+import pandas as pd
 import pytest
 import torch
 from torch.nn.functional import normalize
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
 
-from experiments import real_costs
+from experiments import real_costs, real_gains
 from experiments.real_angles import described, drawn
 from experiments.real_costs import Costs
 from experiments.real_models import direction, frozen, removed, sites_of
@@ -114,3 +115,35 @@ def test_dropping_for_a_while_is_dropping():
 def test_word_errors():
     assert word_errors("He was, not a man.", "he was not an ill man") == 2
     assert word_errors("", "two words") == 2 and word_errors("one two", "") == 2
+
+
+@pytest.fixture
+def gemma(monkeypatch):
+    torch.manual_seed(3)
+    made = FAMILIES["gemma"]().eval()
+    for parameter in made.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    monkeypatch.setattr(real_gains, "language_model", lambda name: (made, None))
+    monkeypatch.setattr(real_gains, "blocks", lambda tokenizer, part, count, length: IDS)
+    return made
+
+
+def test_scores_are_those_that_softmax_gets_and_stay_below_the_bound(gemma, monkeypatch):
+    found, softmax = pd.DataFrame(real_gains.scores("gemma")), torch.nn.functional.softmax
+    given = []
+    monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, **how: given.append(x) or softmax(x, **how))
+    gemma.set_attn_implementation("eager")
+    with torch.no_grad():
+        gemma(IDS)
+    assert len(given) == 3
+    largest = [float(x[:, head].where(x[:, head] > -1e9, 0).abs().max()) for x in given for head in range(2)]
+    assert found.valid.tolist() == pytest.approx(largest, abs=1e-3)
+    assert (found.valid < found.bound).all()
+
+
+def test_sinks_are_what_later_positions_pay(gemma):
+    rows = real_gains.sinks("gemma", "valid")
+    gemma.set_attn_implementation("eager")
+    weights = gemma.model(IDS, output_attentions=True).attentions[1]
+    by_hand = sum(float(weights[b, h, t, 0]) for b in range(4) for h in range(2) for t in range(1, 9)) / 64
+    assert rows[1]["mean"] == pytest.approx(by_hand, rel=1e-4) and rows[1]["most"] >= rows[1]["mean"]

@@ -4,7 +4,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
+from normgeom.view.style import COLORS, WIDTH, style
+
+from normgeom_lab.common.axes import ticks_of_powers
 
 NAMES = {"SmolLM2-135M-Instruct": "SmolLM2", "gemma-3-270m": "Gemma 3"}
 MODELS = (*NAMES.values(), "Whisper, encoder", "Whisper, decoder")
