@@ -93,7 +93,10 @@ def judged(codes: list, space: dict, limit: float) -> tuple[list, list] | None:
         with suppress(BaseException):
             for code in codes:
                 exec(code, space)
-            os.write(write, json.dumps([[v.holds for v in verdicts], [v.breaks for v in verdicts]]).encode())
+            os.write(
+                write,
+                json.dumps([[holds for _, holds, _, _ in verdicts], [breaks for _, _, breaks, _ in verdicts]]).encode(),
+            )
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as pipe:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-# As in press.edition.browser, which an installed normgeom is tested without.
+# As in press.pdf, which an installed normgeom is tested without.
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM_FLAGS = [
     "--headless",

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 Deviations = float | Iterable[float] | Mapping[str, float]
 
-
-class Verdict(NamedTuple):
-    """What :func:`verify` judged: the largest deviation of a statement, the smallest of its near misses, the bound."""
-
-    label: str
-    holds: float
-    breaks: float
-    tol: float
-
-
-verdicts: list[Verdict] = []  # of this process, in order, not rounded
+verdicts: list[tuple[str, float, float, float]] = []  # label, holds, breaks and tol of each verify, not rounded
 
 
 def verify(
@@ -34,9 +23,6 @@ def verify(
 ) -> None:
     """Assert that a statement holds and that the check could have told if it did not; print one line.
 
-    The line is rounded: an error so that it does not change with the machine, what was measured for a claim to two
-    digits.
-
     Args:
         label: the statement's label in the book, ``eq-…``, ``thm-…``, ``claim-…``.
         holds: the deviation of the statement, at most ``tol``; of several the largest counts.
@@ -44,8 +30,8 @@ def verify(
             A mapping gives each near miss its name.
         tol: the line between the two, in the same units.
         wrong: what was changed in the wrong version; by default the names in ``breaks``.
-        asserts: for measured claims, whether the chapter runs at its default parameters.  Where it does not, a
-            ``claim-`` is reported and nothing is raised; any other label asserts always.
+        asserts: whether the chapter runs at its default parameters.  Where it does not, a measured ``claim-`` is
+            reported and nothing is raised; any other label asserts always.
 
     Raises:
         ValueError: ``tol`` is not positive and finite, or there is no deviation at all.
@@ -62,25 +48,23 @@ def verify(
     holds, breaks = _extreme("holds", holds, max), _extreme("breaks", breaks, min)
     if not 0 < tol < math.inf:
         raise ValueError(f"tol: expected a positive number, got {tol}")
-    verdicts.append(Verdict(label, holds, breaks, tol))
+    verdicts.append((label, holds, breaks, tol))
     claim = label.startswith("claim-")
-    if claim and not asserts:
-        print(
-            f"{label}: reported, not asserted (parameters differ from the defaults): "
-            f"deviation {holds:.2g}, bound {tol:g}; with {wrong} {breaks:.2g}"
-        )
-        return
-    if not holds <= tol:
-        raise AssertionError(f"{label}: deviation {holds:.3g} is above {tol:g}: the statement does not hold")
-    if not breaks > tol:
-        raise AssertionError(
-            f"{label}: with {wrong} the deviation is {breaks:.3g}, not above {tol:g}: "
-            "the check cannot tell the statement from its wrong version"
-        )
-    if claim:
-        print(f"{label}: value {holds:.2g} ≤ {tol:g}; with {wrong} {breaks:.2g}")
+    if asserts or not claim:
+        if not holds <= tol:
+            raise AssertionError(f"{label}: deviation {holds:.3g} is above {tol:g}: the statement does not hold")
+        if not breaks > tol:
+            raise AssertionError(
+                f"{label}: with {wrong} the deviation is {breaks:.3g}, not above {tol:g}: "
+                "the check cannot tell the statement from its wrong version"
+            )
+        said = f"value {holds:.2g} ≤ {tol:g}" if claim else f"error ≤ {tol:g}"
+        # an error is rounded so that it does not change with the machine
+        said = f"{said}; with {wrong} {breaks:.{2 if claim else 1}g}"
     else:
-        print(f"{label}: error ≤ {tol:g}; with {wrong} {breaks:.1g}")
+        said = f"reported, not asserted (parameters differ from the defaults): deviation {holds:.2g}, bound {tol:g}"
+        said = f"{said}; with {wrong} {breaks:.2g}"
+    print(f"{label}: {said}")
 
 
 def _extreme(name: str, deviations: Deviations, of) -> float:
@@ -162,12 +146,10 @@ class Draws:
 def check_parameters(**parameters: tuple[object, object, Container | type]) -> bool:
     """Check a chapter's parameters before any work; say whether all stand at their defaults.
 
-    Each parameter is ``name=(value, default, allowed)`` with ``allowed`` a type, or a container such as a ``range`` or
-    a set of choices.
+    Each parameter is ``name=(value, default, allowed)`` with ``allowed`` a type, or a container such as a ``range``.
 
     Raises:
-        TypeError: a value is not of the type allowed.
-        ValueError: a value is not in the container allowed.
+        ValueError: a value is not of its default's type, or not in the container.
 
     Example:
         >>> import normgeom as ng
@@ -175,20 +157,9 @@ def check_parameters(**parameters: tuple[object, object, Container | type]) -> b
         >>> ng.check_parameters(d=(d, 768, range(8, 4097)), corpus=(corpus, "stdlib", str))
         False
     """
-    for name, (value, _, allowed) in parameters.items():
-        if not _is_allowed(value, allowed):
-            if isinstance(allowed, type):
-                raise TypeError(f"parameter {name}: expected {allowed.__name__}, got {value!r}")
-            raise ValueError(f"parameter {name}: expected a value in {allowed}, got {value!r}")
+    for name, (value, default, allowed) in parameters.items():
+        of_kind = isinstance(allowed, type)
+        if type(value) is not type(default) or not (of_kind or value in allowed):
+            expected = allowed.__name__ if of_kind else f"a value in {allowed}"
+            raise ValueError(f"parameter {name}: expected {expected}, got {value!r}")
     return all(value == default for value, default, _ in parameters.values())
-
-
-def _is_allowed(value: object, allowed: Container | type) -> bool:
-    if isinstance(allowed, type):
-        return isinstance(value, allowed) and (allowed is bool or not isinstance(value, bool))
-    if isinstance(allowed, range):  # which compares anything but an integer with each of its numbers
-        return type(value) is int and value in allowed
-    try:
-        return not isinstance(value, bool) and value in allowed
-    except TypeError:  # unhashable, beside a set
-        return False

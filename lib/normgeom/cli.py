@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,18 +18,49 @@ class Refusal(click.ClickException):
 
     exit_code = 2
 
+    def __init__(self, message: str):
+        super().__init__(" ".join(message.split()))
+
+
+class Stopped(click.ClickException):
+    """By the user, with Ctrl-C."""
+
+    exit_code = 130
+
+    def show(self, file: object = None) -> None:
+        click.echo(f"Stopped: {self.message}", err=True)
+
 
 @contextmanager
-def _one_line(extra: str = "models") -> Iterator[None]:
-    """Say a warning or a refusal in one line; a RuntimeError is a bug and keeps its traceback."""
+def _one_line(extra: str = "models", stopped: str = "the same command goes on from here") -> Iterator[None]:
+    """Say a warning, a refusal or Ctrl-C in one line; a RuntimeError is a bug and keeps its traceback."""
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: click.echo(f"Warning: {message}", err=True)
+        warnings.showwarning = lambda message, *_, **__: _warn(f"Warning: {message}")
         try:
             yield
+        except KeyboardInterrupt:
+            raise Stopped(stopped) from None
         except ModuleNotFoundError as error:
             raise Refusal(f"{error.name} is missing: install normgeom[{extra}]") from error
         except (ValueError, TypeError, OSError, ImportError) as error:
-            raise Refusal(" ".join(str(error).split())) from error
+            raise Refusal(str(error)) from error
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # Rust's, which has no class to catch
+                raise
+            raise Refusal(f"tokenizer: it broke down on this text ({error!s:.300})") from error
+        finally:
+            for bar in [*getattr(_tqdm(), "_instances", ())]:
+                bar.close()  # what is said next begins on a line of its own
+
+
+def _tqdm() -> type | None:
+    """The class of progress bars, once something has loaded it."""
+    return getattr(sys.modules.get("tqdm"), "tqdm", None)
+
+
+def _warn(said: str) -> None:
+    """Say something above the progress bars."""
+    _tqdm().write(said, sys.stderr) if _tqdm() else click.echo(said, err=True)
 
 
 class Count(click.IntRange):
@@ -46,6 +78,7 @@ _DEVICES, _DTYPES = ["cpu", "cuda", "mps", "xpu"], ["auto", "float64", "float32"
 _SIZES = ["0.2M", "1M", "5M", "10M", "70M", "160M", "410M", "1B"]
 _DEVICE = click.option("--device", type=click.Choice(_DEVICES), help="[default: an accelerator, if there is one]")
 _OUT = click.option("--out", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Folder of results.")
+_QUIET = click.option("-q", "--quiet", "progress", flag_value=False, default=True, help="Without progress bars.")
 _SEED = click.option("--seed", default=0, show_default=True, type=Count(0, 2**32 - 1), help="Of all that is drawn.")
 
 
@@ -66,6 +99,7 @@ def main() -> None:
 @_SEED
 @_DEVICE
 @click.option("--dtype", default="auto", type=click.Choice(_DTYPES), help="auto: as saved.")
+@_QUIET
 def survey(out: str, **options: object) -> None:
     """Angles between hidden vectors and fixed directions, before and after every norm of a model.
 
@@ -98,6 +132,7 @@ def survey(out: str, **options: object) -> None:
 @click.option("--micro-batch", type=Count(1), help="Windows that pass through the device together.")
 @click.option("--held-out", default=1_000_000, type=Count(2), help="Tokens to measure on, the last that are read.")
 @_DEVICE
+@_QUIET
 def train(out: str, **options: object) -> None:
     """Train two GPT-2 models that differ in the norm alone, and measure their norms on the way.
 
@@ -118,19 +153,19 @@ def train(out: str, **options: object) -> None:
 @click.argument("model")
 @click.argument("out", metavar="OUT", type=click.Path(file_okay=False))
 def convert(model: str, out: str) -> None:
-    """Write MODEL, which has LayerNorm, as an RMSNorm model that computes the same, to the new folder OUT.
+    """Write MODEL, which has LayerNorm, as an RMSNorm model that computes the same, to the folder OUT.
 
     MODEL is a name on the hub or a folder that save_pretrained wrote.  normgeom.load_converted loads OUT.
     A small model takes seconds; memory must hold the model three times, twice of them in float64.
     """
-    with _one_line():
+    with _one_line(stopped="the same command begins anew"):
         from normgeom.commands.convert import convert_model
 
-        found = convert_model(model, out)
+        had = convert_model(model, out)["had"]
         click.echo(
-            f"Largest difference of a logit on {found.tokens} tokens (the largest logit is {found.largest:.3g}):\n"
-            f"  float64, before and after   {found.exact:.1e}\n"
-            f"  {found.dtype} from float64: {found.unconverted:.1e} before, {found.converted:.1e} after"
+            "Largest difference of a logit on {tokens} tokens (the largest logit is {largest:.3g}):\n"
+            "  float64, before and after   {exact:.1e}\n"
+            "  {dtype} from float64: {unconverted:.1e} before, {converted:.1e} after".format(**had)
         )
 
 
@@ -138,13 +173,14 @@ def convert(model: str, out: str) -> None:
 @click.argument("model")
 @click.argument("out", metavar="OUT.html")
 @click.option("-p", "parameters", multiple=True, nargs=2, metavar="NAME VALUE", help="A parameter of chapter 7.")
-def report(model: str, out: str, parameters: tuple[tuple[str, str], ...]) -> None:
+@_QUIET
+def report(model: str, out: str, parameters: tuple[tuple[str, str], ...], progress: bool) -> None:
     """The norm report of MODEL: chapter 7 of the book, run on it, as one page that needs no network.
 
     MODEL is a name on the hub or a folder that save_pretrained wrote.  Beside the model's own reading of the tokens
     the chapter takes one to two minutes, most of them for the small models that it trains.
     """
-    with _one_line(extra="report"):
+    with _one_line("report", "the same command begins anew"):
         from normgeom.commands.report import write_report
 
-        click.echo(str(write_report(model, out, dict(parameters))))
+        click.echo(str(write_report(model, out, dict(parameters), progress)))

@@ -1,10 +1,12 @@
-"""The folder of a long run: one process works in it, for one command and its arguments; no file is half written."""
+"""The folder of a long run: one process works in it, for one command; it knows what made each of its files."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -19,18 +21,36 @@ PROVENANCE, LOCK = "provenance.json", ".normgeom.lock"
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A path to write to, which becomes ``path`` when the block ends without an error."""
+    """A path to write a file or a folder to, which becomes ``path`` when the block ends without an error."""
     part = path.with_name(path.name + ".part")
     try:
         yield part
         os.replace(part, path)
     finally:
-        part.unlink(missing_ok=True)
+        remove(part)
 
 
 def write_json(path: Path, content: dict) -> None:
     with atomic_path(path) as part:
         part.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+
+
+def digest(path: Path) -> str | None:
+    """SHA-256 of a file, or of the names and digests of a folder's files; None if there is neither."""
+    if path.is_dir():
+        inside = {str(p.relative_to(path)): digest(p) for p in sorted(path.rglob("*")) if p.is_file()}
+        return hashlib.sha256(json.dumps(inside).encode()).hexdigest()
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_out_dir(out: str | os.PathLike) -> Path:
@@ -63,48 +83,105 @@ def locked(folder: Path) -> Iterator[None]:
             folder.rmdir()
 
 
+class Claim:
+    """A folder that one run holds, and its note, ``provenance.json``: what was asked, and a digest of each result.
+
+    The digest of a new file is noted before the file takes its place, beside that of the old one, and alone after it:
+    whenever the run is killed, the note knows what is there.
+    """
+
+    def __init__(self, folder: Path, note: dict, together: bool):
+        self.folder, self.note, self.together = folder, note, together
+
+    @property
+    def files(self) -> dict[str, list[str | None]]:
+        """The digests that a file or folder may have, by its name."""
+        return self.note.setdefault("files", {})
+
+    def save(self, **entries: object) -> dict:
+        """Add entries to the note."""
+        self.note |= entries
+        write_json(self.folder / PROVENANCE, self.note)
+        return self.note
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Path]:
+        """A path to write a result to, which takes its place when the block ends without an error."""
+        with atomic_path(self.folder / name) as part:
+            yield part
+            self.save(files=self.files | {name: [self.files.get(name, [None])[-1], digest(part)]})
+        self.keep(name)
+
+    def keep(self, name: str) -> None:
+        """Note the digest of a result that is in its place."""
+        self.save(files=self.files | {name: [digest(self.folder / name)]})
+
+    def drop(self, name: str) -> None:
+        """Forget and delete a result."""
+        self.files.pop(name, None)
+        self.save()
+        remove(self.folder / name)
+
+    def check(self, name: str) -> bool:
+        """Whether a result is there, as this run left it.
+
+        Raises:
+            OSError: it is something else, or was deleted alone though all stand ``together``; the message says what to
+                delete.
+        """
+        path, found = self.folder / name, digest(self.folder / name)
+        if found not in self.files.get(name, [None]) and (found or self.together):
+            lost = self.folder if self.together else path
+            raise OSError(f"out: {path} is not as this run left it; delete {lost} and run the same command")
+        return found is not None
+
+
 @contextmanager
-def claimed(out: Path, work: str, asked: dict) -> Iterator[None]:
-    """Hold ``out`` for one command with its arguments, noted in ``provenance.json``; without results the note goes too.
+def claimed(out: Path, work: str, asked: dict, together: bool = False) -> Iterator[Claim]:
+    """Hold ``out`` for one command with its arguments, as its note says; without results the note goes too.
 
     Args:
         work: what the command makes, such as ``"survey"``.
         asked: the arguments, and all else that decides the results.
+        together: whether a result that is lost costs all of them.
 
     Raises:
         ValueError: the folder holds something else.
         BlockingIOError: another process works there.
     """
-    asked, note = json.loads(json.dumps(asked)), out / PROVENANCE
+    asked, path = json.loads(json.dumps(asked)), out / PROVENANCE
     with locked(out):
-        if note.exists():
-            _check_same(note, work, asked)
+        if path.exists():
+            claim = Claim(out, _same(path, work, asked), together)
         elif found := _results(out):
             raise ValueError(f"out: {out} holds {found[0]} and no {PROVENANCE}; name a new or an empty folder")
         else:
-            write_json(note, dict(work=work, asked=asked, started=now()))
+            claim = Claim(out, {}, together)
+            claim.save(work=work, asked=asked, started=now())
         try:
-            yield
+            yield claim
         finally:
             if not _results(out):
-                note.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
 
 
 def _results(out: Path) -> list[str]:
     return sorted({path.name for path in out.iterdir()} - {PROVENANCE, LOCK})
 
 
-def _check_same(note: Path, work: str, asked: dict) -> None:
+def _same(path: Path, work: str, asked: dict) -> dict:
+    """The note of a folder, which is that of the same run."""
     try:
-        noted = json.loads(note.read_text("utf-8"))
-        there = dict(noted["asked"], work=noted["work"])
+        note = json.loads(path.read_text("utf-8"))
+        there = dict(note["asked"], work=note["work"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"out: {note} is not the provenance of a {work}; name another folder") from error
+        raise ValueError(f"out: {path} is damaged; put a copy of it back, or name another folder") from error
     here = dict(asked, work=work)
     differing = [key for key in {**there, **here} if there.get(key) != here.get(key)]
     if differing:
         told = "; ".join(f"{key}: {there.get(key)} there, {here.get(key)} asked for" for key in differing)
-        raise ValueError(f"out: {note.parent} belongs to another run ({told}); name another folder")
+        raise ValueError(f"out: {path.parent} belongs to another run ({told}); name another folder")
+    return note
 
 
 def now() -> str:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
-from safetensors.torch import load_file
-from torch import Tensor
 
 FOLDER = Path(__file__).parent / "data"
+OF_EXPERIMENTS = ("stamp", "legacy")  # notes that tell the project's experiments which code made a record
 
 
 class Record(NamedTuple):
@@ -37,18 +36,8 @@ def recorded(name: str) -> Record:
         >>> gains.table.shape, gains.provenance["kinds"]
         ((384, 13), 'layer')
     """
-    path, provenance = _found(name, ".csv")
-    return Record(pd.read_csv(path), provenance)
-
-
-def recorded_tensors(name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors that the book carries under ``name``, by their names, and their provenance; else as recorded."""
-    path, provenance = _found(name, ".safetensors")
-    return load_file(path), provenance
-
-
-def _found(name: str, suffix: str) -> tuple[Path, dict[str, str]]:
-    path = FOLDER / f"{name}{suffix}"
+    path = FOLDER / f"{name}.csv"
     if not path.is_file():
-        raise ValueError(f"name: expected one of {sorted(p.stem for p in FOLDER.glob(f'*{suffix}'))}, got {name!r}")
-    return path, json.loads(path.with_suffix(".json").read_text("utf-8"))
+        raise ValueError(f"name: expected one of {sorted(p.stem for p in FOLDER.glob('*.csv'))}, got {name!r}")
+    notes = json.loads(path.with_suffix(".json").read_text("utf-8"))
+    return Record(pd.read_csv(path), {key: value for key, value in notes.items() if key not in OF_EXPERIMENTS})

@@ -12,8 +12,9 @@ import torch
 from matplotlib.figure import Figure
 from normgeom.norms.elementwise import dyt
 from normgeom.norms.functions import rms_norm
-from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
+from normgeom.view.style import COLORS, WIDTH, style
 
+from normgeom_lab.common.axes import ticks_of_powers
 from normgeom_lab.common.growth import Growth
 from normgeom_lab.common.stacks import DESIGNS
 

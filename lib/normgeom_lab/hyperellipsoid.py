@@ -15,8 +15,10 @@ from normgeom.geometry import secular
 from normgeom.geometry.ellipsoid import Ellipsoid
 from normgeom.geometry.uniform import angle
 from normgeom.models.sites import NormSite
-from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
+from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor
+
+from normgeom_lab.common.axes import MARKERS, ticks_of_powers
 
 
 def coordinate_shares(axes: Tensor, k: int) -> Tensor:

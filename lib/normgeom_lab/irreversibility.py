@@ -14,12 +14,14 @@ from normgeom.models.sites import NormSite, find_norms
 from normgeom.models.watch import evaluating, forward, watch
 from normgeom.norms.functions import layer_norm, rms_norm
 from normgeom.text.tokens import random_windows
-from normgeom.training.loop import train
-from normgeom.training.twins import Size, variants
-from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
+from normgeom.training.twins import Size
+from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor, nn
 
+from normgeom_lab.common.axes import ticks_of_powers
+from normgeom_lab.common.loop import train
 from normgeom_lab.common.turning import ONE_UP
+from normgeom_lab.common.variants import variants
 
 
 def selectable(keys: Tensor) -> Tensor:
@@ -148,7 +150,7 @@ def read_before_and_after(
     drawn = random_windows(tokens, size.length, size.batch, seed)
     model = variants(size.config(vocabulary), seed, ("layer",))["layer"]
     before = read_norms(model, held_out)
-    last = train(model, drawn, size.steps, size.rate, f"model {seed}")[-10:]
+    last = train(model, drawn, size.steps, size.lr, f"model {seed}")[-10:]
     after = read_norms(model, held_out)
     readings = {0: before.assign(loss=math.nan), size.steps: after.assign(loss=sum(last) / len(last))}
     return pd.concat(readings, names=["updates", "norm"])

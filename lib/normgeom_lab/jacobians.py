@@ -12,9 +12,10 @@ from matplotlib.figure import Figure
 from normgeom.checks import Draws
 from normgeom.geometry.uniform import angle
 from normgeom.norms.functions import rms_norm
-from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
+from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor
 
+from normgeom_lab.common.axes import ticks_of_powers
 from normgeom_lab.common.pictures import LINES
 
 OUTPUTS, INPUTS, BATCH = 16, 12, 16

@@ -215,7 +215,7 @@ CLAIMS = {
     "axes": (axes_stay, "forms", "norm == 'layer'"),
 }
 
-# What the paper measured, its tables 1 and 2, by the names of the files in reruns/ and of their records.
+# What the paper measured, its tables 1 and 2, by the names of the rows in experiments/reruns.yml and of their records.
 PAPER = {
     "model": ("gpt2-xl", "gpt-neo-1.3b", "pythia-1.4b", "gpt-j-6b", "pythia-6.9b", "llama-2-7b", "llama-3-8b"),
     "pair": ("70M", "160M", "410M", "1B"),
@@ -270,7 +270,7 @@ def overview(found: pd.DataFrame, needs: str) -> pd.DataFrame:
     names = list(dict.fromkeys([*PAPER[needs], *rows.evidence]))
     table = rows.assign(claim=rows.claim.map(labels)).pivot(index="evidence", columns="claim", values="verdict")
     table = table.reindex(index=names, columns=list(dict.fromkeys(labels.values()))).astype(object)
-    measured = ["yes" if name in set(rows.evidence) else f"make scale ONLY={name}" for name in names]
+    measured = ["yes" if name in set(rows.evidence) else f"make experiments ONLY={name}" for name in names]
     return table.where(table.notna(), None).assign(measured=measured)
 
 

@@ -9,9 +9,10 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from normgeom.norms.functions import layer_norm
-from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
+from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor
 
+from normgeom_lab.common.axes import ticks_of_powers
 from normgeom_lab.common.turning import ONE_UP
 
 

@@ -15,10 +15,11 @@ from normgeom.models.watch import evaluating, forward
 from normgeom.surgery.ablation import drop_mean_subtraction
 from normgeom.surgery.surgery import center_writers, fold_norms, to_rms_norm
 from normgeom.survey.survey import Survey
-from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
+from normgeom.view.style import COLORS, WIDTH, style
 from normgeom.view.tables import table
 from torch import Tensor, nn
 
+from normgeom_lab.common.axes import ticks_of_powers
 from normgeom_lab.common.parts import sharing, shifted
 from normgeom_lab.common.stream import final_norm, flow_of, head_of
 from normgeom_lab.common.tiny import divergence
@@ -126,6 +127,15 @@ def next_by_shift(model: nn.Module, shifts: Sequence[float], ids: Tensor) -> dic
         kept = shifted(centred, c)
         found[c] = {"before": before, "with": _next(kept, ids), "without": _next(without_subtraction(kept), ids)}
     return found
+
+
+def refusal(model: nn.Module) -> str | None:
+    """Why :func:`normgeom.to_rms_norm` does not convert a model, in its words; None where it does."""
+    try:
+        to_rms_norm(copy.deepcopy(model))
+    except (ValueError, TypeError) as reason:
+        return str(reason)
+    return None
 
 
 def drop_errors(model: nn.Module, batches: Iterable[Tensor]) -> pd.Series:

@@ -52,12 +52,6 @@ class Book:
         """Every page that the table of contents names."""
         return _names(self._toc)
 
-    @property
-    def parts(self) -> list[tuple[str | None, list[str]]]:
-        """The pages under each caption of the table of contents; the first of all has none."""
-        root = {"root": self._toc["root"]}
-        return [(part.get("caption"), _names(part)) for part in (root, *self._toc["parts"])]
-
     @cached_property
     def pages(self) -> list[Page]:
         """Every page."""

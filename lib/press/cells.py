@@ -11,13 +11,14 @@ from functools import cached_property
 import yaml
 
 from press.book import CHAPTERS, Book
-from press.labels import ALIAS, LAB
+from press.labels import ALIAS, FUNCTION, LAB
 
 CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```$", re.M | re.S)
 HEAD = re.compile(r"\A(?:---\n(?P<block>.*?)^---\n|(?P<lines>(?::[\w-]+:[^\n]*\n)+))", re.M | re.S)
 MAGIC = re.compile(r"^[%!].*$", re.M)
 DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 BLOCKS = (ast.For, ast.With)  # names that they make and use are taken for their own
+EVERYWHERE = {".verify", ".check_parameters"}  # what every check calls and no statement is about
 SCOPES = (*DEFINED, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -115,6 +116,13 @@ def behind(written: list[Cell], at: int) -> Iterator[tuple[Cell, set[str]]]:
         if (made := cell.makes & wanted) and not cell.is_setup:
             yield cell, made
             wanted = (wanted - made) | cell.names
+
+
+def through(written: list[Cell], at: int) -> list[str]:
+    """The library's public names that a check goes through: those in its cell, then those in the cells behind it."""
+    read = [written[at], *(cell for cell, _ in behind(written, at))]
+    names = dict.fromkeys(name for cell in read for name in FUNCTION.findall(cell.code))
+    return [f"{ALIAS}{name}" for name in names if name not in EVERYWHERE]
 
 
 def _head(match: re.Match) -> dict:

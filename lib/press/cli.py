@@ -20,16 +20,22 @@ def main(context: click.Context, root: Path) -> None:
     context.obj = Book(root)
 
 
+def refuse(messages: list[str]) -> None:
+    """Print what is wrong, and exit 1 if anything is."""
+    for message in messages:
+        click.echo(f"refused: {message}", err=True)
+    if messages:
+        raise SystemExit(1)
+
+
 @main.command()
 @click.pass_obj
 def check(book: Book) -> None:
-    """Say what is wrong with the chapters; exit 1 if anything is."""
+    """Say what is wrong with the chapters, too much code included; exit 1 if anything is."""
+    from press.lines import too_long
     from press.refusals import refusals
 
-    if found := refusals(book):
-        for message in found:
-            click.echo(f"refused: {message}", err=True)
-        raise SystemExit(1)
+    refuse([*refusals(book), *too_long(book)])
 
 
 @main.command("reuse")
@@ -39,7 +45,7 @@ def reuse_command(written: Path, executed: Path) -> None:
     """Give the notebook EXECUTED the words of WRITTEN; exit 1 if there is none or its code is another."""
     from nbformat import read, write
 
-    from press.reuse import reused
+    from press.run import reused
 
     result = reused(read(written, 4), read(executed, 4)) if executed.is_file() else None
     if result is None:
@@ -50,41 +56,17 @@ def reuse_command(written: Path, executed: Path) -> None:
         os.utime(path, ns=(ran, ran))
 
 
-@main.command("chapter")
-@click.argument("name")
-@click.argument("title")
-@click.pass_obj
-def chapter_command(book: Book, name: str, title: str) -> None:
-    """Write a small true chapter to replace, chapters/NAME.md, and put it behind the last one."""
-    from press.chapter import chapter
-
-    try:
-        files = chapter(book, name, title)
-    except ValueError as error:
-        raise click.ClickException(str(error)) from error
-    for path, content in files.items():
-        (book.root / path).write_bytes(content)
-        click.echo(f"wrote {path}")
-
-
-@main.command("stage")
-@click.pass_context
-def stage_command(context: click.Context) -> None:
-    """Check the chapters, then write what the pages are built from to _build/stage."""
-    from press.stage import STAGE, put, stage
-
-    context.invoke(check)
-    put(context.obj.root / STAGE, stage(context.obj))
-
-
-@main.command("site")
+@main.command()
 @click.argument("html", type=FOLDER, default="_build/html")
 @click.pass_obj
-def site_command(book: Book, html: Path) -> None:
-    """Build the pages from _build/stage, in _build/html or another folder; exit 1 on any warning."""
+def pages(book: Book, html: Path) -> None:
+    """Check the chapters, write _build/stage, and build the pages from it; exit 1 on any warning."""
     from press.engine import pages
-    from press.stage import STAGE
+    from press.refusals import refusals
+    from press.stage import STAGE, put, stage
 
+    refuse(refusals(book))
+    put(book.root / STAGE, stage(book))
     if not pages(book.root / STAGE, book.root / html):
         raise click.ClickException("the pages were not built without warnings")
 
@@ -99,21 +81,11 @@ def notebooks_command(book: Book) -> None:
     put(book.root / NOTEBOOKS, notebooks(book))
 
 
-@main.command("colab")
-@click.pass_obj
-def colab_command(book: Book) -> None:
-    """Write _build/colab from notebooks/, with the library's wheel in each."""
-    from press.colab import colab
-    from press.stage import put
-
-    put(book.root / "_build/colab", colab(book))
-
-
 @main.command("pdf")
 @click.pass_obj
 def pdf_command(book: Book) -> None:
     """Print the built pages as one PDF to _build/pdf."""
-    from press.edition.pdf import pdf
+    from press.pdf import pdf
 
     try:
         pdf(book)
@@ -125,7 +97,7 @@ def pdf_command(book: Book) -> None:
 @click.pass_obj
 def figures_command(book: Book) -> None:
     """Write the named figures of the executed chapters to figures/NAME.svg."""
-    from press.figures import figures
+    from press.stage import figures
 
     folder = book.root / "figures"
     folder.mkdir(exist_ok=True)
@@ -137,20 +109,12 @@ def figures_command(book: Book) -> None:
 @click.argument("of", type=click.Choice(["book", "test"]))
 @click.pass_obj
 def times_command(book: Book, of: str) -> None:
-    """Say where the processor time of the last `make book` or `make test` went."""
-    from press.times import table
+    """Say where the processor time of the last `make book` or `make test` went; in CI, exit 1 above the budget."""
+    from press.times import above, table
 
     for line in table(book, of):
         click.echo(line)
-
-
-@main.command("lines")
-@click.pass_obj
-def lines_command(book: Book) -> None:
-    """Count the lines of code in the chapters; exit 1 if a limit of pyproject.toml is passed."""
-    from press.lines import table, too_long
-
-    for line in table(book):
+    if (found := above(book, of)) and os.environ.get("CI"):
+        refuse(found)
+    for line in found:
         click.echo(line)
-    if found := list(too_long(book)):
-        raise click.ClickException("\n".join(found))

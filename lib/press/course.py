@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 
 import yaml
+from jinja2 import Environment
 
 from press.book import CHAPTERS, Book
-from press.exercises import Exercise, exercises, mistakes
-from press.labels import Claims, role
+from press.exercises import exercises, mistakes
+from press.labels import Claims, reference
 from press.myst import table
 
 FILE = f"{CHAPTERS}/course.yml"
+TEMPLATE = Path(__file__).with_name("course.md")
 SLIDES = "course"  # the folder of the slides, beside that of the chapters
 
 
@@ -69,10 +72,14 @@ def lectures(book: Book) -> list[Lecture]:
 def course(book: Book) -> str:
     """The lectures of the kit, in MyST."""
     known = {exercise.label: exercise for exercise in exercises(book)}
-    parts = []
-    for lecture in lectures(book):
-        parts += _section(book, lecture, [known[label] for label in lecture.exercises])
-    return "\n".join(parts)
+    words = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    words.filters["reference"] = reference
+    return words.from_string(TEMPLATE.read_text("utf-8")).render(
+        lectures=lectures(book),
+        timetable=lambda lecture: table(("minutes", "part", "on the slides"), _timetable(lecture)),
+        asked=lambda lecture: [known[label] for label in lecture.exercises],
+        mistakes=lambda grader: table(("mistake", "what the self-check says"), mistakes(book, grader).items()),
+    )
 
 
 def shown_of_nothing(book: Book, claims: Claims) -> Iterator[str]:
@@ -101,37 +108,8 @@ def _lecture(number: int, entry: dict) -> Lecture:
     return Lecture(number, **entry | {"parts": tuple(Part(**part) for part in parts)})
 
 
-def _section(book: Book, lecture: Lecture, asked: list[Exercise]) -> Iterator[str]:
-    yield f"## Lecture {lecture.number}: {lecture.title[0].lower()}{lecture.title[1:]}\n"
-    yield f'<a href="../../{lecture.file}">The slides of lecture {lecture.number}</a>\n'
-    yield "After this lecture participants can\n"
-    yield "\n".join(f"- {aim}" for aim in lecture.aims) + "\n"
-    yield f"*Before:* {lecture.before}\n"
-    yield "*What its statements take from around them:*\n"
-    words = "\n".join(f"- {word}" for word in lecture.words)
-    yield f":::{{container}}\n:name: {lecture.glossary}\n\n{words}\n:::\n"
-    yield "*In the lecture:*\n"
-    yield table(("minutes", "part", "on the slides"), _timetable(lecture))
-    yield f"*To prove at the board:* {_references(lecture.prove)}.\n"
-    yield f"*To run:* {lecture.run}\n"
-    yield f"*After:* {_references(lecture.exercises)}. {lecture.after}\n"
-    yield f"### What students get wrong in lecture {lecture.number}\n"
-    for exercise in asked:
-        for grader in exercise.graders:
-            yield f"{_reference(exercise.label)}, `exercises.{grader}`:\n"
-            yield table(("mistake", "what the self-check says"), mistakes(book, grader).items())
-
-
 def _timetable(lecture: Lecture) -> Iterator[list[str]]:
     for begin, part in zip(lecture.begins, lecture.parts, strict=True):
         for at, (label, words) in enumerate(part.show):
             minutes = f"{begin} to {begin + part.minutes}"
-            yield [*((minutes, part.title) if at == 0 else ("", "")), f"{_reference(label)}: {words}"]
-
-
-def _reference(label: str) -> str:
-    return f"{{{role(label)}}}`{label}`"
-
-
-def _references(labels: list[str]) -> str:
-    return ", ".join(map(_reference, labels))
+            yield [*((minutes, part.title) if at == 0 else ("", "")), f"{reference(label)}: {words}"]

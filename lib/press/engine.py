@@ -22,13 +22,10 @@ NAMES = {
     "title": "html_title",
     "author": "author",
     "copyright": "copyright",
-    "logo": "html_logo",
     "only_build_toc_files": "external_toc_exclude_missing",
     "bibtex_bibfiles": "bibtex_bibfiles",
     "execute.execute_notebooks": "nb_execution_mode",
     "execute.stderr_output": "nb_output_stderr",
-    "html.baseurl": "html_baseurl",
-    "html.favicon": "html_favicon",
     "html.use_multitoc_numbering": "use_multitoc_numbering",
     "parse.myst_enable_extensions": "myst_enable_extensions",
 }
@@ -36,7 +33,7 @@ OWN = "sphinx.config"  # in Sphinx's words already
 
 
 def configuration(stage: Path) -> dict:
-    """What a ``conf.py`` says, out of ``_config.yml``; each style and script of ``_static`` is loaded by every page.
+    """What a ``conf.py`` says, out of ``_config.yml``.
 
     Raises:
         ValueError: a key that is not in ``NAMES``.
@@ -45,12 +42,7 @@ def configuration(stage: Path) -> dict:
     own = said.pop(OWN, {})
     if unknown := sorted(said.keys() - NAMES):
         raise ValueError(f"_config.yml: expected {OWN} or any of {', '.join(NAMES)}, got {', '.join(unknown)}")
-    static = stage / "_static"
-    css, js = (
-        sorted(path.relative_to(static).as_posix() for path in static.rglob(f"*.{kind}")) for kind in ("css", "js")
-    )
-    served = {"html_static_path": ["_static"], "html_css_files": css, "html_js_files": js}
-    return served | {NAMES[key]: value for key, value in said.items()} | own
+    return {NAMES[key]: value for key, value in said.items()} | own
 
 
 def _flat(said: dict) -> dict:

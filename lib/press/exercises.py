@@ -6,15 +6,14 @@ in its question a call or a name of the library.  Such an exercise names the sel
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 
 from press.book import CHAPTERS, Book
 from press.labels import ALIAS, Claims
-from press.library import Library
 
 MODULE = "exercises"  # of the chapters' package
 SECTION = re.compile(r"^## Exercises\n(.*?)(?=^## |\Z)", re.M | re.S)
@@ -55,21 +54,18 @@ def exercises(book: Book) -> list[Exercise]:
     return found
 
 
-def graders(book: Book) -> list[str]:
-    """The self-checks: names in the module of exercises to which an ``Exercise(…)`` is assigned."""
-    library = Library(book)
-    module = library.modules.get(f"{library.lab}.{MODULE}")
-    return [
-        node.targets[0].id
-        for node in (module.tree.body if module else ())
-        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("Exercise(")
-    ]
+def graders(book: Book) -> dict[str, list[str]]:
+    """The self-checks of the chapters' package, each with the messages for the mistakes that it knows."""
+    package = f"{book.project['name']}_lab"
+    if not find_spec(package):
+        return {}
+    known = vars(import_module(f"{package}.{MODULE}")).items()
+    return {name: list(value.mistakes) for name, value in known if type(value).__name__ == "Exercise"}
 
 
 def mistakes(book: Book, grader: str) -> dict[str, str]:
     """The mistakes that a self-check knows, each with the advice behind it."""
-    known = getattr(import_module(f"{Library(book).lab}.{MODULE}"), grader).mistakes
-    return dict(said.split(". ", 1) for said in known)
+    return dict(said.split(". ", 1) for said in graders(book)[grader])
 
 
 def code_without_grader(book: Book, claims: Claims) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from press.book import Book
-from press.labels import ALIAS, LISTED, reference
+from press.labels import LISTED, reference
 from press.manifest import manifest
 from press.myst import table
 
@@ -36,7 +36,7 @@ def _row(entry: dict) -> list[str]:
         f'<span id="{row(entry["label"])}"></span>{reference(entry["label"], entry["title"])}',
         f"measured on {measured_on}" if entry["status"] == "measured" else entry["status"],
         _seeds(entry["seeds"]),
-        _each(", ", (f"`{_short(name)}`" for check in checks for name in check["functions"])),
+        _each(", ", (f"`{name}`" for check in checks for name in check["functions"])),
         _each("; ", (verdict["near_miss"] for verdict in printed)),
         _each("; ", (f"{verdict['holds']} against {verdict['gave']}" for verdict in printed)),
         _each(", ", (f"{{ref}}`cell {check['cell']} <{check['anchor']}>`" for check in checks)),
@@ -45,11 +45,6 @@ def _row(entry: dict) -> list[str]:
 
 def _seeds(tried: dict | None) -> str:
     return "{held} of {tried}, {deviation:.0%}".format(**tried) if tried else ""
-
-
-def _short(name: str) -> str:
-    """A public name as chapters write it, any other without its room and file."""
-    return name if name.startswith(f"{ALIAS}.") else name.rpartition(".")[2]
 
 
 def _each(between: str, words: Iterator[str]) -> str:

@@ -1,76 +1,61 @@
-"""How much code the chapters carry, against the limits in pyproject.toml: pages are for readers."""
+"""How much code the chapters carry, against the limits in pyproject.toml, and how many minutes their words take.
+
+Minutes come by one rule: words before the exercises, without code, 130 a minute, to the nearest 5.  A displayed formula
+is ten words.  The rule knows nothing of how hard a page is; that it is the same for all pages is its merit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator
 from statistics import median
+
+import nbformat
 
 from press.book import Book, Page, chapter_number
 
-
-@dataclass(frozen=True)
-class Count:
-    """Lines of a page's code cells, blank ones too; ``checks`` are those of the cells tagged check."""
-
-    name: str
-    cells: list[int]
-    checks: list[int]
+WORDS_A_MINUTE, WORDS_A_FORMULA, STEP = 130, 10, 5
+EXERCISES = re.compile(r"^## Exercises$", re.M)
+FORMULA = re.compile(r"^```\{math\}.*?^```$|\$\$.*?\$\$", re.M | re.S)
+CODE = re.compile(r"^```(?!\{)\w*\n.*?^```$", re.M | re.S)
+MARKUP = re.compile(r"^(?::(?:label|class|name|alt):.*|\(.*\)=)$", re.M)
+WORD = re.compile(r"\S*\w\S*")
 
 
-def counts(book: Book) -> list[Count]:
-    """A count for each page with code."""
-    return [_count(page) for page in book.notebooks]
-
-
-def _count(page: Page) -> Count:
-    code = [cell for cell in page.cells if cell.cell_type == "code" and not _is_injected(cell)]
-    checks = [cell for cell in code if "check" in cell.metadata.get("tags", [])]
-    return Count(page.name, [_lines(cell) for cell in code], [_lines(cell) for cell in checks])
-
-
-def _is_injected(cell) -> bool:
-    return "injected-parameters" in cell.metadata.get("tags", [])
-
-
-def _lines(cell) -> int:
-    return len(cell.source.splitlines())
-
-
-def table(book: Book) -> Iterator[str]:
-    """The lines of a table."""
-    found = counts(book)
-    width = max((len(count.name) for count in found), default=0)
-    yield f"{'lines of code':{width}}  cells   all  checks  median  longest"
-    for count in [*found, _together(found)]:
-        yield (
-            f"{count.name:{width}}  {len(count.cells):5} {sum(count.cells):5}  {sum(count.checks):6}"
-            f"  {median(count.cells):6g}  {max(count.cells):7}"
-        )
+def counts(page: Page, tag: str = "") -> list[int]:
+    """Lines of each code cell of a page, blank ones too; with ``tag``, of the cells that have it."""
+    code = [cell for cell in page.cells if cell.cell_type == "code"]
+    return [len(cell.source.splitlines()) for cell in code if not tag or tag in cell.metadata.get("tags", [])]
 
 
 def too_long(book: Book) -> Iterator[str]:
-    """What is above a limit of ``[tool.press.lines]``, one message each."""
-    limits, found = book.settings["lines"], counts(book)
-    together = _together(found)
+    """What is above a limit of ``[tool.press.lines]``, one message each.
+
+    The sums are over the numbered chapters; an appendix answers for itself alone.
+    """
+    limits = book.settings.get("lines", {})
+    chapters = [page for page in book.notebooks if chapter_number(page.name) is not None]
     measured = [
-        ("all", "all chapters", sum(together.cells)),
-        ("checks", "all checks", sum(together.checks)),
-        ("median", "the median cell", median(together.cells)),
-        *(("chapter", count.name, sum(count.cells)) for count in found),
-        *(("longest", f"the longest cell of {count.name}", max(count.cells)) for count in found),
-        *(("check", f"the longest check of {count.name}", max(count.checks, default=0)) for count in found),
+        ("all", "all chapters", sum(sum(counts(page)) for page in chapters)),
+        ("checks", "all checks", sum(sum(counts(page, "check")) for page in chapters)),
+        ("median", "the median cell", median([n for page in chapters for n in counts(page)] or [0])),
+        *(("chapter", page.name, sum(counts(page))) for page in book.notebooks),
+        *(("longest", f"the longest cell of {page.name}", max(counts(page), default=0)) for page in book.notebooks),
+        *(("check", f"a check of {page.name}", max(counts(page, "check"), default=0)) for page in book.notebooks),
     ]
     for limit, what, lines in measured:
-        if lines > limits[limit]:
+        if lines > limits.get(limit, lines):
             yield f"{what}: {lines:g} lines of code, at most {limits[limit]} are meant"
 
 
-def _together(found: list[Count]) -> Count:
-    """Of the numbered chapters; an appendix answers for itself alone."""
-    chapters = [count for count in found if chapter_number(count.name) is not None]
-    return Count(
-        "chapters",
-        [n for count in chapters for n in count.cells],
-        [n for count in chapters for n in count.checks],
-    )
+def words(cells: Iterable[nbformat.NotebookNode]) -> int:
+    """How many words stand in a page's Markdown cells before the exercises."""
+    text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    text = EXERCISES.split(text)[0]
+    text, formulas = FORMULA.subn("", text)
+    return len(WORD.findall(MARKUP.sub("", CODE.sub("", text)))) + WORDS_A_FORMULA * formulas
+
+
+def minutes(cells: Iterable[nbformat.NotebookNode]) -> int:
+    """Minutes to read a page, a multiple of 5 and at least 5."""
+    return max(STEP, STEP * round(words(cells) / WORDS_A_MINUTE / STEP))

@@ -9,7 +9,7 @@ import zlib
 import numpy as np
 from safetensors.numpy import load_file
 
-from press.book import Book
+from press.book import CHAPTERS, Book
 
 FOLDER, WEIGHTS = "_live", "twins.js"
 NETWORKS = "figures/data/twins.safetensors"
@@ -17,8 +17,8 @@ NETWORKS = "figures/data/twins.safetensors"
 
 def live(book: Book) -> dict[str, bytes]:
     """Path → content of what pages load for their live parts, by the name that it has in the stage."""
-    served = (path for path in book.root.glob(f"{FOLDER}/*") if path.suffix in (".css", ".js"))
-    files = {path.relative_to(book.root).as_posix(): path.read_bytes() for path in served}
+    served = (path for path in book.root.glob(f"{CHAPTERS}/{FOLDER}/*") if path.suffix in (".css", ".js"))
+    files = {f"{FOLDER}/{path.name}": path.read_bytes() for path in served}
     if (book.root / NETWORKS).is_file():
         files[f"{FOLDER}/{WEIGHTS}"] = networks(book).encode()
     return files

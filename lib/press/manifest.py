@@ -11,19 +11,18 @@ import json
 from collections.abc import Iterator
 
 from press.book import Book
-from press.cells import cells
+from press.cells import cells, through
 from press.labels import STATED, Claims, Statement
 from press.seeds import Tried, tried
-from press.through import Through
 
 FILE = "manifest.json"
 
 
 def manifest(book: Book) -> dict:
     """``pages``: name → title; ``statements``: one entry a label, in the order of the book."""
-    claims, through, tries, sources = Claims(book), Through(book), tried(book), _sources(book)
+    claims, tries, written = Claims(book), tried(book), _written(book)
     stated = [s for s in claims.statements if s.prefix in STATED]
-    entries = [_entry(s, claims, through, tries.get(s.label), sources) for s in stated]
+    entries = [_entry(s, claims, tries.get(s.label), written) for s in stated]
     users = {entry["label"]: [] for entry in entries}
     for entry in entries:
         for used in entry["uses"]:
@@ -34,7 +33,7 @@ def manifest(book: Book) -> dict:
 
 
 def dumped(content: dict) -> bytes:
-    """The manifest as a file."""
+    """The manifest, or the imprint, as a file."""
     return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 
@@ -44,17 +43,19 @@ def status(s: Statement) -> str:
     return named.get(s.prefix) or ("proved and checked" if s.proved else "checked numerically")
 
 
-def _sources(book: Book) -> dict[tuple[str, int], dict]:
-    """Page and number of a code cell → the file that it is written in, and the line."""
+def _written(book: Book) -> dict[tuple[str, int], dict]:
+    """Page and number of a code cell → where it is written, and what of the library it goes through."""
     found = {}
     for page in book.notebooks:
         numbers = [number for number, cell in enumerate(page.cells, 1) if cell.cell_type == "code"]
-        for number, cell in zip(numbers, cells(book, page.name), strict=True):
-            found[page.name, number] = {"file": cell.file, "line": cell.line}
+        written = cells(book, page.name)
+        for at, number in enumerate(numbers):
+            place = {"file": written[at].file, "line": written[at].line}
+            found[page.name, number] = {"source": place, "functions": through(written, at)}
     return found
 
 
-def _entry(s: Statement, claims: Claims, through: Through, tries: Tried | None, sources: dict) -> dict:
+def _entry(s: Statement, claims: Claims, tries: Tried | None, written: dict) -> dict:
     return {
         "label": s.label,
         "kind": s.kind,
@@ -63,22 +64,21 @@ def _entry(s: Statement, claims: Claims, through: Through, tries: Tried | None, 
         "cell": s.cell,
         "part_of": s.part_of or None,
         "status": status(s),
-        "checks": list(_checks(s, claims, through, sources)),
+        "checks": list(_checks(s, claims, written)),
         "seeds": tries and tries.summary,
         "uses": list(_uses(s, claims)),
     }
 
 
-def _checks(s: Statement, claims: Claims, through: Through, sources: dict) -> Iterator[dict]:
+def _checks(s: Statement, claims: Claims, written: dict) -> Iterator[dict]:
     for check in claims.checks:
         if s.label in check.verifies:
             yield {
                 "page": check.page,
                 "cell": check.cell,
                 "anchor": check.anchor,
-                "source": sources[check.page, check.cell],
                 "measured_on": check.measured_on or None,
-                "functions": through.functions(check),
+                **written[check.page, check.cell],
                 "printed": [
                     {"holds": v.holds, "near_miss": v.mutant, "gave": v.breaks}
                     for v in check.verdicts

@@ -7,17 +7,16 @@ import re
 
 from nbformat import NotebookNode, v4
 
-from press.address import address
 from press.book import CHAPTERS, Book, Page
 from press.citations import citations
-from press.imprint import bibtex, edition, imprint, links
+from press.imprint import bibtex, colab, edition, imprint
 from press.plain import Plain
-from press.quiet import FOLD, title
+from press.quiet import title
 from press.stage import dumps
 
 NOTEBOOKS = "notebooks"
 SETUP_TAG = "setup"
-COLOPHON = "colophon"
+TITLED = "#@title "
 UNCOMPARED = "nbval-ignore-output"
 # Colab shows a form in place of the code, Jupyter folds it.
 FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}}
@@ -30,15 +29,22 @@ METADATA = {
     "language_info": {"name": "python"},
 }
 SETUP = """\
-# Needed where the library is missing, as on a fresh Colab machine; does nothing elsewhere.
+#@title Setup: installs the library where it is missing, as on Colab
 import importlib.util
+import os
 
+# Before torch is imported: on two cores more threads are many times slower.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 if importlib.util.find_spec("{name}") is None:
-    {install}"""
-INSTALL = '%pip install -q "{name}[notebooks] @ git+{url}"'
-REFUSE = (
-    """raise ModuleNotFoundError("{name} is missing: run `pip install '.[notebooks]'` in the repository's folder")"""
-)
+{install}"""
+FROM_REPOSITORY = '    %pip install -q "{name}[notebooks] @ git+{url}"'
+FROM_WHEEL = """\
+    from pathlib import Path
+
+    wheels = sorted(Path().absolute().glob("{name}-*.whl"))
+    if not wheels:
+        raise ModuleNotFoundError("{name} is missing: put its wheel beside this notebook or pip install '.[notebooks]'")
+    %pip install -q "{{wheels[-1]}}[notebooks]\""""
 
 
 def notebooks(book: Book) -> dict[str, bytes]:
@@ -55,11 +61,14 @@ def notebooks(book: Book) -> dict[str, bytes]:
 
 
 def setup_cell(project: dict) -> NotebookNode:
-    """The cell that installs the project from its repository, or says how to where no repository is named."""
-    found = address(project)
-    install = (INSTALL if found else REFUSE).format(name=project["name"], url=found and found.repository)
+    """The cell that installs the library: from its repository, or where none is named from a wheel beside the notebook.
+
+    pip then looks at the versions of all else.
+    """
+    url = project.get("urls", {}).get("Repository")
+    install = (FROM_REPOSITORY if url else FROM_WHEEL).format(name=project["name"], url=url)
     cell = v4.new_code_cell(SETUP.format(name=project["name"], install=install))
-    cell.metadata.tags = [SETUP_TAG, UNCOMPARED]
+    cell.metadata |= FOLDED | {"tags": [SETUP_TAG, UNCOMPARED]}
     return cell
 
 
@@ -67,11 +76,8 @@ def notebook(page: Page, plain: Plain, setup: NotebookNode, content: dict) -> No
     """A chapter as a notebook that any Jupyter shows and nbval can compare; ``content`` is the book's imprint."""
     first, *rest = page.cells
     cells = [*_cells(first, plain), setup, *(made for cell in rest for made in _cells(cell, plain))]
-    if found := address(content["project"]):
-        head = " · ".join(
-            f"[{words}]({link})" for words, link in links(found, content, f"{CHAPTERS}/{page.name}").items()
-        )
-        cells[0].source = TITLE.sub(rf"\g<0>\n\n{head}", cells[0].source, count=1)
+    if link := colab(content, f"{NOTEBOOKS}/{page.name}.ipynb"):
+        cells[0].source = TITLE.sub(rf"\g<0>\n\n[Open in Colab]({link})", cells[0].source, count=1)
     cells.append(_colophon(page, content))
     result = v4.new_notebook(cells=[NotebookNode(cell) for cell in cells], metadata=METADATA)
     count = 0
@@ -88,10 +94,10 @@ def notebook(page: Page, plain: Plain, setup: NotebookNode, content: dict) -> No
 
 
 def _colophon(page: Page, content: dict) -> NotebookNode:
-    """The edition and how to cite it; not the commit, which the file itself is part of."""
+    """The edition and how to cite it."""
     entry = bibtex(content, page.name, page.title)
     text = f"*{content['title']}.* {edition(content)}. To cite it:\n\n```bibtex\n{entry}\n```"
-    return v4.new_markdown_cell(text, metadata={"tags": [COLOPHON]})
+    return v4.new_markdown_cell(text)
 
 
 def _cells(cell: NotebookNode, plain: Plain) -> list[NotebookNode]:
@@ -103,9 +109,11 @@ def _cells(cell: NotebookNode, plain: Plain) -> list[NotebookNode]:
         tags.append(UNCOMPARED)
     kept = [] if UNCOMPARED in tags else outputs
     metadata = {"tags": tags} if tags else {}
+    source = cell.source
     if folded := title(cell) or _checked(cell, plain):
-        metadata |= FOLDED | {FOLD: folded}
-    code = v4.new_code_cell(cell.source, metadata=metadata, outputs=kept)
+        # The first line is what Jupyter shows of a folded cell; Colab makes a form of it.
+        metadata, source = metadata | FOLDED, f"{TITLED}{folded}\n{source}"
+    code = v4.new_code_cell(source, metadata=metadata, outputs=kept)
     captioned = cell.metadata.get("table") or cell.metadata.get("mystnb", {}).get("figure", {})
     if "caption" not in captioned:
         return [code]

@@ -2,36 +2,78 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
 from itertools import groupby
-from textwrap import indent
-
-from sphinx.ext.napoleon import Config, GoogleDocstring
 
 from press.book import Book, chapter_number
 from press.labels import ALIAS, NAMED, Check, Claims, role
-from press.library import Library, Module, Object
 from press.myst import table
 
 COLUMNS = ("statement", "function", "check")
-NAPOLEON = Config(napoleon_use_ivar=True, napoleon_use_rtype=False)
 # A number of an equation comes in parentheses of its own.
 EQUATIONS = re.compile(r"\((eq-[\w-]*\w(?:, eq-[\w-]*\w)*)\)")
 
 
+@dataclass(frozen=True)
+class Public:
+    """A public function or class: ``name`` is what readers write, ``ng.Box``."""
+
+    name: str
+    value: type
+
+    @property
+    def docs(self) -> str:
+        """Its docstring and those of its public members."""
+        members = vars(self.value).items() if inspect.isclass(self.value) else ()
+        return "\n".join(
+            [self.value.__doc__ or "", *(getattr(m, "__doc__", "") or "" for n, m in members if n[0] != "_")]
+        )
+
+
+def public(package: str) -> list[Public]:
+    """Every function and class that a package exports, itself or in a module that it exports.
+
+    Both are known to Sphinx as the chapters call them: the package as ``ng``.
+    """
+    library, found = import_module(package), []
+    sys.modules[ALIAS] = library
+    for name in library.__all__:
+        value = getattr(library, name)
+        if inspect.ismodule(value):
+            sys.modules[f"{ALIAS}.{name}"] = value
+            inside = vars(value).items()
+            found += [Public(f"{ALIAS}.{name}.{n}", v) for n, v in inside if n[0] != "_" and _at_home(v, value)]
+        else:
+            found.append(Public(f"{ALIAS}.{name}", value))
+    return sorted(found, key=lambda p: (p.value.__module__.count("."), p.value.__module__, _line(p.value)))
+
+
+def _at_home(value: object, module: object) -> bool:
+    return (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__ == module.__name__
+
+
+def _line(value: type) -> int:
+    return inspect.getsourcelines(value)[1]
+
+
 def reference(book: Book) -> str:
     """The table from statement to check, and the docstrings, in MyST."""
-    library, claims = Library(book), Claims(book)
-    parts = [table(COLUMNS, _rows(library, claims))]
-    where = sorted(library.public, key=lambda o: (o.module.name.count("."), o.module.name, o.node.lineno))
-    for module, group in groupby(where, key=lambda o: o.module):
-        parts += [_head(module, library.name), *(_entry(o, library.name, claims) for o in group)]
+    package, claims = book.project["name"], Claims(book)
+    names = public(package)
+    parts = [table(COLUMNS, _rows(names, claims))]
+    for module, group in groupby(names, key=lambda p: p.value.__module__):
+        about = linked(inspect.getdoc(sys.modules[module]).partition("\n\n")[0], package)
+        parts += [f"## {module.removeprefix(f'{package}.')}\n", _rst(about), *(_entry(p, claims) for p in group)]
     return "\n".join(parts)
 
 
-def _rows(library: Library, claims: Claims) -> Iterator[list[str]]:
-    named = {o.name: set(NAMED.findall("\n".join([o.doc, *(m.doc for m in o.members)]))) for o in library.public}
+def _rows(names: list[Public], claims: Claims) -> Iterator[list[str]]:
+    named = {p.name: set(NAMED.findall(p.docs)) for p in names}
     for s in claims.statements:
         if functions := [name for name, labels in named.items() if s.label in labels]:
             checks = [check for check in claims.checks if s.label in check.verifies]
@@ -42,29 +84,14 @@ def _rows(library: Library, claims: Claims) -> Iterator[list[str]]:
             ]
 
 
-def _head(module: Module, package: str) -> str:
-    about = _linked(module.doc.partition("\n\n")[0], package)
-    return f"## {module.name.removeprefix(f'{package}.')}\n\n{_rst(about)}"
-
-
-def _entry(o: Object, package: str, claims: Claims) -> str:
-    lines = [f".. py:currentmodule:: {o.name.rpartition('.')[0]}", "", *_described(o, package)]
-    if checks := [check for check in claims.checks if any(calls(name, o.name) for name in check.functions)]:
-        lines.append(f"   Called in the checks of {'; '.join(map(_verified, checks))}.")
+def _entry(p: Public, claims: Claims) -> str:
+    lines = [f".. autoclass:: {p.name}\n   :members:" if inspect.isclass(p.value) else f".. autofunction:: {p.name}"]
+    if checks := [check for check in claims.checks if any(calls(name, p.name) for name in check.functions)]:
+        lines.append(f"\n   Called in the checks of {'; '.join(map(_verified, checks))}.")
     return _rst("\n".join(lines))
 
 
-def _described(o: Object, package: str) -> Iterator[str]:
-    yield f".. py:{o.kind}:: {o.name.rpartition('.')[2]}{o.signature}"
-    if "classmethod" in o.decorators:
-        yield "   :classmethod:"
-    yield ""
-    yield indent(_linked(str(GoogleDocstring(o.doc, NAPOLEON)), package), "   ") + "\n"
-    for member in o.members:
-        yield indent("\n".join(_described(member, package)), "   ")
-
-
-def _linked(doc: str, package: str) -> str:
+def linked(doc: str, package: str) -> str:
     """A docstring's reST with its labels as references and the package called as the chapters call it."""
     doc = EQUATIONS.sub(r"\1", doc.replace(f"`{package}.", f"`{ALIAS}."))
     return NAMED.sub(lambda label: f":{role(label[0])}:`{label[0]}`", doc)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -14,7 +15,6 @@ from press.cells import cells
 from press.course import shown_of_nothing
 from press.exercises import code_without_grader, grader_without_exercise
 from press.labels import CHECKED, NAMED, NOT_ASSERTED, PREFIXES, STATED, Check, Claims
-from press.library import Library
 from press.myst import references, walk
 from press.quiet import title
 from press.stage import is_table
@@ -58,19 +58,17 @@ def check_of_nothing(book: Book, claims: Claims) -> Iterator[str]:
 
 
 def undefined_label(book: Book, claims: Claims) -> Iterator[str]:
-    defined = {s.label for s in claims.statements}
     for check in claims.checks:
         for label in check.verifies:
-            if label not in defined:
+            if label not in claims.by_label:
                 yield f"{_at(check)}: verifies {label}, which no page defines"
 
 
 def reference_to_nothing(book: Book, claims: Claims) -> Iterator[str]:
-    for page in book.pages:
-        for number, cell in enumerate(page.cells, 1):
-            for label in references(cell.source) if cell.cell_type == "markdown" else ():
-                if label not in claims.by_label:
-                    yield f"{page.name}, cell {number}: refers to {label}, which no page defines"
+    for at, cell in _text(book):
+        for label in references(cell.source):
+            if label not in claims.by_label:
+                yield f"{at}: refers to {label}, which no page defines"
 
 
 def check_without_mutant(book: Book, claims: Claims) -> Iterator[str]:
@@ -107,8 +105,7 @@ def measured_when(book: Book, claims: Claims) -> Iterator[str]:
 
 
 def claim_untried(book: Book, claims: Claims) -> Iterator[str]:
-    text = (cell for page in book.pages for cell in page.cells if cell.cell_type == "markdown")
-    said = {block.label: block.body for cell in text for block, _ in walk(cell.source)}
+    said = {block.label: block.body for _, cell in _text(book) for block, _ in walk(cell.source)}
     tried = seeds.tried(book)
     for claim in seeds.live(book):
         for message in seeds.amiss(claim, tried.get(claim.label), said.get(claim.label, "")):
@@ -116,81 +113,71 @@ def claim_untried(book: Book, claims: Claims) -> Iterator[str]:
 
 
 def bound_of_nothing(book: Book, claims: Claims) -> Iterator[str]:
-    defined = {s.label for s in claims.statements}
     for claim in seeds.live(book):
-        if claim.theorem and claim.theorem not in defined:
+        if claim.theorem and claim.theorem not in claims.by_label:
             yield f"{claim.page}: the bound of {claim.label} is that of {claim.theorem}, which no page defines"
 
 
 def hidden_without_words(book: Book, claims: Claims) -> Iterator[str]:
-    for page in book.notebooks:
-        for number, cell in enumerate(page.cells, 1):
-            if {"hide-input", "hide-cell"} & set(cell.metadata.get("tags", [])):
-                yield f"{page.name}, cell {number}: hidden without words; say what is folded (:fold: …)"
+    for at, cell in _code(book):
+        if {"hide-input", "hide-cell"} & set(cell.metadata.get("tags", [])):
+            yield f"{at}: hidden without words; say what is folded (:fold: …)"
 
 
 def long_open_cell(book: Book, claims: Claims) -> Iterator[str]:
-    for page in book.notebooks:
-        for number, cell in enumerate(page.cells, 1):
-            stays = cell.cell_type == "code" and not title(cell) and "check" not in cell.metadata.get("tags", [])
-            if stays and (lines := len(cell.source.splitlines())) > OPEN:
-                yield f"{page.name}, cell {number}: {lines} lines stay open, at most {OPEN} are meant (:fold: …)"
+    for at, cell in _code(book):
+        stays = not title(cell) and "check" not in cell.metadata.get("tags", [])
+        if stays and (lines := len(cell.source.splitlines())) > OPEN:
+            yield f"{at}: {lines} lines stay open, at most {OPEN} are meant (:fold: …)"
 
 
 def figure_without_alt(book: Book, claims: Claims) -> Iterator[str]:
-    for page in book.notebooks:
-        for number, cell in enumerate(page.cells, 1):
-            for output in cell.get("outputs", []):
-                if _is_drawn(output) and not output.metadata.get("alt", "").strip():
-                    yield f"{page.name}, cell {number}: a figure without alt text"
+    for at, cell in _code(book):
+        if any(_is_drawn(out) and not out.metadata.get("alt", "").strip() for out in cell.outputs):
+            yield f"{at}: a figure without alt text"
 
 
 def figure_without_caption(book: Book, claims: Claims) -> Iterator[str]:
-    for page in book.notebooks:
-        for number, cell in enumerate(page.cells, 1):
-            captioned = {"name", "caption"} <= set(cell.metadata.get("mystnb", {}).get("figure", {}))
-            if not captioned and any(_is_drawn(out) or _slides(out) for out in cell.get("outputs", [])):
-                yield f"{page.name}, cell {number}: a figure without a name and a caption (mystnb: {{figure: …}})"
+    for at, cell in _code(book):
+        captioned = {"name", "caption"} <= set(cell.metadata.get("mystnb", {}).get("figure", {}))
+        if not captioned and any(_is_drawn(out) or _slides(out) for out in cell.outputs):
+            yield f"{at}: a figure without a name and a caption (mystnb: {{figure: …}})"
 
 
 def table_without_caption(book: Book, claims: Claims) -> Iterator[str]:
     """A frame as pandas shows it, or a table that nobody numbered."""
-    for page in book.notebooks:
-        for number, cell in enumerate(page.cells, 1):
-            for output in cell.get("outputs", []):
-                if 'class="dataframe"' in output.get("data", {}).get("text/html", ""):
-                    yield f"{page.name}, cell {number}: a frame as pandas shows it; use view.table"
-                if is_table(output) and not {"name", "caption"} <= set(cell.metadata.get("table", {})):
-                    yield f"{page.name}, cell {number}: a table without a name and a caption (table: {{name: tab-…}})"
-            if cell.metadata.get("table") and sum(map(is_table, cell.get("outputs", []))) != 1:
-                yield f"{page.name}, cell {number}: a caption of a table, but not one table"
+    for at, cell in _code(book):
+        captioned = cell.metadata.get("table", {})
+        for output in cell.outputs:
+            if 'class="dataframe"' in output.get("data", {}).get("text/html", ""):
+                yield f"{at}: a frame as pandas shows it; use view.table"
+            if is_table(output) and not {"name", "caption"} <= set(captioned):
+                yield f"{at}: a table without a name and a caption (table: {{name: tab-…}})"
+        if captioned and sum(map(is_table, cell.outputs)) != 1:
+            yield f"{at}: a caption of a table, but not one table"
 
 
 def glued_mathematics(book: Book, claims: Claims) -> Iterator[str]:
     """MyST reads ``$$`` in the middle of a paragraph as two empty formulas, and the page shows raw LaTeX."""
-    for page in book.pages:
-        for number, cell in enumerate(page.cells, 1):
-            if cell.cell_type == "markdown":
-                for block, _ in walk(cell.source):
-                    if block.kind == "prose" and "$$" in map(str.strip, block.body.split("\n")):
-                        near = block.body.partition("\n")[0][:40]
-                        yield f"{page.name}, cell {number}: $$ needs an empty line before and after it, near “{near}”"
+    for at, cell in _text(book):
+        for block, _ in walk(cell.source):
+            if block.kind == "prose" and "$$" in map(str.strip, block.body.split("\n")):
+                near = block.body.partition("\n")[0][:40]
+                yield f"{at}: $$ needs an empty line before and after it, near “{near}”"
 
 
 def glossary_with_colons(book: Book, claims: Claims) -> Iterator[str]:
     """Sphinx takes every line of a glossary that is not indented for a term."""
-    for page in book.pages:
-        for number, cell in enumerate(page.cells, 1):
-            for block, _ in walk(cell.source) if cell.cell_type == "markdown" else ():
-                if block.name == "glossary" and re.search(r"^:(?!\w)", block.body, re.M):
-                    yield f"{page.name}, cell {number}: indent the definitions of a glossary, without a colon"
+    for at, cell in _text(book):
+        for block, _ in walk(cell.source):
+            if block.name == "glossary" and re.search(r"^:(?!\w)", block.body, re.M):
+                yield f"{at}: indent the definitions of a glossary, without a colon"
 
 
 def docstring_of_nothing(book: Book, claims: Claims) -> Iterator[str]:
-    defined = {s.label for s in claims.statements}
-    for place, doc in Library(book).docstrings:
+    for place, doc in _docstrings(book):
         for label in dict.fromkeys(NAMED.findall(doc)):
-            if label not in defined:
+            if label not in claims.by_label:
                 yield f"{place}: the docstring names {label}, which no page defines"
 
 
@@ -219,6 +206,31 @@ def circular_proof(book: Book, claims: Claims) -> Iterator[str]:
         TopologicalSorter(uses).prepare()
     except CycleError as circle:
         yield f"proved in a circle: {' from '.join(circle.args[1][::-1])}"
+
+
+def _docstrings(book: Book) -> Iterator[tuple[str, str]]:
+    """Where it stands and what it says: every docstring of the library and of the chapters' package."""
+    name = book.project["name"]
+    for path in sorted(path for package in (name, f"{name}_lab") for path in book.root.glob(f"lib/{package}/**/*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)) and (doc := ast.get_docstring(node)):
+                yield f"{path.relative_to(book.root)}, {getattr(node, 'name', 'its head')}", doc
+
+
+def _code(book: Book) -> Iterator[tuple[str, NotebookNode]]:
+    """Each code cell of the book, and where it stands."""
+    for page in book.notebooks:
+        for number, cell in enumerate(page.cells, 1):
+            if cell.cell_type == "code":
+                yield f"{page.name}, cell {number}", cell
+
+
+def _text(book: Book) -> Iterator[tuple[str, NotebookNode]]:
+    """Each cell of words, and where it stands."""
+    for page in book.pages:
+        for number, cell in enumerate(page.cells, 1):
+            if cell.cell_type == "markdown":
+                yield f"{page.name}, cell {number}", cell
 
 
 def _is_drawn(output: NotebookNode) -> bool:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import csv
-import hashlib
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +11,8 @@ from typing import NamedTuple
 
 from press.book import Book, chapter_number
 from press.cells import Cell, behind, cells
-from press.labels import ALIAS, LAB
+from press.labels import ALIAS
+from press.trees import digest
 
 LEAST = 20  # seeds that a claim is tried at
 ROOM = 0.8  # of its bound that a claim may use, and of what its wrong version reaches
@@ -63,26 +62,21 @@ def live(book: Book) -> list[Live]:
 
 
 def version(written: list[Cell], label: str) -> str:
-    """A name for the code of a claim: its checks, the cells that made what they use, and the parameters they read.
-
-    From which module a cell takes a function does not count: the prefix ``lab.`` is left out.
-    """
-    parts: list[str] = []
-    for at, cell in enumerate(written):
-        if label in cell.verifies:
-            used = [cell, *(other for other, _ in behind(written, at))]
-            names = set().union(*(c.names for c in used))
-            parts += [*(c.code.strip() for c in used), *_values(written, names)]
-    code = re.sub(rf"\b{LAB}\.", "", "\n".join(parts))
-    return hashlib.sha256(code.encode()).hexdigest()[:12]
+    """A name for the code of a claim, comments aside: its checks, what made what they use, and the parameters read."""
+    parts = []
+    for at in (at for at, cell in enumerate(written) if label in cell.verifies):
+        used = [written[at], *(other for other, _ in behind(written, at))]
+        names = set().union(*(cell.names for cell in used))
+        parts += [*(cell.tree for cell in used), *_values(written, names)]
+    return digest(parts)
 
 
-def _values(written: list[Cell], names: set[str]) -> Iterator[str]:
+def _values(written: list[Cell], names: set[str]) -> Iterator[list]:
     """The parameters among ``names`` with their values."""
     for cell in written:
         for node in cell.tree.body if "parameters" in cell.head.get("tags", []) else ():
             if isinstance(node, ast.AnnAssign) and node.target.id in names:
-                yield f"{node.target.id} = {ast.unparse(node.value)}"
+                yield [node.target, node.value]
 
 
 def file(book: Book, page: str) -> Path:
@@ -115,10 +109,10 @@ def _summary(rows: list[dict[str, str]]) -> Tried:
 def amiss(claim: Live, found: Tried | None, statement: str) -> Iterator[str]:
     """What is wrong with the record of a claim whose statement says ``statement``, in words that follow its name."""
     if found is None or found.seeds < LEAST:
-        yield f"is measured live, but was tried at {found.seeds if found else 0} seeds, not {LEAST} (make claims)"
+        yield f"is measured live, but was tried at {found.seeds if found else 0} seeds, not {LEAST} (make experiments)"
         return
     if found.version != claim.version:
-        yield "was tried at many seeds in another version of its cells (make claims)"
+        yield "was tried at many seeds in another version of its cells (make experiments)"
     if found.held < found.seeds and f"in {found.held} of {found.seeds} seeds" not in statement:
         yield f"held in {found.held} of {found.seeds} seeds, and its statement does not say so"
     if found.held == found.seeds and found.deviation > ROOM and not claim.theorem:

@@ -13,9 +13,7 @@ from press.cells import cells
 from press.course import FILE as LECTURES
 from press.course import course
 from press.engine import CONF
-from press.figures import figures
 from press.imprint import FILE as IMPRINT
-from press.imprint import dumped as printed
 from press.imprint import imprint
 from press.labels import Check, Claims
 from press.ledger import ledger
@@ -28,7 +26,7 @@ from press.sources import Sources
 
 STAGE = Path("_build/stage")
 WIDGET = "application/vnd.jupyter.widget-view+json"
-MARKDOWN = "text/markdown"
+SVG, MARKDOWN = "image/svg+xml", "text/markdown"
 MADE = {"ledger": ledger, "reference": reference, "course": course}
 DIRECTIVE = re.compile(rf"^```\{{({'|'.join(MADE)})\}}\n```$", re.M)
 TABLE = """::::{{table}} {caption}
@@ -42,12 +40,11 @@ def stage(book: Book) -> dict[str, bytes]:
     """Path → content of everything that the pages are built from."""
     files = {name: (book.root / name).read_bytes() for name in ("_config.yml", "_toc.yml")}
     files["conf.py"] = CONF.encode()
-    for pattern in ("_static/**/*", f"{CHAPTERS}/*.bib", LECTURES):
-        files |= {
-            path.relative_to(book.root).as_posix(): path.read_bytes()
-            for path in book.root.glob(pattern)
-            if path.is_file()
-        }
+    served = book.root / CHAPTERS / "_static"
+    paths = {f"_static/{path.relative_to(served).as_posix()}": path for path in served.rglob("*")}
+    paths |= {path.relative_to(book.root).as_posix(): path for path in (book.root / CHAPTERS).glob("*.bib")}
+    paths[LECTURES] = book.root / LECTURES
+    files |= {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
     files |= live(book)
     claims, tries, sources = Claims(book), tried(book), Sources(book)
     for page in book.pages:
@@ -59,12 +56,24 @@ def stage(book: Book) -> dict[str, bytes]:
             files[f"{CHAPTERS}/{page.name}.md"] = _made(book, page.cells[0].source).encode()
     files |= {f"figures/{name}.svg": svg.encode() for name, svg in figures(book).items()}
     files |= sources.used
-    return files | {FILE: dumped(manifest(book)), IMPRINT: printed(imprint(book))}
+    return files | {FILE: dumped(manifest(book)), IMPRINT: dumped(imprint(book))}
 
 
 def _made(book: Book, text: str) -> str:
     """A page with what its directives stand for: the ledger, the reference, the course."""
     return DIRECTIVE.sub(lambda found: MADE[found[1]](book), text)
+
+
+def figures(book: Book) -> dict[str, str]:
+    """Name → SVG of every figure that has a name, ``mystnb: {figure: {name: …}}``, and a vector form."""
+    return {
+        cell.metadata["mystnb"]["figure"]["name"]: output.data[SVG].rstrip("\n") + "\n"
+        for page in book.notebooks
+        for cell in page.cells
+        if cell.metadata.get("mystnb", {}).get("figure", {}).get("name")
+        for output in cell.outputs
+        if SVG in output.get("data", {})
+    }
 
 
 def put(folder: Path, files: dict[str, bytes]) -> None:

@@ -149,7 +149,7 @@ def _apart(a, b):
 
 def script(book):
     """The scripts that compute, with the networks' weights: what a page loads before anything is drawn."""
-    return (book.root / "_live/norms.js").read_text("utf-8") + networks(book)
+    return (book.root / "chapters/_live/norms.js").read_text("utf-8") + networks(book)
 
 
 HELD = """(settings) => settings.map((state) => {

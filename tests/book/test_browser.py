@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from fontTools.ttLib import TTFont
 from PIL import Image
-from press.site.scripts import FACES, package
 from walk import walk
 
 
@@ -110,17 +109,13 @@ def test_sliders_of_turning_figures_choose_what_is_seen(walks):
 
 
 def test_no_letter_of_the_pages_is_left_out_of_the_type(book, html):
-    """The faces are cut to some letters (press.site.scripts); one that is missing comes from another face."""
+    """The faces are cut to some letters; one that is missing comes from another face."""
     texts = [(html / f"chapters/{name}.html").read_text("utf-8") for name in book.names]
-    words = [re.sub(r"<(script|style)\b.*?</\1>|<[^>]*>", "", text, flags=re.S) for text in texts]
-    letters = {ord(letter) for text in words for letter in markup.unescape(text)}
-    for face in FACES:
-        whole, served = (
-            TTFont(file).getBestCmap()
-            for file in (package("font_source_serif_pro") / "files" / face, html / "_static/vendor" / face)
-        )
-        lost = {chr(letter) for letter in letters & set(whole) - set(served)}
-        assert not lost, f"{face}: {sorted(lost)}"
+    words = [re.sub(r"<(script|style|svg)\b.*?</\1>|<[^>]*>", "", text, flags=re.S) for text in texts]
+    letters = {letter for text in words for letter in markup.unescape(text) if letter.isalpha() and ord(letter) < 0x400}
+    for face in (html / "_static/vendor").glob("*.ttf"):
+        lost = letters - set(map(chr, TTFont(face).getBestCmap()))
+        assert not lost, f"{face.name}: {sorted(lost)}"
 
 
 def test_no_icon_is_missing(browser, html):
@@ -196,34 +191,3 @@ def test_a_reference_shows_what_it_refers_to(chapter):
     term = chapter.locator("a[href*='glossary.html#term-']").first
     term.hover()
     chapter.wait_for_selector("#preview")
-
-
-POINTS = "() => [...document.querySelectorAll('#moving-steps circle')].map(c => c.getAttribute('cx')).join()"
-
-
-def test_the_front_page_moves_once_and_then_by_hand(browser, html):
-    page = browser.new_page()
-    page.goto((html / "chapters/index.html").as_uri())
-    page.wait_for_selector("#moving-steps circle")
-    first = page.evaluate(POINTS)
-    page.wait_for_function(f"first => ({POINTS})() !== first", arg=first)
-    slider = page.get_by_label("Steps of LayerNorm")
-    slider.focus()
-    page.keyboard.press("Home")
-    still = page.evaluate(POINTS)
-    page.wait_for_timeout(300)
-    assert page.evaluate(POINTS) == still, "the reader's hand stops it"
-    page.keyboard.press("End")
-    assert page.evaluate(POINTS) != still
-    assert "ellipse" in page.locator("#moving-steps p").inner_text()
-    page.close()
-
-
-def test_the_front_page_stands_still_for_those_who_ask(browser, html):
-    page = browser.new_page(reduced_motion="reduce")
-    page.goto((html / "chapters/index.html").as_uri())
-    page.wait_for_selector("#moving-steps circle")
-    still = page.evaluate(POINTS)
-    page.wait_for_timeout(500)
-    assert page.evaluate(POINTS) == still
-    page.close()

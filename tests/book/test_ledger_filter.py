@@ -93,17 +93,3 @@ def test_without_scripts_the_whole_table_stands_there(browser, html, rows):
     assert page.locator("#the-ledger tbody tr:visible").count() == len(rows)
     assert page.locator(".ledger-filter").count() == 0
     context.close()
-
-
-def test_other_pages_have_no_filter(browser, html):
-    page = browser.new_page()
-    page.goto((html / "chapters/appendix/glossary.html").as_uri())
-    assert page.locator(".ledger-filter").count() == 0
-    page.close()
-
-
-def test_the_controls_fit_a_phone(ledger):
-    ledger.set_viewport_size(PHONE)
-    for name in ("Status", "Chapter"):
-        box = ledger.get_by_label(name).bounding_box()
-        assert box["x"] >= 0 and box["x"] + box["width"] <= PHONE["width"]

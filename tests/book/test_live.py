@@ -9,66 +9,6 @@ import torch
 TOLERANCE = 1e-9  # of double precision through four blocks; float32 would show 1e-5
 SCRIPTS = ("norms", "page", "hold")
 
-# Slips in the scripts: what is written, and what somebody might have written.
-SLIPS = {
-    "ε outside the root": ("Math.sqrt(square / d + eps)", "Math.sqrt(square / d) + eps"),
-    "divisor d − 1": ("square / d + eps", "square / (d - 1) + eps"),
-    "no gain": ("v * (gain ? gain[i] : 1) + (bias", "v + (bias"),
-    "no bias": ("(bias ? bias[i] : 0)", "0"),
-    "the mean stays": ("const shift = centre ? mean : 0;", "const shift = 0;"),
-    "the mean stays in the variance": ("square += (v - shift) ** 2", "square += v ** 2"),
-    "held scales forgotten": ("held ?? Math", "Math"),
-    "subtraction never left out": (" && !uncentred.includes(name)", ""),
-    "gelu for tanh-gelu": (
-        "0.5 * v * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (v + 0.044715 * v * v * v)))",
-        "v / (1 + Math.exp(-1.702 * v))",
-    ),
-    "mask off by one": ("u <= t;", "u <= Math.min(t + 1, T - 1);"),
-    "scores over the width": ("score / Math.sqrt(size)", "score / size"),
-    "values for keys": ("u * 3 * d + d + h * size", "u * 3 * d + 2 * d + h * size"),
-    "the token table not transposed": (
-        'weights["head.weight"] ?? transposed(weights["wte.weight"], vocabulary, d)',
-        'weights["head.weight"] ?? weights["wte.weight"]',
-    ),
-    "positions from 1": ("[...ids.keys()]", "ids.map((_, t) => Math.min(t + 1, 127))"),
-    "shift of the wrong sign": ("stream[i] += shift", "stream[i] -= shift"),
-    "a removed part still writes": ("if (name === removed)", "if (false)"),
-    "signs lost in float16": ("bits >> 15 ? -1 : 1", "1"),
-    "exponents of float16 off by one": ("2 ** (exponent - 15)", "2 ** (exponent - 14)"),
-    "bias not folded": ("sum += bias[i]", "sum += 0 * bias[i]"),
-    "gains not folded": ("v * gain[Math.floor(k / outer)]", "v"),
-    "writers' biases not centred": (
-        "made[full] = centred(weights[full]);",
-        'made[full] = name === "bias" ? weights[full] : centred(weights[full]);',
-    ),
-    "positions not centred": (
-        "made[table] = centred(weights[table]);",
-        'made[table] = table === "wpe.weight" ? weights[table] : centred(weights[table]);',
-    ),
-    "mean logit not subtracted": ("(column(token, i) - mean)", "column(token, i)"),
-    "direct effect with the old scale": (
-        'const scale = held["ln_f"]?.[t];',
-        'const scale = run.sites["ln_f"].scales[t];',
-    ),
-    "cosine without the length of 1": ("(length * Math.sqrt(x.length))", "length"),
-    "occupancy without d": ("x.length * cos * cos", "cos * cos"),
-    "largest entry by sign": ("Math.abs(v) > Math.abs(largest)", "v > largest"),
-    "divergence the other way": ("sum + Math.exp(v) * (v - q[j])", "sum + Math.exp(q[j]) * (q[j] - v)"),
-}
-SLIPS_OF_HOLDING = {
-    "sum for mean along n": ("along += (n[i] * v[i]) / d", "along += n[i] * v[i]"),
-    "Jacobian without gain": ("(gain ? gain[i] : 1) * (u - (centre", "(u - (centre"),
-    "Jacobian of RMSNorm for LayerNorm": ("(u - (centre ? mean : 0)", "(u - 0 * mean"),
-    "Jacobian without the scale": ("- n[i] * along)) / s)", "- n[i] * along)))"),
-    "squared gains for semi-axes": (
-        "if (!centre) return squares.map((g) => Math.sqrt(3 * g))",
-        "if (!centre) return squares.map((g) => 3 * g)",
-    ),
-    "the shorter semi-axis of other gains": ("3 * (a * b + b * c + c * a)", "2 * (a * b + b * c + c * a)"),
-    "semi-axes drawn at other angles": ("times(p, p) - times(q, q)) / 2", "times(p, p) + times(q, q)) / 2"),
-    "angle in radians": ("(180 / Math.PI) * Math.acos(cos)", "Math.acos(cos)"),
-}
-
 
 @pytest.fixture(scope="module")
 def made():
@@ -85,7 +25,7 @@ def blank(browser):
 
 def holding(book):
     """The scripts of a norm to hold."""
-    return "".join((book.root / f"_live/{name}.js").read_text("utf-8") for name in SCRIPTS)
+    return "".join((book.root / f"chapters/_live/{name}.js").read_text("utf-8") for name in SCRIPTS)
 
 
 def load(page, text):
@@ -100,16 +40,6 @@ def test_the_network_computes_what_torch_does(blank, book, made):
     for case, got in zip(cases, live.by_script(blank, cases), strict=True):
         error = live.farthest(got, live.by_torch(made, case))
         assert error < TOLERANCE, f"{error:.1e} at {len(case.ids)} bytes, {vars(case) | dict(ids='…')}"
-
-
-def test_float32_agrees_as_the_page_says(blank, book):
-    """What the page promises of torch's own precision."""
-    from normgeom_lab.common.typed import recorded_twins
-
-    load(blank, live.script(book))
-    cases = [live.Case(list(b"Return a list of the names"), model) for model in ("layer", "rms")]
-    for case, got in zip(cases, live.by_script(blank, cases), strict=True):
-        assert live.farthest(got, live.by_torch(recorded_twins(), case)) < 1e-4
 
 
 def test_gauge_conversion_and_freezing(blank, book):
@@ -158,31 +88,33 @@ def test_a_norm_to_hold_computes_what_torch_does(blank, book):
         assert error < 1e-8, f"{error:.1e} at {state}"
 
 
-@pytest.mark.parametrize("slip", SLIPS)
-def test_a_slip_in_the_network_is_caught(blank, book, made, slip):
-    right, wrong = SLIPS[slip]
-    text = live.script(book)
-    assert right in text, f"{slip}: the script no longer says {right}"
-    load(blank, text.replace(right, wrong))
-    text = list(b"if x is")
-    cases = [
-        live.Case(text, "layer", 3.0, [live.NORMS[2]], part="h.1.attn"),
-        live.Case(text, "rms", 2.0, removed="h.0.mlp"),
-        live.Case(text, "converted", held=True, removed="h.2.attn", shift=1.0),
-    ]
-    got = live.by_script(blank, cases)
-    assert max(live.farthest(a, live.by_torch(made, case)) for a, case in zip(got, cases, strict=True)) > 1e-6
+# Mistakes in what the scripts compute, made from outside of them: an ε, a mean, a hidden scale.
+WRONG = {
+    "another ε": "(state) => normgeom.right({ ...state, eps: 1.01 * state.eps })",
+    "the mean stays": "(state) => normgeom.right({ ...state, on: { ...state.on, centre: false } })",
+    "no gain": "(state) => normgeom.right({ ...state, on: { ...state.on, gain: false } })",
+}
 
 
-@pytest.mark.parametrize("slip", SLIPS_OF_HOLDING)
-def test_a_slip_in_holding_is_caught(blank, book, slip):
-    right, wrong = SLIPS_OF_HOLDING[slip]
-    text = holding(book)
-    assert right in text, f"{slip}: the script no longer says {right}"
-    load(blank, text.replace(right, wrong))
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_a_mistake_in_holding_is_caught(blank, book, wrong):
+    load(blank, holding(book))
+    blank.evaluate(f"normgeom.right = normgeom.held; normgeom.held = {wrong}; null")
     settings = list(live.draw_held(12, seed=1))
     pairs = zip(blank.evaluate(live.HELD, settings), map(live.held_by_torch, settings), strict=True)
     assert max(live.farthest_held(*pair) for pair in pairs) > 1e-3
+
+
+def test_a_mistake_in_the_network_is_caught(blank, book, made):
+    load(blank, live.script(book))
+    blank.evaluate("""() => {
+      const right = normgeom.forward;
+      const wrong = (changes) => ({ ...changes, shift: 1.01 * (changes?.shift ?? 0) });
+      normgeom.forward = (network, ids, changes) => right(network, ids, wrong(changes));
+    }""")
+    case = live.Case(list(b"if x is"), "rms", 2.0, removed="h.0.mlp")
+    (got,) = live.by_script(blank, [case])
+    assert live.farthest(got, live.by_torch(made, case)) > 1e-6
 
 
 @pytest.fixture
@@ -277,26 +209,6 @@ def test_every_question_can_be_set_up(open_page):
             button.click()
             settled(page)
             assert "NaN" not in host.locator("svg").inner_html(), button.get_attribute("aria-label")
-
-
-def test_what_lies_outside_of_the_picture_says_so_and_the_legend_says_what_is_drawn(open_page):
-    page = open_page("02-uniform-vector", ".hold")
-    host = standing(page, ".hold")
-
-    def texts():
-        return host.locator("svg").evaluate("(svg) => [...svg.querySelectorAll('text')].map((e) => e.textContent)")
-
-    host.locator('input[type="number"]').first.fill("900")
-    settled(page)
-    assert "x, outside" in texts() and "y" in texts()
-    assert "ellipse" in host.locator(".live-legend").text_content()
-    host.get_by_label("subtract the mean").uncheck()
-    settled(page)
-    assert "ellipsoid" in host.locator(".live-legend").text_content()
-    host.get_by_label("divide by the root mean square").uncheck()
-    settled(page)
-    assert "y, outside" in texts() and "nothing bounds" in host.locator(".live-legend").text_content()
-    assert host.get_by_label("ε").is_disabled(), "without a division there is no ε"
 
 
 def test_a_field_takes_numbers_alone(open_page):
@@ -453,17 +365,3 @@ def test_without_scripts_a_still_picture_stands(browser, html):
         page.goto((html / f"chapters/{name}.html").as_uri())
         assert page.locator(f"{mark} img").is_visible() and len(page.locator(f"{mark} img").get_attribute("alt")) > 100
         context.close()
-
-
-def test_what_is_alive_is_light(html, book):
-    """The page of the network weighs less than 5 MB with everything; elsewhere what is alive adds little."""
-    for name in book.names:
-        text = (html / f"chapters/{name}.html").read_text("utf-8")
-        scripts = {html / path for path in re.findall(r'src="\.\./(_static/[^"?]+)', text)}
-        if 'class="network"' in text:
-            scripts.add(html / "_static/live/twins.js")
-        size = {path: path.stat().st_size for path in scripts}
-        alive = sum(bytes_ for path, bytes_ in size.items() if path.parent.name == "live")
-        assert alive < 1.5e6 * ('class="network"' in text) + 5e4 * ('class="hold"' in text) + 1, f"{name}: {alive}"
-        if name == "type-here":
-            assert len(text) + sum(size.values()) < 5e6, f"{name}: {(len(text) + sum(size.values())) / 1e6:.1f} MB"

@@ -71,12 +71,3 @@ def test_no_raw_myst_is_left(pages):
 
 def test_every_page_of_the_contents_is_built(book, pages):
     assert {f"chapters/{name}.html" for name in book.names} <= set(pages)
-
-
-def test_no_page_weighs_more_than_five_megabytes(pages, html):
-    """Its text and pictures; scripts and style are shared by all pages."""
-    for name, page in pages.items():
-        images = [image["src"] for image in page.images if not image["src"].startswith("data:")]
-        files = [html / name, *((html / name).parent / image for image in images)]
-        weight = sum(file.stat().st_size for file in files)
-        assert weight <= 5e6, f"{name} weighs {weight / 1e6:.1f} MB"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from press.book import chapter_number
-from press.minutes import minutes
+from press.lines import minutes
 
 BOX = re.compile(r":::\{admonition\} Before you start\n(.*?)^:::", re.M | re.S)
 SAID = re.compile(r"About (\d+) minutes to read")

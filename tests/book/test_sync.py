@@ -1,9 +1,15 @@
-"""The committed notebooks say what the chapters say."""
+"""The committed notebooks say what the chapters say, and what the run of ``make book`` printed.
+
+nbval runs them all again in ``make ci``; here their outputs are compared with the run that was just made.
+"""
+
+import configparser
+import re
 
 import jupytext
 import nbformat
 import pytest
-from press.notebooks import notebooks
+from press.notebooks import TITLED, UNCOMPARED, notebooks
 
 STALE = "run `make notebooks`"
 
@@ -14,8 +20,34 @@ def committed(root):
     return {path.relative_to(folder).as_posix(): nbformat.read(path, as_version=4) for path in folder.rglob("*.ipynb")}
 
 
-def sources(notebook, kind):
-    return [cell.source for cell in notebook.cells if cell.cell_type == kind]
+@pytest.fixture(scope="module")
+def fresh(book):
+    return {name: nbformat.reads(content.decode(), as_version=4) for name, content in notebooks(book).items()}
+
+
+@pytest.fixture(scope="module")
+def sanitized(root):
+    """What nbval compares of a text."""
+    rules = configparser.ConfigParser()
+    rules.read(root / "tests/nbval.cfg")
+
+    def sanitized(text):
+        for rule in rules.values():
+            if "regex" in rule:
+                text = re.sub(rule["regex"], rule["replace"], text)
+        return text
+
+    return sanitized
+
+
+def code(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def written(cell):
+    """Its code without the title of a folded cell."""
+    head, _, rest = cell.source.partition("\n")
+    return rest if head.startswith(TITLED) else cell.source
 
 
 def test_every_chapter_has_its_notebook(book, committed):
@@ -25,23 +57,57 @@ def test_every_chapter_has_its_notebook(book, committed):
 def test_code_is_the_chapters_code(root, committed):
     for name, notebook in committed.items():
         chapter = jupytext.read(root / "chapters" / name.replace(".ipynb", ".md"))
-        assert sources(notebook, "code")[1:] == sources(chapter, "code"), f"{name}: {STALE}"
+        assert [written(cell) for cell in code(notebook)[1:]] == [cell.source for cell in code(chapter)], (
+            f"{name}: {STALE}"
+        )
 
 
-def test_text_is_a_fresh_conversion(book, committed):
-    for name, content in notebooks(book).items():
-        fresh = nbformat.reads(content.decode(), as_version=4)
-        assert sources(committed[name], "markdown") == sources(fresh, "markdown"), f"{name}: {STALE}"
+def test_text_is_a_fresh_conversion(committed, fresh):
+    for name, notebook in fresh.items():
+        old, new = ([c.source for c in n.cells if c.cell_type == "markdown"] for n in (committed[name], notebook))
+        assert old == new, f"{name}: {STALE}"
 
 
-def test_nbval_compares_every_cell(committed):
+def shown(cell, sanitized):
+    """What is compared of a cell's outputs."""
+    return [
+        {kind: sanitized(text) for kind, text in output.get("data", {"stdout": output.get("text", "")}).items()}
+        for output in cell.outputs
+    ]
+
+
+def differences(committed, fresh, sanitized):
+    """The cells whose outputs are compared and differ."""
+    for name, notebook in fresh.items():
+        for number, (old, new) in enumerate(zip(code(committed[name]), code(notebook), strict=True), 1):
+            compared = UNCOMPARED not in new.metadata.get("tags", [])
+            if compared and shown(old, sanitized) != shown(new, sanitized):
+                yield f"{name}, code cell {number}"
+
+
+def test_outputs_are_those_of_the_run(committed, fresh, sanitized):
+    found = list(differences(committed, fresh, sanitized))
+    assert not found, f"{found}: {STALE}, if these outputs are right"
+
+
+@pytest.mark.parametrize("kind", ["printed", "table"])
+def test_a_tampered_digit_is_caught(committed, fresh, sanitized, kind):
+    name = "02-uniform-vector.ipynb"
+    for cell in code(committed[name]):
+        for output in cell.outputs:
+            key = "text" if kind == "printed" else "text/markdown"
+            holder = output if kind == "printed" else output.get("data", {})
+            if found := re.search(r"\d(?=\D*$)", holder.get(key, "")):
+                right = holder[key]
+                holder[key] = right[: found.start()] + str((int(found[0]) + 1) % 10) + right[found.end() :]
+                assert [difference for difference in differences(committed, fresh, sanitized) if name in difference]
+                holder[key] = right
+                return
+    pytest.fail(f"no output of {name} is {kind}")
+
+
+def test_nbval_compares_every_cell_and_the_setup_is_first(committed):
     """nbval silently compares nothing where the execution count is missing."""
     for name, notebook in committed.items():
-        counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
-        assert counts == list(range(1, len(counts) + 1)), name
-
-
-def test_the_setup_cell_is_first(committed):
-    for name, notebook in committed.items():
-        code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-        assert "setup" in code[0].metadata.tags, name
+        assert [cell.execution_count for cell in code(notebook)] == list(range(1, len(code(notebook)) + 1)), name
+        assert "setup" in code(notebook)[0].metadata.tags, name

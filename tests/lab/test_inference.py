@@ -13,9 +13,9 @@ from normgeom.models.flow import stream_writers
 from normgeom.models.gpt2 import gpt2
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import random_windows
-from normgeom.training.loop import train
-from normgeom.training.twins import save_twin, variants
+from normgeom.training.twins import save_twin, twin, twins
 from normgeom_lab import inference as lab
+from normgeom_lab.common.loop import train
 from normgeom_lab.common.pictures import null_band
 from normgeom_lab.common.tiny import perturb
 from survey_truth import stored
@@ -311,7 +311,7 @@ def corpus(tmp_path):
 @pytest.mark.filterwarnings("ignore:.*has no tokenizer")
 @pytest.mark.parametrize(("positions", "length"), [(32, 32), (500, 128)])
 def test_a_model_and_what_it_is_to_read(tmp_path, corpus, positions, length):
-    model = variants(gpt2(256, positions, 16, 1, 2), 3, ("layer",))["layer"]
+    model = twin(gpt2(256, positions, 16, 1, 2), 3, "layer")
     model.save_pretrained(tmp_path / "my model")
     networks, batches = lab.load_to_survey(str(tmp_path / "my model"), corpus, 700)
     ((name, network),) = networks.items()
@@ -326,7 +326,7 @@ def test_a_model_and_what_it_is_to_read(tmp_path, corpus, positions, length):
 
 @pytest.mark.filterwarnings("ignore:.*has no tokenizer")
 def test_the_twins_in_a_folder_of_training(tmp_path, corpus):
-    pair = variants(gpt2(256, 32, 16, 1, 2), 3, ("layer", "rms"))
+    pair = dict(zip(("layer", "rms"), twins(gpt2(256, 32, 16, 1, 2), 3), strict=True))
     for norm, model in pair.items():
         save_twin(model, tmp_path / norm / "model")
     networks, _ = lab.load_to_survey(str(tmp_path), corpus, 700)

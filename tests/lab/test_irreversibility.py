@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from norm_checks import draw, rounding
 from normgeom.text.tokens import random_windows
-from normgeom.training.loop import train
 from normgeom.training.twins import Size, twins
 from normgeom_lab import irreversibility as lab
+from normgeom_lab.common.loop import train
 from tiny_models import tiny, token_ids
 from torch import nn
 
@@ -126,7 +126,7 @@ def test_what_is_read_at_a_model_s_norms():
 
 def test_the_twin_is_read_before_and_after_training_on_windows_of_its_seed():
     steps = 12
-    size = Size(layers=1, width=16, heads=2, rate=1e-2, steps=steps, batch=3, length=8)
+    size = Size(layers=1, width=16, heads=2, lr=1e-2, steps=steps, batch=3, length=8)
     text = token_ids(1, 400, seed=0)[0]
     held_out = list(token_ids(8, 8, seed=1).split(4))
     vocabulary = int(text.max()) + 50

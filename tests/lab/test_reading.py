@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from norm_checks import close, draw
-from normgeom.training.loop import train
 from normgeom.training.twins import Size, twins
 from normgeom_lab import reading as lab
+from normgeom_lab.common.loop import train
 from normgeom_lab.common.parts import Effects, Predictions, components
 from normgeom_lab.common.stream import head_of, writers
 from normgeom_lab.common.tiny import random_model
@@ -228,7 +228,7 @@ def test_moves_of_the_scale_by_hand(family):
 
 def test_a_twin_is_trained_on_all_bytes_but_the_last(monkeypatch):
     monkeypatch.setattr(lab.experiments, "HELD_OUT", 60)
-    size = Size(layers=1, width=16, heads=2, rate=1e-2, steps=12, batch=4, length=8)
+    size = Size(layers=1, width=16, heads=2, lr=1e-2, steps=12, batch=4, length=8)
     made = lab.train_on_bytes(size, "abcd" * 30 + "xyz" * 20, seed=3)
     assert bytes(made.held_out.tolist()).decode() == "xyz" * 20
     reference, _ = twins(size.config(256), 3)

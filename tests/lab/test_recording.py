@@ -20,7 +20,7 @@ def test_a_record_comes_back(tmp_path, monkeypatch):
     assert got.provenance.keys() >= {"device", "versions", "date", "command"}
     tensors = {"a": torch.randn(3, 2).half(), "b": torch.arange(4)}
     recording.record_tensors("others", tensors, "Something.", tmp_path, seed=3)
-    got, provenance = records.recorded_tensors("others")
+    got, provenance = recording.recorded_tensors("others", tmp_path)
     assert got.keys() == tensors.keys() and all(got[name].equal(t) for name, t in tensors.items())
     assert provenance["seed"] == "3"
     names = {"some.csv", "some.json", "others.safetensors", "others.json"}

@@ -268,7 +268,7 @@ def test_a_folder_is_judged(tmp_path):
     assert list(of_models.index) == [*lab.PAPER["model"], "mine"], "the paper's come first, in its order"
     assert list(of_models) == ["before", "after", "exception", "ordinary", "measured"]
     assert of_models.loc["gpt2-xl"].tolist() == [None, FAILS, HOLDS, UNDECIDED, "yes"]
-    assert of_models.loc["llama-2-7b"].tolist() == [None] * 4 + ["make scale ONLY=llama-2-7b"]
+    assert of_models.loc["llama-2-7b"].tolist() == [None] * 4 + ["make experiments ONLY=llama-2-7b"]
     of_pairs = lab.overview(found, "pair")
     assert list(of_pairs.index) == ["70M", "160M", "410M", "1B"] and set(of_pairs.loc["70M"]) == {HOLDS, "yes"}
     ends = lab.ends(lab.pairs(tmp_path)).loc["70M"]
@@ -286,7 +286,7 @@ def test_a_norm_without_nulls_tells_nothing(tmp_path):
 
 def test_nothing_is_measured(tmp_path):
     for needs in ("model", "pair"):
-        assert lab.overview(lab.judged(tmp_path), needs).measured.str.startswith("make scale ONLY=").all()
+        assert lab.overview(lab.judged(tmp_path), needs).measured.str.startswith("make experiments ONLY=").all()
 
 
 def test_observations_in_units_of_their_bounds(tmp_path, monkeypatch):

@@ -230,13 +230,6 @@ def higher_derivatives(norm: Norm, truth: Norm) -> None:
         close(got / scale, right / scale, 1e-11, f"derivative {order}", "A statistic held fixed?")
 
 
-def vectorised_map(norm: Norm, truth: Norm) -> None:
-    x, weight = draw(5, 3, 8), draw(5, 8, seed=1)
-    got = torch.func.vmap(lambda row, gain: norm(row, gain, None, 1e-5))(x, weight)
-    expected = torch.stack([truth(row, gain, None, 1e-5) for row, gain in zip(x, weight, strict=True)])
-    close(got, expected, 1e-12, "vmap", "An axis counted from the front?")
-
-
 CHECKS = (
     values,
     values_at_small_spread,
@@ -249,7 +242,6 @@ CHECKS = (
     mixed_dtypes,
     first_derivatives,
     second_derivatives,
-    vectorised_map,
 )
 
 

@@ -89,25 +89,21 @@ def test_parameters_at_their_defaults():
     assert not ng.check_parameters(d=(9, 8, range(2, 100)), model=("a", "a", str)), "9 is not the default 8"
 
 
+IN = "expected a value in"
+
+
 @pytest.mark.parametrize(
-    ("parameter", "error", "message"),
+    ("parameter", "message"),
     [
-        *(
-            ((value, 8, range(2, 100)), ValueError, f"parameter p: expected a value in range(2, 100), got {value!r}")
-            for value in (1, "8", 8.0, True)
-        ),
-        (
-            ("many", 8, range(10**12)),
-            ValueError,
-            "parameter p: expected a value in range(0, 1000000000000), got 'many'",
-        ),
-        (("c", "a", {"a"}), ValueError, "parameter p: expected a value in {'a'}, got 'c'"),
-        ((["a"], "a", {"a"}), ValueError, "parameter p: expected a value in {'a'}, got ['a']"),
-        ((3, "a", str), TypeError, "parameter p: expected str, got 3"),
+        *(((value, 8, range(2, 100)), f"{IN} range(2, 100), got {value!r}") for value in (1, "8", 8.0, True)),
+        (("many", 8, range(10**12)), f"{IN} range(0, 1000000000000), got 'many'"),
+        (("c", "a", {"a"}), f"{IN} {{'a'}}, got 'c'"),
+        ((["a"], "a", {"a"}), f"{IN} {{'a'}}, got ['a']"),
+        ((3, "a", str), "expected str, got 3"),
     ],
 )
-def test_a_bad_parameter_is_named(parameter, error, message):
-    with pytest.raises(error, match="^" + re.escape(message)):
+def test_a_bad_parameter_is_named(parameter, message):
+    with pytest.raises(ValueError, match="^" + re.escape(f"parameter p: {message}")):
         ng.check_parameters(good=("a", "a", str), p=parameter)
 
 

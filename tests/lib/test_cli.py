@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,12 +15,13 @@ import click
 import normgeom as ng
 import pandas as pd
 import pytest
+import torch
 from click.testing import CliRunner
 from normgeom.cli import Count, main
 from normgeom.commands import survey
 from normgeom.training.twins import SIZES
 from tiny_models import tiny
-from tiny_training import save_words
+from tiny_training import disturb, save_words
 
 COMMIT = "0123456789abcdef" * 2 + "01234567"
 ENVIRONMENT = {
@@ -121,6 +123,13 @@ BAD = [
     ("survey", "--model empty", "Error: model: 'empty' cannot be loaded ("),
     ("survey", "--model t5", "Error: model: expected one that reads one text, got a T5Config"),
     ("survey", "--out short.txt", "Error: Invalid value for '--out': Directory 'short.txt' is a file."),
+    ("survey", "--length 0", "Error: Invalid value for '--length': 0 is not in the range x>=1."),
+    ("survey", "--batch-size 0", "Error: Invalid value for '--batch-size': 0 is not in the range x>=1."),
+    ("survey", "--nulls -1", "Error: Invalid value for '--nulls': -1 is not in the range x>=0."),
+    ("train", "--eval-interval 0", "Error: Invalid value for '--eval-interval': 0 is not in the range x>=1."),
+    ("train", "--batch-size 0", "Error: Invalid value for '--batch-size': 0 is not in the range x>=1."),
+    ("train", "--micro-batch 0", "Error: Invalid value for '--micro-batch': 0 is not in the range x>=1."),
+    ("train", "--held-out 1", "Error: Invalid value for '--held-out': 1 is not in the range x>=2."),
     ("train", "--size 2M", "Error: Invalid value for '--size': '2M' is not one of '0.2M', '1M', '5M', '10M', '70M', "),
     ("train", "--precision int8", "Error: Invalid value for '--precision': 'int8' is not one of 'no', 'bf16'."),
     ("train", "--length 1", "Error: Invalid value for '--length': 1 is not in the range x>=2."),
@@ -131,7 +140,7 @@ BAD = [
     ("train", "--held-out 1e5", "Error: held_out: expected a window of 16 tokens to train on, got a corpus of "),
     ("convert", "short.txt out", "Error: model: 'short.txt' cannot be loaded (OSError: "),
     ("convert", "t5 out", "Error: model: 't5' cannot be loaded ("),
-    ("convert", "tiny full", "Error: out: expected a new or empty folder, got "),
+    ("convert", "tiny full", "Error: out: full holds mine and no provenance.json; name a new or an empty folder"),
     ("report", "tiny r.htm", "Error: out: expected a file that ends in .html, in a folder to write to, got 'r.htm'"),
     ("report", "tiny full", "Error: out: expected a file that ends in .html"),
     ("report", "tiny none/r.html", "Error: out: expected a file that ends in .html, in a folder to write to"),
@@ -176,6 +185,52 @@ def test_an_error_is_a_line_unless_it_is_a_bug(arguments, monkeypatch, error):
         assert result.exit_code == 2 and result.stderr.endswith("\nError: model: one two\n")
 
 
+class PanicException(BaseException):
+    """As that of Rust, which tokenizers raises."""
+
+
+@pytest.mark.parametrize(
+    ("command", "error", "status", "said"),
+    [
+        ("survey", KeyboardInterrupt(), 130, "Stopped: the same command goes on from here"),
+        ("survey", ValueError("model: bad"), 2, "Error: model: bad"),
+        ("survey", PanicException("deep\nstack"), 2, "Error: tokenizer: it broke down on this text (deep stack)"),
+        ("train", KeyboardInterrupt(), 130, "Stopped: the same command goes on from here"),
+    ],
+)
+def test_what_ends_a_run_is_said_below_its_bar(arguments, tmp_path, monkeypatch, command, error, status, said):
+    def fail(*_, **__):
+        raise error
+
+    owner, name = (ng.Survey, "_measure") if command == "survey" else (torch.optim.AdamW, "step")
+    with monkeypatch.context() as patch:
+        disturb(patch, owner, name, 2, fail)
+        result = invoke(command, *arguments[command])
+    *before, last = result.stderr.splitlines()
+    assert (result.exit_code, last) == (status, said) and (command == "train" or "/30" in before[-1])
+    assert invoke(command, *arguments[command]).exit_code == 0, "the same command did not go on"
+
+
+def test_ctrl_c_where_nothing_is_kept(arguments, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("normgeom.commands.convert.agreement", fail)
+    monkeypatch.setattr("papermill.execute_notebook", fail)
+    for command in ("convert", "report"):
+        result = invoke(command, *arguments[command])
+        assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, "Stopped: the same command begins anew")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["survey", "train", "convert"])
+def test_a_quiet_run_has_no_bar(arguments, command):
+    """Nor has any what transformers shows while it loads."""
+    quiet = [] if command == "convert" else ["--quiet"]
+    result = invoke(command, *arguments[command], *quiet)
+    assert result.exit_code == 0 and not re.search(r"it/s|batch/s|\d%|Loading", result.stderr), result.stderr
+
+
 @pytest.mark.parametrize(
     ("text", "number"),
     [("1e6", 1_000_000), ("2.5e3", 2500), ("1_000", 1000), ("12", 12), ("1e400", None), ("nan", None)],
@@ -190,9 +245,10 @@ def test_numbers_are_read_as_people_write_them(text, number):
 
 def test_a_report_is_asked_for(monkeypatch):
     module = import_module("normgeom.commands.report")
-    monkeypatch.setattr(module, "write_report", lambda model, out, parameters: f"{model} {out} {parameters}")
-    result = invoke("report", *["m", "r.html", "-p", "tokens", "5000", "-p", "corpus", "my.txt"])
-    assert result.stdout == "m r.html {'tokens': '5000', 'corpus': 'my.txt'}\n"
+    monkeypatch.setattr(module, "write_report", lambda *given: " ".join(map(str, given)))
+    words = ["m", "r.html", "-p", "tokens", "5000", "-p", "corpus", "my.txt"]
+    assert invoke("report", *words).stdout == "m r.html {'tokens': '5000', 'corpus': 'my.txt'} True\n"
+    assert invoke("report", *words, "-q").stdout.endswith(" False\n")
 
 
 def test_help_and_version():

@@ -1,14 +1,16 @@
 """The folder of a run: one process at a time, marked with what it is, refused to all others, nothing half written."""
 
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import normgeom as ng
 import pytest
-from normgeom.jobs import LOCK, PROVENANCE, atomic_path, check_out_dir, claimed, locked, usable_device
+from normgeom.jobs import LOCK, PROVENANCE, Claim, atomic_path, check_out_dir, claimed, digest, locked, usable_device
 
 HOLDS = """
 import sys, time
@@ -85,8 +87,8 @@ def test_another_run_is_refused_and_changes_nothing(tmp_path, asked, work, messa
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        (PROVENANCE, "not JSON", "is not the provenance of a survey"),
-        (PROVENANCE, '{"asked": 3, "work": "survey"}', "is not the provenance of a survey"),
+        (PROVENANCE, "not JSON", "is damaged; put a copy of it back, or name another folder"),
+        (PROVENANCE, '{"asked": 3, "work": "survey"}', "is damaged; put a copy of it back"),
         ("table", "mine", "holds table and no provenance.json; name a new or an empty folder"),
     ],
 )
@@ -95,6 +97,93 @@ def test_the_work_of_others_is_kept(tmp_path, name, text, message):
     with pytest.raises(ValueError, match=rf"^out: .* {message}"):
         run(tmp_path)
     assert contents(tmp_path) == {name: text.encode()}
+
+
+# what the note knows of each result
+
+
+def files_of(out):
+    return json.loads((out / PROVENANCE).read_text("utf-8"))["files"]
+
+
+def holding(out, together=False):
+    return claimed(out, "survey", dict(seed=1), together)
+
+
+@pytest.fixture
+def out(tmp_path):
+    """A run with a file and a folder as its results."""
+    with holding(tmp_path) as claim:
+        with claim.writing("table") as part:
+            part.write_text("x")
+        with claim.writing("model") as part:
+            (part / "inner").mkdir(parents=True)
+            (part / "inner" / "weights").write_text("w")
+    return tmp_path
+
+
+def test_a_digest_is_of_all_bytes_and_all_names(out):
+    noted = files_of(out)
+    assert noted == {name: [digest(out / name)] for name in ("table", "model")}
+    assert noted["table"] == [hashlib.sha256(b"x").hexdigest()] and digest(out / "nowhere") is None
+    (out / "model" / "inner").rename(out / "model" / "other")
+    assert digest(out / "model") != noted["model"][0], "a renamed file"
+    (out / "model" / "other").rename(out / "model" / "inner")
+    (out / "model" / "more").touch()
+    assert digest(out / "model") != noted["model"][0], "an empty file more"
+
+
+@pytest.mark.parametrize("name", ["table", "model"])
+@pytest.mark.parametrize("together", [False, True])
+def test_what_was_altered_is_refused_with_what_to_delete(out, name, together):
+    with holding(out, together) as claim:
+        assert claim.check(name) and not claim.check("never written")
+        (out / name if name == "table" else out / "model/inner/weights").write_text("y")
+        lost = out if together else out / name
+        with pytest.raises(OSError, match=rf"^out: {out / name} is not as this run left it; delete {lost} and run the"):
+            claim.check(name)
+        (out / name).unlink() if name == "table" else shutil.rmtree(out / name)
+        if together:
+            with pytest.raises(OSError, match="is not as this run left it"):
+                claim.check(name)
+        else:
+            assert not claim.check(name)
+
+
+def test_what_nobody_noted_is_refused(out):
+    (out / "foreign").write_text("x")
+    with holding(out) as claim, pytest.raises(OSError, match=r"foreign is not as this run left it; delete .*foreign"):
+        claim.check("foreign")
+
+
+def test_a_result_is_dropped_with_its_digest(out):
+    with holding(out) as claim:
+        claim.drop("model")
+        assert list(files_of(out)) == ["table"] and not (out / "model").exists()
+
+
+@pytest.mark.parametrize("name", ["table", "new"])
+@pytest.mark.parametrize("moment", ["before its place is taken", "after"])
+def test_a_kill_at_any_moment_leaves_what_the_note_knows(out, monkeypatch, name, moment):
+    def kill(*_):
+        raise KeyboardInterrupt
+
+    owner, what = (os, "replace") if moment != "after" else (Claim, "keep")
+    works = getattr(owner, what)
+
+    def at_result(*args):
+        return kill() if name in (args[-1], getattr(args[-1], "name", "")) else works(*args)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), holding(out) as claim:
+        patch.setattr(owner, what, at_result)
+        with claim.writing(name) as part:
+            part.write_text("new")
+    with holding(out, together=True) as claim:
+        assert claim.check(name) == (name == "table" or moment == "after")
+        assert not list(out.glob("*.part"))
+        with claim.writing(name) as part:
+            part.write_text("newer")
+        assert files_of(out)[name] == [digest(out / name)]
 
 
 @pytest.mark.parametrize("result", [None, "table"])

@@ -7,11 +7,7 @@ from pretended_device import DEVICE, Pretended, There
 WAITS = {
     "a value": lambda x: x.max().item(),
     "a decision": lambda x: bool((x > 0).any()),
-    "a comparison": lambda x: torch.equal(x, x),
-    "where it is true": lambda x: x.nonzero(),
     "rows by a mask": lambda x: x[x[:, 0] > 0],
-    "rows written by a mask": lambda x: x.index_put_((x > 0,), torch.tensor(0.0)),
-    "entries by a mask": lambda x: x.masked_select(x > 0),
     "different values": lambda x: x.unique(),
     "repeated by counts": lambda x: x.repeat_interleave((x[:, 0] > 0).long(), 0),
     "to the CPU": lambda x: x.cpu(),
@@ -25,7 +21,6 @@ PASSES = {
     "made there": lambda x: torch.zeros(3, device=DEVICE),
     "a number of the CPU": lambda x: x * torch.tensor(2.0),
     "written from the CPU, not blocking": lambda x: x.copy_(torch.ones(3, 4), non_blocking=True),
-    "shapes": lambda x: x.split(len(x) - 1),
     "gradients": lambda x: torch.autograd.grad(x.requires_grad_().square().sum(), x),
 }
 

@@ -9,18 +9,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from normgeom.training.trainer import Run, fit_and_measure
-from normgeom.training.twins import Size, load_twin, variants
+from normgeom.training.trainer import fit_and_measure
+from normgeom.training.twins import Size, load_twin, twin
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import PreTrainedTokenizerFast
 
 VOCABULARY = 64
-# Measured after 0, 4 and 8 steps, a checkpoint after every second.  An epoch of 15 windows ends within a step.
-SIZE = Size(layers=1, width=16, heads=2, rate=1e-2, steps=8, batch=4, length=16, eval_interval=4)
+# Measured, with a checkpoint, after every second step.  An epoch of 15 windows ends within a step.
+SIZE = Size(layers=1, width=16, heads=2, lr=1e-2, steps=8, batch=4, length=16, eval_interval=2)
 # Of a whole command: four updates of four windows, measured after 0, 2 and 4.
-SHORT = Size(layers=1, width=16, heads=2, rate=1e-2, steps=4, batch=4, length=16, eval_interval=2)
+SHORT = Size(layers=1, width=16, heads=2, lr=1e-2, steps=4, batch=4, length=16, eval_interval=2)
 TEXT = np.random.default_rng(5).integers(0, VOCABULARY, 15 * SIZE.length + 3).astype(np.uint8)
 HELD_OUT = list(torch.randint(0, VOCABULARY, (5, SIZE.length), generator=torch.Generator().manual_seed(6)).split(3))
 TABLES = ("curve", "loss", "survey", "gains", "surface")
@@ -35,13 +35,12 @@ def save_words(folder: Path) -> None:
 
 
 def model(norm="rms", size=SIZE, seed=3):
-    return variants(size.config(VOCABULARY), seed, (norm,))[norm]
+    return twin(size.config(VOCABULARY), seed, norm)
 
 
-def fit(folder, norm="rms", text=TEXT, held_out=HELD_OUT, network=None, **changes):
+def fit(folder, norm="rms", text=TEXT, held_out=HELD_OUT, network=None, seed=3, size=SIZE):
     """A trained model as it was saved; its tables are in ``folder``."""
-    run = Run(**(dict(size=SIZE, seed=3, save_every=2) | changes))
-    fit_and_measure(network or model(norm, run.size), text, held_out, run, folder, progress=False)
+    fit_and_measure(network or model(norm, size, seed), text, held_out, size, seed, folder, progress=False)
     return load_twin(folder / "model")
 
 
@@ -81,7 +80,7 @@ def disturb(patch: pytest.MonkeyPatch, owner, name: str, at: int, disturbance: C
     patch.setattr(owner, name, call)
 
 
-def stopped(folder: Path, at: int, owner=torch.optim.AdamW, name: str = "step", done: bool = False) -> None:
+def stopped(folder: Path, at: int, owner=torch.optim.AdamW, name: str = "step", done: bool = False, **changes) -> None:
     """A training that was stopped in that call, by default of a step, or as soon as that call was done."""
 
     def stop(works, *args, **kwargs):
@@ -91,4 +90,4 @@ def stopped(folder: Path, at: int, owner=torch.optim.AdamW, name: str = "step", 
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         disturb(patch, owner, name, at, stop)
-        fit(folder)
+        fit(folder, **changes)

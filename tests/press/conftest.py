@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,13 @@ def toy(tmp_path_factory) -> Path:
     """The sources of the toy book with the real Makefile, configuration and press."""
     folder = tmp_path_factory.mktemp("book") / "toy"
     shutil.copytree(TOY, folder)
-    for name in ("lib/press", "_static"):
+    for name in ("lib/press", "chapters/_static"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    # As if the project were installed: MyST-NB finds what shows images by its entry point.
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]
+    lines = [f"[{group}]\n{name} = {value}\n" for group, of in points.items() for name, value in of.items()]
+    (folder / "lib/toy-0.dist-info").mkdir()
+    (folder / "lib/toy-0.dist-info/entry_points.txt").write_text("".join(lines), "utf-8")
     for name in ("Makefile", "_config.yml", "constraints.txt"):
         shutil.copy(ROOT / name, folder / name)
     (folder / "lib/normgeom").mkdir()
@@ -30,6 +36,9 @@ def made(toy) -> Path:
     """The toy book after ``make book notebooks``."""
     done = make(toy, "book", "notebooks")
     assert done.returncode == 0, done.stdout + done.stderr
+    # The reference page imports the library; this folder's own toy/ is none.
+    sys.path.insert(0, str(toy / "lib"))
+    sys.modules.pop("toy", None)
     return toy
 
 

@@ -1,7 +1,7 @@
 """The cells of a chapter: what each makes and uses, and what a cell is made from."""
 
 import pytest
-from press.cells import Cell, behind
+from press.cells import Cell, behind, through
 
 MAKES = {
     "a = b + 1": {"a"},
@@ -44,3 +44,9 @@ def test_behind_a_cell_stand_those_that_made_what_it_uses():
     old, rows, other, last = cell("rows = 1"), cell("rows = [d]"), cell("x = 2"), cell("y = rows\nz = x")
     written = [first, old, rows, other, last]
     assert list(behind(written, 4)) == [(other, {"x"}), (rows, {"rows"})], "the nearest cell that makes a name counts"
+
+
+def test_a_check_goes_through_what_the_cells_behind_it_name():
+    written = [cell("x = ng.center(1)"), cell("y = ng.draw(2)"), cell("ng.check_parameters(d=1)\nx = ng.mean(x)")]
+    written.append(cell("ng.verify('eq-x', ng.angle(x), 1)"))
+    assert through(written, 3) == ["ng.angle", "ng.center"], "its own first; set-up and verify are no statement's"

@@ -4,10 +4,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from bs4 import BeautifulSoup
 from press.book import Book
 from press.course import course, lectures, shown_of_nothing
 from press.exercises import code_without_grader, exercises, grader_without_exercise
-from press.slides import Place, deck, element, moved
+from press.site.slides import Place, deck, shown
 
 LIBRARY = """
 class Exercise:
@@ -144,25 +145,22 @@ BUILT = """<html><head><link href="../_static/book.css" rel="stylesheet"/></head
 <div class="container" id="course-words-1"><ul><li>a is a letter.</li></ul></div></html>"""
 
 
-def test_an_element_is_cut_out_whole():
-    assert element(BUILT, "fig-a").endswith('"<figure>"</script></figure>'), "a tag in a script was counted"
-    assert element(BUILT, "prop-b").endswith("</div>\n</div>")
-    assert "proof-content" not in element(BUILT, "prop-b"), "an id that each statement has"
-    code = element(BUILT, "ex-code")
-    assert code.endswith("<div>code</div></div>") and "solution" not in code
+PARSED = BeautifulSoup(BUILT, "html.parser")
 
 
-def test_addresses_hold_in_the_folder_of_the_slides():
-    html = moved(element(BUILT, "prop-b") + element(BUILT, "fig-a"), "chapters/01.html")
-    for address in ("../chapters/01.html#other", "../chapters/02.html#x", "../_images/a.svg"):
-        assert f'"{address}"' in html
-    assert moved('<img src="data:image/png,x">', "chapters/01.html") == '<img src="data:image/png,x">'
+def test_an_element_is_cut_out_whole_and_its_addresses_hold_among_the_slides():
+    cut = {name: shown(PARSED, name, "chapters/01.html") for name in ("fig-a", "prop-b", "ex-code")}
+    assert '"<figure>"</script></figure>' in cut["fig-a"] and '"../_images/a.svg"' in cut["fig-a"]
+    assert '"../chapters/01.html#other"' in cut["prop-b"] and '"../chapters/02.html#x"' in cut["prop-b"]
+    assert "proof-content" not in cut["prop-b"], "an id that each statement has"
+    assert "<div>code</div>" in cut["ex-code"] and "solution" not in cut["ex-code"]
+    assert "proof-content" in str(PARSED), "the page itself is changed"
 
 
 def test_a_deck_has_each_label_once_in_order(small):
     (lecture,) = lectures(small())
     places = {label: Place("chapters/01.html", label, f"<{label}>") for label in ("fig-a", "prop-b", "ex-code")}
-    html = deck(lecture, places, lambda page: BUILT)
+    html = deck(lecture, places, lambda page: PARSED)
     order = [html.index(f'id="slide-{name}"') for name in ("aims", "words", "fig-a", "prop-b", "ex-code")]
     assert order == sorted(order)
     assert "5 / 5" in html and "a is a letter" in html and "minutes 40 to 90" in html and "&lt;fig-a&gt;" in html

@@ -1,40 +1,42 @@
-"""What README, CONTRIBUTING and their like point at is there: files, make targets, programs of the press."""
+"""What README, CONTRIBUTING and their like point at is there; one version and one day stand in every file."""
 
 import re
+import tomllib
 
 import pytest
+import yaml
+from press.citations import citations
 from press.cli import main
-from toybook import ROOT, make
+from toybook import ROOT
 
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / ".github").glob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / ".github").rglob("*.*"))]
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
-TARGET = re.compile(r"`make ([a-z][a-z-]*)")
+TARGET = re.compile(r"(?:`|run: )make ([a-z][a-z-]*)")
 PRESS = re.compile(r"python -m press (\w+)")
-HEAD = re.compile(r"^### (.+)$|^([a-z-]+):.*  ## ", re.M)
+MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 
 
-@pytest.fixture(params=DOCUMENTS, ids=lambda path: path.name)
-def document(request):
-    return request.param
-
-
-def test_links_lead_to_files(document):
-    links = LINK.findall(document.read_text("utf-8"))
-    missing = [link for link in links if not (document.parent / link).exists()]
-    assert not missing, missing
-
-
-def test_commands_exist(document):
-    text = document.read_text("utf-8")
-    known = re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text("utf-8"), re.M)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_and_commands_lead_somewhere(path):
+    text = path.read_text("utf-8")
+    assert not [link for link in LINK.findall(text) if not (path.parent / link).exists()]
+    known = re.findall(r"^([a-z]+):.*  ## ", MAKEFILE, re.M)
     assert set(TARGET.findall(text)) <= set(known), "no such target in the Makefile"
     assert set(PRESS.findall(text)) <= set(main.commands), "no such command of the press"
 
 
-def test_help_lists_every_target_under_its_group():
-    done = make(ROOT, "help")
-    listed = [line for line in done.stdout.splitlines() if line]
-    written = HEAD.findall((ROOT / "Makefile").read_text("utf-8"))
-    assert [line.split("  ")[0] or line.split()[0] for line in listed] == [group or target for group, target in written]
-    groups = [group for group, _ in written if group]
-    assert {"Read", "Write", "Publish", "Measure", "Check"} <= set(groups) and written[0][0], "a target without a group"
+def test_the_makefile_stays_small():
+    assert len(re.findall(r"^[a-z]+:.*  ## ", MAKEFILE, re.M)) <= 13
+    assert len(MAKEFILE.splitlines()) <= 150
+
+
+def test_everything_says_the_same_version_and_day():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    version, day = re.search(r"^## \[([^\]]+)\] - (\S+)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M).groups()
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"] == version
+    assert (str(cited["version"]), str(cited["date-released"])) == (version, day)
+
+
+def test_the_paper_cites_what_the_book_cites():
+    cited = set(re.findall(r"@(\w+)", (ROOT / ".github/paper.md").read_text("utf-8")))
+    assert cited and cited <= set(citations(ROOT / "chapters/references.bib"))

@@ -34,14 +34,6 @@ def test_a_claim_says_at_how_many_seeds_it_held(book):
     assert rows(book)["claim-right"].split(" | ")[2] == "20 of 20, 69%"
 
 
-def test_the_four_statuses(book):
-    status = {label: row.split(" | ")[1] for label, row in rows(book).items()}
-    assert status["thm-mean"] == "proved and checked"
-    assert status["eq-short"] == "checked numerically"
-    assert status["claim-right"] == "measured on eight toy vectors"
-    assert status["conj-always"] == "open"
-
-
 def test_a_pipe_in_a_title_does_not_end_the_cell(book):
     assert "(The norm $\\|x\\|$ shrinks)" in rows(book)["thm-mean"]
 

@@ -1,12 +1,40 @@
-"""The count of code in the chapters, against what is meant."""
+"""The count of code in the chapters, and of words, against what is meant."""
 
 import pytest
 from click.testing import CliRunner
+from nbformat.v4 import new_code_cell, new_markdown_cell
 from press.book import Book
 from press.cli import main
-from press.lines import counts, table, too_long
+from press.lines import counts, minutes, too_long, words
 
 MEANT = dict(all=99, chapter=99, longest=99, median=99, checks=99, check=99)
+PAGE = """\
+# Two words
+
+Three plain words, and $x + y$ inline.
+
+(sec-here)=
+## A head
+
+```{math}
+:label: eq-one
+a = b + c + d
+```
+
+$$
+e = f
+$$
+
+:::{prf:theorem} Its name
+:label: thm-one
+| a | b |
+| --- | --- |
+:::
+
+```bash
+make book now
+```
+"""
 
 
 def limited(copy, **changes):
@@ -17,22 +45,8 @@ def limited(copy, **changes):
 
 
 def test_cells_are_counted_with_their_blank_lines(book):
-    mean = next(count for count in counts(book) if count.name == "01-mean")
-    assert mean.cells == [2, 4, 5, 3] and mean.checks == [4]
-
-
-def test_the_table_ends_with_the_sum_over_chapters(book):
-    rows = [line.split() for line in table(book)]
-    assert rows[1] == ["01-mean", "4", "14", "4", "3.5", "5"]
-    assert rows[-1][0] == "chapters"
-    chapters = [row for row in rows[1:-1] if row[0][0].isdigit()]
-    assert len(chapters) < len(rows) - 2, "the toy's errata has code too"
-    for column in (1, 2, 3):
-        assert sum(int(row[column]) for row in chapters) == int(rows[-1][column])
-
-
-def test_what_is_meant_is_kept(copy):
-    assert limited(copy) == []
+    mean = next(page for page in book.pages if page.name == "01-mean")
+    assert counts(mean) == [2, 4, 5, 3] and counts(mean, "check") == [4]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +57,7 @@ def test_what_is_meant_is_kept(copy):
         (dict(checks=4), "all checks: "),
         (dict(median=1), "the median cell: "),
         (dict(longest=4), "the longest cell of 01-mean: 5 lines"),
-        (dict(check=3), "the longest check of 01-mean: 4 lines"),
+        (dict(check=3), "a check of 01-mean: 4 lines"),
     ],
     ids=str,
 )
@@ -51,7 +65,26 @@ def test_each_limit_is_named(copy, limit, message):
     assert [line for line in limited(copy, **limit) if line.startswith(message)]
 
 
-def test_the_command_fails_above_a_limit(copy):
-    limited(copy, longest=4)
-    result = CliRunner().invoke(main, ["--root", str(copy), "lines"])
-    assert result.exit_code == 1 and "the longest cell of 01-mean: 5 lines of code, at most 4" in result.output
+def test_press_check_fails_above_a_limit_and_not_below(copy):
+    assert limited(copy) == [] and CliRunner().invoke(main, ["--root", str(copy), "check"]).exit_code == 0
+    text = (copy / "pyproject.toml").read_text("utf-8")
+    (copy / "pyproject.toml").write_text(text.replace("longest = 99", "longest = 4"), "utf-8")
+    result = CliRunner().invoke(main, ["--root", str(copy), "check"])
+    assert result.exit_code == 1 and "refused: the longest cell of 01-mean: 5 lines of code, at most 4" in result.output
+
+
+def cells(*texts):
+    return [new_markdown_cell(text) for text in texts]
+
+
+def test_words_are_counted_by_hand_code_and_exercises_left_out():
+    # Two words; Three plain words, and $x y$ inline.; A head; two formulas; :::{prf:theorem} Its name; a b
+    assert words(cells(PAGE)) == 2 + 7 + 2 + 2 * 10 + 3 + 2
+    assert words([*cells("one two"), new_code_cell("three = four"), *cells("five")]) == 3
+    assert words(cells("one two", "## Exercises\n\nthree", "four five")) == 2
+    assert words(cells("one\n\n### Exercises\n\ntwo")) == 3, "not the section of exercises"
+
+
+@pytest.mark.parametrize(("count", "expected"), [(1, 5), (970, 5), (980, 10), (130 * 32, 30), (130 * 33, 35)])
+def test_minutes_are_rounded_to_five_and_at_least_five(count, expected):
+    assert minutes(cells("word " * count)) == expected

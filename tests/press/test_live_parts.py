@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from press.live import live, networks
-from safetensors.torch import load_file, save_file
+from press.live import networks
+from safetensors.torch import save_file
 
 
 def saved(text):
@@ -39,23 +39,11 @@ def test_a_network_goes_into_a_script_and_comes_back(tmp_path):
         assert not len(numbers)
 
 
-def test_the_books_networks_and_scripts_are_small(root):
-    files = live(SimpleNamespace(root=root))
-    scripts = {"norms.js", "page.js", "hold.js", "type-here.js", "three-steps.js", "twins.js", "deck.js", "deck.css"}
-    assert {f"_live/{name}" for name in scripts} == set(files)
-    tensors = load_file(root / "figures/data/twins.safetensors")
-    for kind in ("layer", "rms"):
-        own = [t for name, t in tensors.items() if name.startswith(f"{kind}.")]
-        assert all(t.dtype == torch.float16 for t in own)
-        assert sum(t.numel() * t.element_size() for t in own) < 1e6, f"{kind}: a network of the page is under 1 MB"
-    assert len(files["_live/twins.js"]) < 2e6
-
-
 def test_scripts_are_loaded_where_something_is_alive(copy, root):
     """A toy page with a host loads the scripts; the others do not."""
     from toybook import make
 
-    shutil.copytree(root / "_live", copy / "_live")
+    shutil.copytree(root / "chapters/_live", copy / "chapters/_live")
     page = copy / "chapters/index.md"
     page.write_text(page.read_text("utf-8") + '\n<div class="hold" data-show="norm"><p>A norm.</p></div>\n', "utf-8")
     done = make(copy, "book")
@@ -65,4 +53,4 @@ def test_scripts_are_loaded_where_something_is_alive(copy, root):
     places = [pages["index.html"].find(f"_static/live/{name}.js") for name in scripts]
     assert -1 not in places and places == sorted(places), "each, in this order"
     assert not [name for name, text in pages.items() if name != "index.html" and "_static/live" in text]
-    assert (copy / "_build/html/_static/live/norms.js").read_bytes() == (root / "_live/norms.js").read_bytes()
+    assert (copy / "_build/html/_static/live/norms.js").read_bytes() == (root / "chapters/_live/norms.js").read_bytes()

@@ -1,5 +1,7 @@
 """The committed notebooks."""
 
+import os
+
 import nbformat
 import pytest
 from nbformat import v4
@@ -35,7 +37,7 @@ def test_metadata_asks_colab_for_a_gpu_and_tells_nothing_of_the_run(mean):
     assert mean.metadata.accelerator == "GPU"
     assert mean.metadata.colab == {"gpuType": "T4", "provenance": []}
     assert "papermill" not in str(mean.metadata)
-    assert {key for cell in mean.cells for key in cell.metadata} == {"tags", "fold", "cellView", "jupyter"}
+    assert {key for cell in mean.cells for key in cell.metadata} == {"tags", "cellView", "jupyter"}
 
 
 def test_a_figure_is_run_but_not_compared_and_keeps_its_caption(mean):
@@ -46,15 +48,16 @@ def test_a_figure_is_run_but_not_compared_and_keeps_its_caption(mean):
 
 
 def test_what_the_page_folds_is_folded_in_jupyter_and_a_form_in_colab(mean):
-    folded = {cell.metadata.fold: cell.metadata for cell in mean.cells if "fold" in cell.metadata}
-    assert list(folded) == [
+    folded = [cell for cell in mean.cells if cell.source.startswith("#@title ")]
+    assert [cell.source.partition("\n")[0].removeprefix("#@title ") for cell in folded] == [
+        "Setup: installs the library where it is missing, as on Colab",
         "Parameters: d, seed",
         "Check of (1.1), (1.2), (1.3), Theorem 1.1",
         "Code of this figure",
         "Code of this table",
     ]
-    for metadata in folded.values():
-        assert metadata.cellView == "form" and metadata.jupyter == {"source_hidden": True}
+    for cell in folded:
+        assert cell.metadata.cellView == "form" and cell.metadata.jupyter == {"source_hidden": True}
 
 
 def test_a_table_is_compared_and_keeps_its_caption(mean):
@@ -82,7 +85,16 @@ def test_the_setup_installs_from_the_repository_once_it_has_an_address():
     assert '%pip install -q "toy[notebooks] @ git+https://github.com/toys/book"' in setup_cell(project).source
 
 
-def test_without_an_address_the_setup_says_what_to_do():
+def test_without_an_address_the_setup_takes_a_wheel_beside_the_notebook(tmp_path, monkeypatch):
     source = setup_cell({"name": "no_such_library"}).source
-    with pytest.raises(ModuleNotFoundError, match=r"run `pip install '\.\[notebooks\]'` in the repository's folder"):
-        exec(source)
+    code, _, install = source.rpartition("\n")
+    assert install == '    %pip install -q "{wheels[-1]}[notebooks]"'
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    with pytest.raises(ModuleNotFoundError, match="put its wheel beside this notebook"):
+        exec(code)
+    assert os.environ["OMP_NUM_THREADS"] == "1"
+    (tmp_path / "no_such_library-1-py3-none-any.whl").touch()
+    found = {}
+    exec(code, found)
+    assert found["wheels"] == [tmp_path / "no_such_library-1-py3-none-any.whl"]

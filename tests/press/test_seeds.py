@@ -79,7 +79,7 @@ def spoil(copy, old, new):
 
 def test_the_build_refuses(copy):
     (message,) = claim_untried(spoil(copy, "all vectors alike 9", "all vectors equal 9"), None)
-    assert message == "02-angle: claim-right was tried at many seeds in another version of its cells (make claims)"
+    assert message == "02-angle: claim-right was tried at many seeds in another version of its cells (make experiments)"
     (message,) = measured_when(spoil(copy, "eight toy vectors", "eight recorded vectors"), None)
     assert message.endswith("measured-on says recorded; it is a run of the page")
 

@@ -30,10 +30,6 @@ def test_the_number_is_the_same_in_heading_contents_and_neighbour(html):
     assert re.search(rf'prev-next-title">{number}The angle', html("01-mean"))
 
 
-def test_only_labelled_equations_are_numbered(html):
-    assert re.findall(r'class="eqno">(\([\d.]+\))', html("01-mean")) == ["(1.1)", "(1.2)", "(1.3)"]
-
-
 def test_a_formula_is_not_parted_from_what_touches_it(html):
     joined = re.findall(r'<span class="joined">(.*?)<span class="math[^>]*>(.*?)</span>(.*?)</span>', html("01-mean"))
     assert joined[:3] == [("(", r"\(d\)", "-dimensional)"), ("", r"\(x\)", ","), ("", r"\(y\)", ":")]
@@ -55,17 +51,9 @@ def test_of_the_icons_those_that_are_shown_are_served(made):
     assert '"zhihu":' not in script and len(script) < 250_000, "icons that no page shows are served"
 
 
-def test_a_solution_is_folded(html):
-    assert re.search(r'<div class="solution[^"]*admonition', html("01-mean"))
-
-
 def test_a_glossary_has_its_terms_and_no_others(made, html):
     built = json.loads((made / "_build/labels.json").read_text("utf-8"))
     assert built["terms"] == dict.fromkeys(("mean", "vector"), "chapters/appendix/notation")
     page = html("appendix/notation")
     assert page.index('id="term-mean"') < page.index('id="term-vector"')
     assert 'href="appendix/notation.html#term-mean"' in html("01-mean")
-
-
-def test_the_front_page_opens_the_book(made):
-    assert 'url=chapters/index.html"' in (made / "_build/html/index.html").read_text("utf-8")

@@ -1,7 +1,5 @@
 """The line behind the caption of a recorded figure."""
 
-import json
-
 import nbformat
 import pytest
 from nbformat import v4
@@ -19,13 +17,9 @@ def code(source, **head):
 
 @pytest.fixture
 def sources(tmp_path):
-    for name, command in (("loss-of-many", "records training"), ("times", ""), ("times-again", "records gone")):
-        data = tmp_path / "figures/data"
-        data.mkdir(parents=True, exist_ok=True)
-        (data / f"{name}.csv").write_text("a\n1\n", "utf-8")
-        (data / f"{name}.json").write_text(json.dumps({"command": command}), "utf-8")
-    (tmp_path / "records").mkdir()
-    (tmp_path / "records/training.py").write_text("print()\n", "utf-8")
+    (tmp_path / "figures/data").mkdir(parents=True)
+    for name in ("loss-of-many", "times", "times-again"):
+        (tmp_path / f"figures/data/{name}.csv").write_text("a\n1\n", "utf-8")
     return Sources(Book(tmp_path))
 
 
@@ -38,20 +32,14 @@ def test_a_head_names_what_the_library_reads(sources):
     assert sources.behind([code("show(overview())", data=["times*"])], 0) == ["times", "times-again"]
 
 
-def test_the_caption_leads_to_the_data_and_the_program(sources):
+def test_the_caption_leads_to_the_data(sources):
     figure = v4.new_code_cell(DRAWN, metadata={"mystnb": {"figure": {"name": "fig-x", "caption": "Losses."}}})
     live = v4.new_code_cell("show()", metadata={"mystnb": {"figure": {"name": "fig-y", "caption": "Live."}}})
     notebook = v4.new_notebook(cells=[v4.new_markdown_cell("text"), v4.new_code_cell(READ), figure, live])
     led = sources.led(nbformat.from_dict(notebook), [code(READ), code(DRAWN), code("show()")])
     captions = [cell.metadata.mystnb.figure.caption for cell in led.cells if "mystnb" in cell.metadata]
     assert captions == [
-        'Losses. <span class="sources">Data: {download}`loss-of-many </figures/data/loss-of-many.csv>`; '
-        "program: {download}`training </records/training.py>`</span>",
+        'Losses. <span class="sources">Data: {download}`loss-of-many </figures/data/loss-of-many.csv>`</span>',
         "Live.",
     ]
-    assert set(sources.used) == {"figures/data/loss-of-many.csv", "records/training.py"}
-
-
-@pytest.mark.parametrize("name", ["times", "times-again"])
-def test_a_program_that_is_not_there_is_not_named(sources, name):
-    assert "program" not in sources._words([name])
+    assert set(sources.used) == {"figures/data/loss-of-many.csv"}

@@ -2,7 +2,7 @@
 
 import nbformat
 from nbformat import v4
-from press.book import Book, chapter_number
+from press.book import Book
 from press.stage import put, stage, still
 
 
@@ -62,9 +62,3 @@ def test_a_table_with_a_caption_becomes_one_with_a_number(book, made):
     )
     page = (made / "_build/html/chapters/01-mean.html").read_text("utf-8")
     assert "Table 1.1" in page and 'id="tab-squares"' in page
-
-
-def test_the_file_name_is_the_chapter_number():
-    assert chapter_number("chapters/07-inference") == 7
-    assert chapter_number("chapters/11-precision-speed") == 11
-    assert chapter_number("chapters/appendix/errata") is None

@@ -14,19 +14,19 @@ ROOT = Path(__file__).parents[2]
 
 
 def nbval(notebook: Path) -> tuple[int, str]:
-    # the conftest of the repository makes nbval wait for late output, and is not found from a folder elsewhere
+    # tests/patience.py makes nbval wait for late output
     options = [
         "-p",
         "no:cacheprovider",
         "-p",
         "no:randomly",
         "-p",
-        "conftest",
+        "patience",
         "--rootdir",
         str(notebook.parent),
         "--nbval",
     ]
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "pytest", *options, str(notebook)]
     environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, cwd=notebook.parent)

@@ -11,7 +11,6 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import nbformat
-import papermill
 import pytest
 import torch
 from nbformat import v4
@@ -288,9 +287,9 @@ def test_a_failing_cell_leaves_the_old_report(toy, code, message):
     assert {path: path.read_text() for path in out.parent.iterdir()} == {out: OLD}
 
 
-def test_a_full_disk_leaves_the_old_report(toy, monkeypatch):
-    out = toy("1")
-    monkeypatch.setattr(papermill, "execute_notebook", lambda chapter, *_, **__: chapter)
+def test_a_full_disk_leaves_the_old_report_and_what_was_run(toy, tmp_path, monkeypatch):
+    out = toy("1 + 1")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     def full(self, *_, **__):
         with open(self, "w") as file:
@@ -298,7 +297,80 @@ def test_a_full_disk_leaves_the_old_report(toy, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(OSError, match="No space left on device"):
-        report.write_report("x", out, {})
+    with pytest.raises(
+        OSError, match=rf"^out: {out} cannot be written \(.*No space left .*; the notebook .* {tmp_path}/n"
+    ):
+        report.write_report("x", out, {}, progress=False)
     monkeypatch.undo()
+    (kept,) = tmp_path.glob("normgeom-*.ipynb")
+    outputs = [output for cell in nbformat.read(kept, as_version=4).cells for output in cell.get("outputs", ())]
+    assert [output.data["text/plain"] for output in outputs] == ["2"], "what the cells showed is lost"
     assert {path: path.read_text() for path in out.parent.iterdir()} == {out: OLD}
+
+
+def test_what_a_kill_left_half_written_is_no_hindrance(toy):
+    out = toy("1")
+    out.with_name("toy.html.part").write_text("half")
+    written("x", out, {})
+    assert list(out.parent.iterdir()) == [out] and out.read_text("utf-8").startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize("folder", [None, "one model", "a training"])
+def test_a_folder_called_twins_is_not_passed_over(toy, tmp_path, monkeypatch, folder):
+    """README's own line for training writes it."""
+    out, looked_at = toy("print('model:', model)"), []
+    monkeypatch.setattr(report, "load_config", looked_at.append)
+    monkeypatch.chdir(tmp_path)
+    places = {None: [], "one model": ["twins"], "a training": ["twins/layer/model", "twins/rms/model"]}[folder]
+    for place in places:
+        Path(place).mkdir(parents=True)
+    page = Page(written("twins", out, {})[0])
+    assert ("model: ./twins\n" if folder else "model: twins\n") in page.shown and looked_at == places
+    assert "Norm report: twins" in page.shown
+
+
+# What a model's folder could be called, or one of its modules.
+PAYLOADS = [
+    "<img src=x onerror=ran()>",
+    "<svg onload=ran()>",
+    "<script>ran()</script>",
+    "<a href=javascript:ran()>x</a>",
+    "<iframe srcdoc='<script>parent.ran()</script>'></iframe>",
+    '"><script>ran()</script>',
+    "</script><script>ran()</script>",
+    "[x](javascript:ran())",
+    "<style>@import'data:,x'</style><body onpageshow=ran()>",
+    "$\\href{javascript:ran()}{x}$",
+]
+# Past every escape, as if a cell of the chapter had shown a name raw.
+RAW = """
+from IPython.display import HTML, Markdown, SVG, display
+from normgeom.view import table
+table({model: {"|cos|": 0.25, model: model}}, first=model)
+print(model)
+display(Markdown(model), HTML(model), HTML(f"<p title='{model}'>{model}</p>"))
+display({"image/svg+xml": f"<svg xmlns='http://www.w3.org/2000/svg'>{model}</svg>"}, metadata={"alt": model}, raw=True)
+"""
+
+
+@pytest.mark.slow
+def test_no_name_runs_a_script(toy, browser):
+    out = toy(RAW)
+    out.write_text("<p id=seen></p><script>document.querySelector('#seen').click(); ran()</script>")
+    ran = []
+
+    def opened():
+        tab = browser.new_page()
+        tab.expose_function("ran", lambda: ran.append(payload))
+        tab.goto(out.resolve().as_uri())
+        tab.evaluate("document.querySelectorAll('a').forEach(link => link.click())")
+        tab.wait_for_timeout(300)
+        tab.close()
+
+    payload = "the alarm itself"
+    opened()
+    assert ran == [payload], "the test would not see a script that runs"
+    for payload in PAYLOADS:
+        written(payload, out, {})
+        opened()
+    assert ran[1:] == []

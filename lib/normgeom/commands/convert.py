@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from normgeom.commands.loading import described, load_config, load_model, most_tokens
-from normgeom.jobs import check_out_dir, versions
+from normgeom.jobs import claimed, now, remove, versions
 from normgeom.models.flow import double_throughout
 from normgeom.models.watch import evaluating, forward
 from normgeom.surgery.converted import save_converted
@@ -44,27 +46,40 @@ class Agreement:
     dtype: str
 
 
-def convert_model(model: str, out: str | os.PathLike) -> Agreement:
+def convert_model(model: str, out: str | os.PathLike) -> dict:
     """Convert a pre-norm LayerNorm model to RMSNorm, see that it computes the same, and write it to a new folder.
 
     :func:`normgeom.to_rms_norm` is applied twice, on the CPU: in float64, where the logits on 1024 tokens of the
-    standard library's documentation must be what they were, and in the dtype of the saved weights, which is written,
-    all or nothing.
+    standard library's documentation must be what they were, and in the dtype of the saved weights, which is written.
+    Of a folder where that is done already, all that happens is that its files are seen to be as they were left.
+
+    Returns:
+        what ``out/provenance.json`` holds: ``asked``, ``files``, and ``had`` with the entries of :class:`Agreement`.
 
     Raises:
-        ValueError: the folder holds something; the model cannot be converted, or computes something else afterwards.
+        ValueError: the folder holds something else; the model cannot be converted, or computes something else
+            afterwards.
         OSError: the model is out of reach or damaged, or the folder cannot be written.
     """
-    out = check_out_dir(out)
-    config = load_config(model)
+    out, config = Path(out), load_config(model)
     encoder, corpus = load_tokenizer(model, config), load_corpus("stdlib")
-    network = load_model(model, head=True)
-    found = agreement(network, list(TokenBatches(corpus, encoder, TOKENS, most_tokens(config, LENGTH), 1)))
-    if not found.exact <= BOUND:  # NaN, too
-        raise ValueError(f"model: expected logits to differ by at most {BOUND:g} in float64, got {found.exact:.1e}")
-    about = dict(model=described(model), tokenizer=encoder.name, corpus=corpus.provenance)
-    save_converted(network, out, about | dict(agreement=asdict(found), versions=versions()), encoder.save)
-    return found
+    asked = dict(model=described(model), tokenizer=encoder.name, corpus=corpus.provenance, versions=versions())
+    with claimed(out, "conversion", asked, together=True) as claim:
+        if "had" in claim.note and all(map(claim.check, claim.files)):
+            warnings.warn(f"{out} holds this conversion already, nothing is written", stacklevel=2)
+            return claim.note
+        network = load_model(model, head=True)
+        found = agreement(network, list(TokenBatches(corpus, encoder, TOKENS, most_tokens(config, LENGTH), 1)))
+        if not found.exact <= BOUND:  # NaN, too
+            raise ValueError(f"model: expected logits to differ by at most {BOUND:g} in float64, got {found.exact:.1e}")
+        whole = out / "part"
+        remove(whole)  # of a run that was killed
+        save_converted(network, whole, {}, encoder.save)
+        for path in sorted(whole.iterdir()):
+            with claim.writing(path.name) as part:
+                os.replace(path, part)
+        whole.rmdir()
+        return claim.save(had=asdict(found) | dict(finished=now()))
 
 
 def agreement(network: nn.Module, batches: Sequence[Tensor]) -> Agreement:

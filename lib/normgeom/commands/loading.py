@@ -10,13 +10,12 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import hf_hub_download
-from torch import Tensor, nn
+from torch import nn
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
 from transformers.utils import logging
 
+from normgeom.jobs import digest
 from normgeom.surgery import converted
-from normgeom.text.corpora import Corpus
-from normgeom.text.tokens import TokenBatches, load_tokenizer
 from normgeom.training import twins
 
 # Folders that this package writes and transformers refuses: what loads them, and where they hold the configuration.
@@ -30,9 +29,33 @@ _MASK = re.compile(r"(attn|attention)\.(masked_)?bias$")  # older versions saved
 @contextmanager
 def _reading(name: str) -> Iterator[None]:
     try:
+        check_files(Path(name))
         yield
     except Exception as error:  # those of transformers, of the hub and of the file formats share no class
         raise OSError(f"model: {name!r:.80} cannot be loaded ({type(error).__name__}: {error!s:.300})") from error
+
+
+def check_files(folder: Path) -> None:
+    """A ValueError for a pipe or a device in the place of a file, and for weights that are to come from elsewhere."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if not (path.is_file() or path.is_dir()):
+            raise ValueError(f"{path} is no regular file")
+        if path.name.endswith(".index.json"):
+            for part in json.loads(path.read_text("utf-8"))["weight_map"].values():
+                if Path(part).name != part:
+                    raise ValueError(f"{path.name} names {part}, which is not in the folder")
+
+
+def _check_blocks(folder: Path, config: PreTrainedConfig) -> None:
+    """A ValueError for a configuration with more blocks than the files hold: even of bits, a block has width² of them.
+
+    To build a million blocks, and to find no weights for them then, takes hours.
+    """
+    text = config.get_text_config()
+    blocks, width = getattr(text, "num_hidden_layers", 0), getattr(text, "hidden_size", 0)
+    size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+    if blocks * width**2 > 8 * size:
+        raise ValueError(f"config.json states {blocks} blocks of width {width}, its files have {size} bytes")
 
 
 def _own(name: str) -> dict:
@@ -56,10 +79,15 @@ def most_tokens(config: PreTrainedConfig, length: int) -> int:
     return min(length, getattr(config.get_text_config(), "max_position_embeddings", None) or length)
 
 
+def title(name: str) -> str:
+    """A model's name, of a folder the last part, for pictures and tables: without signs of HTML, TeX or a formula."""
+    return re.sub(r"[^\w.,+/ -]", "_", Path(name).resolve().name if Path(name).is_dir() else name)
+
+
 def described(name: str) -> dict:
-    """A model's name and its commit on the hub; of a folder the last part."""
+    """A model's name and its commit on the hub; of a folder the last part of its name, and a digest of its files."""
     if Path(name).is_dir():
-        return dict(name=Path(name).resolve().name, commit=None)
+        return dict(name=Path(name).resolve().name, sha256=digest(Path(name)))
     return dict(name=name, commit=Path(hf_hub_download(name, "config.json")).parent.name)
 
 
@@ -76,8 +104,11 @@ def load_model(name: str, dtype: str = "auto", head: bool = False) -> nn.Module:
         ValueError: weights are missing, unexpected or not finite; the message names them.
     """
     logging.set_verbosity_error()  # it lists the weights of each head that is left out
-    told = {}
+    logging.disable_progress_bar()
+    told, config = {}, load_config(name)
     with _reading(name):
+        if Path(name).is_dir():
+            _check_blocks(Path(name), config)
         if about := _own(name):
             model = _OWN[about["model_type"]][0](name)
             model = model if head else model.base_model
@@ -101,21 +132,3 @@ def _wrong_weights(model: nn.Module, missing_keys: Iterable = (), unexpected_key
     odd = [key for key, p in model.named_parameters() if p.dtype.itemsize > 1 and not torch.isfinite(p).all()]
     found = {"missing": missing, "unexpected": unexpected, "NaN or Inf": odd}
     return [f"{key} ({what})" for what, keys in found.items() for key in sorted(keys)]
-
-
-def load_with_windows(name: str, corpus: Corpus, tokens: int, length: int) -> tuple[nn.Module, Tensor]:
-    """A language model with its head, and a text as it reads it; raises as :func:`load_model`.
-
-    Args:
-        tokens: of the corpus, at most; a ValueError if that, or the corpus, is shorter than a window.
-        length: of the windows; shorter where the model has fewer positions.
-
-    Returns:
-        the model, float32, on the CPU, in evaluation mode; token ids ``(windows, length)``.
-    """
-    model = load_model(name, dtype="float32", head=True)
-    length = most_tokens(model.config, length)
-    batches = list(TokenBatches(corpus, load_tokenizer(name, model.config), tokens, length, batch_size=1))
-    if not batches:
-        raise ValueError(f"corpus: expected at least one window of {length} tokens, got fewer")
-    return model, torch.cat(batches)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import os
 import re
+import secrets
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import nbformat
 import papermill
@@ -19,6 +21,7 @@ from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
 from normgeom.commands.loading import load_config
+from normgeom.commands.train import TWINS
 from normgeom.jobs import atomic_path, now, versions
 
 CHAPTER = Path(__file__).parents[1] / "notebooks/07-inference.ipynb"  # lib/normgeom/notebooks is a link to notebooks/
@@ -30,9 +33,15 @@ KERNEL = [
     "--IPKernelApp.exec_lines=import tqdm.auto; tqdm.auto.tqdm = tqdm.std.tqdm",
 ]
 UNSEEN = {"setup", "parameters", "injected-parameters"}
+SLIDERS = "application/vnd.jupyter.widget-view+json"
 # nbconvert's page with MathJax inside, which is without its menu and its commands that make links; a heading; no
-# standard error; alt texts.
+# standard error; alt texts; and no script but MathJax and those of sliders, whatever a model's names hold.
 TEMPLATE = """{% extends 'lab/index.html.j2' %}
+{% block html_head %}
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; base-uri 'none'; form-action 'none';
+ img-src data:; font-src data:; style-src 'unsafe-inline'; script-src 'nonce-{{ resources.nonce }}'">
+{{ super() }}
+{% endblock %}
 {% block html_head_js_requirejs %}{% endblock %}
 {% block html_head_js_mermaidjs %}{% endblock %}
 {% block html_head_js_mathjax %}
@@ -42,10 +51,10 @@ body { max-width: 50rem; margin: 0 auto; }
 img { max-width: 100%; }
 mjx-container { overflow-x: auto; overflow-y: hidden; }
 </style>
-<script>
+<script nonce="{{ resources.nonce }}">
 window.MathJax = {options: {enableMenu: false}, tex: {inlineMath: [['$', '$']], packages: {'[-]': ['html']}}};
 </script>
-<script>{{ resources.mathjax }}</script>
+<script nonce="{{ resources.nonce }}">{{ resources.mathjax }}</script>
 {% endblock %}
 {% block body_header %}{{ super() }}
 <header class="jp-RenderedHTMLCommon mathjax_ignore">
@@ -65,17 +74,19 @@ describes the small models that the chapter trains; what the cells print and dra
 """
 
 
-def write_report(model: str, out: str | os.PathLike, parameters: Mapping[str, str]) -> Path:
+def write_report(model: str, out: str | os.PathLike, parameters: Mapping[str, str], progress: bool = True) -> Path:
     """Run chapter 7 on a model and write what it shows as one page of HTML; warnings and progress go to standard error.
 
     Args:
-        model: a transformers model, by name or folder, or ``"twins"``.
+        model: a transformers model, by name or folder; a folder of ``normgeom train``; or ``"twins"``, small pairs that
+            the chapter trains, where no folder has that name.
         out: path of the page, ending in ``.html``.
         parameters: the chapter's other parameters by name, as text.
 
     Raises:
         ValueError: ``out`` cannot be written or does not end in ``.html``, or the chapter has no such parameter.
-        OSError: the model is neither a folder of one nor on the hub, or a cell of the chapter failed.
+        OSError: the model is neither a folder of one nor on the hub, a cell of the chapter failed, or the page cannot
+            be written; then the message says where what the cells showed is kept.
 
     Whatever is raised, what stood at ``out`` is as it was.
     """
@@ -89,16 +100,26 @@ def write_report(model: str, out: str | os.PathLike, parameters: Mapping[str, st
         is_text, values[name] = isinstance(values[name], str), text
         with suppress(ValueError, SyntaxError):  # the chapter's first cell says what it expected
             values[name] = text if is_text else ast.literal_eval(text)
-    values["model"] = model
-    if model != "twins":
-        load_config(model)
-    how = dict(kernel_name="python3", extra_arguments=KERNEL, store_widget_state=False, stderr_file=sys.stderr)
+    folder = Path(model)
+    values["model"] = f"./{model}" if model == "twins" and folder.is_dir() else model
+    pair = [str(folder / norm / "model") for norm in TWINS]
+    for place in pair if all(map(os.path.isdir, pair)) else [model]:
+        if place != "twins" or folder.is_dir():
+            load_config(place)
+    how = dict(kernel_name="python3", extra_arguments=KERNEL, store_widget_state=False, progress_bar=progress)
+    if progress:
+        how["stderr_file"] = sys.stderr
     try:
         done = papermill.execute_notebook(chapter, None, values, **how)
     except (PapermillExecutionError, DeadKernelError) as error:
         raise ChildProcessError(f"report: chapter 7 failed ({getattr(error, 'evalue', error)})") from error
-    with atomic_path(out) as part:
-        part.write_text(_page(done, values), encoding="utf-8")
+    try:
+        with atomic_path(out) as part:
+            part.write_text(_page(done, values), encoding="utf-8")
+    except OSError as error:
+        with NamedTemporaryFile("w", prefix="normgeom-", suffix=".ipynb", delete=False, encoding="utf-8") as kept:
+            nbformat.write(done, kept)
+        raise OSError(f"out: {out} cannot be written ({error}); the notebook that was run is {kept.name}") from error
     return out
 
 
@@ -106,11 +127,14 @@ def _page(notebook: nbformat.NotebookNode, values: Mapping[str, object]) -> str:
     """An executed chapter as one page of HTML that needs no other file and no network."""
     model = Path(values["model"])
     notebook.metadata["title"] = f"Norm report: {model.resolve().name if model.exists() else model}"
+    nonce = secrets.token_urlsafe(16)
     for cell in notebook.cells:
+        for shown in (output.data for output in cell.get("outputs", ()) if SLIDERS in output.get("data", {})):
+            shown["text/html"] = shown["text/html"].replace("<script>", f'<script nonce="{nonce}">')
         if cell.cell_type == "markdown":  # a link to another file of the book leads nowhere: its words stay
             cell.source = re.sub(r"\[([^\]]*)\]\((?!http|#)[^)]*\)", r"\1", cell.source)
     unseen = Config(TagRemovePreprocessor={"remove_cell_tags": UNSEEN})
     exporter = HTMLExporter(raw_template=TEMPLATE, exclude_input=True, exclude_output_prompt=True, config=unseen)
     mathjax = metadata.distribution("sphinx-mathjax-offline").locate_file(MATHJAX).read_text("utf-8")
     rows = [*values.items(), *versions().items(), ("written, UTC", now())]
-    return exporter.from_notebook_node(notebook, dict(rows=rows, mathjax=mathjax))[0]
+    return exporter.from_notebook_node(notebook, dict(rows=rows, mathjax=mathjax, nonce=nonce))[0]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
-from functools import reduce
 from pathlib import Path
 
 from accelerate import PartialState
 from torch import nn
 
 from normgeom.commands.loading import described, load_config, load_model, most_tokens
-from normgeom.jobs import PROVENANCE, atomic_path, claimed, now, usable_device, versions, write_json
+from normgeom.jobs import Claim, claimed, now, usable_device, versions
 from normgeom.survey.directions import nulls as names_of_nulls
 from normgeom.survey.survey import Survey
 from normgeom.text.corpora import load_corpus
@@ -35,6 +34,7 @@ def survey_model(
     seed: int = 0,
     device: str | None = None,
     dtype: str = "auto",
+    progress: bool = True,
 ) -> dict | None:
     """Survey a transformers model and write what was found to a folder; the arguments are the command's options.
 
@@ -68,36 +68,42 @@ def survey_model(
         processes=processes.num_processes,
         versions=versions(),
     )
-    with claimed(out, "survey", asked) if first else nullcontext():
+    with claimed(out, "survey", asked) if first else nullcontext() as claim:
         processes.wait_for_everyone()
         batches = replace(batches, rank=processes.process_index, of=processes.num_processes)
         directions = ["uniform", "random_a", "random_b", *names_of_nulls(nulls)]
         network = load_model(model, dtype).to(processes.device if several else device)
         survey, state = Survey(network, directions, seed, pilot=pilot), out / STATE.format(batches.rank, batches.of)
-        if state.exists() and _load(state).fingerprint != survey.fingerprint:
-            raise ValueError(f"out: {out} holds a survey of other weights under this name; name another folder")
-        survey.run(batches, progress=first, checkpoint=state)
+        with _held(state):
+            survey.run(batches, progress=progress and first, checkpoint=state)
         survey.save(state)  # a share without a batch has one too
         processes.wait_for_everyone()
-        provenance = _finish(out, network, batches) if first else None
+        provenance = _finish(claim, network, batches) if first else None
     processes.destroy_process_group()
     return provenance
 
 
-def _load(state: Path) -> Survey:
+@contextmanager
+def _held(state: Path) -> Iterator[None]:
+    """Where a state is not this survey's, or damaged, say what to delete."""
     try:
-        return Survey.load(state)
+        yield
     except ValueError as error:
-        raise OSError(f"out: {state} is damaged; delete it and run the same command, which reads it again") from error
+        if str(error).startswith(("checkpoint: ", "path: ", "other: ")):  # the arguments of Survey that a state is
+            said = f"out: {state} is not as this run left it; delete it and run the same command ({error})"
+            raise OSError(said) from error
+        raise
 
 
-def _finish(out: Path, network: nn.Module, batches: TokenBatches) -> dict:
+def _finish(claim: Claim, network: nn.Module, batches: TokenBatches) -> dict:
     """Merge the states of all processes, and write the table and what was had."""
-    merged = reduce(Survey.merge, (_load(out / STATE.format(rank, batches.of)) for rank in range(batches.of)))
-    with atomic_path(out / TABLE) as part:
+    merged = None
+    for rank in range(batches.of):
+        state = claim.folder / STATE.format(rank, batches.of)
+        with _held(state):
+            merged = merged.merge(Survey.load(state)) if merged else Survey.load(state)
+    with claim.writing(TABLE) as part:
         merged.table().to_parquet(part, index=False)
     had = {name: getattr(merged, name) for name in ("tokens", "batches", "digest", "fingerprint")}
     had |= dict(network=type(network).__name__, dtype=str(network.dtype).removeprefix("torch."), finished=now())
-    provenance = dict(json.loads((out / PROVENANCE).read_text("utf-8")), had=had)
-    write_json(out / PROVENANCE, provenance)
-    return provenance
+    return claim.save(had=had)

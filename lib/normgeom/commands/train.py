@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,11 +10,12 @@ import numpy as np
 import pandas as pd
 import torch
 
-from normgeom.jobs import PROVENANCE, atomic_path, claimed, now, usable_device, versions, write_json
+from normgeom.commands.loading import check_files
+from normgeom.jobs import Claim, claimed, now, usable_device, versions
 from normgeom.text.corpora import Corpus, load_corpus
 from normgeom.text.tokens import Encoder, TokenBatches, load_tokenizer, windows
-from normgeom.training.trainer import Run, fit_and_measure
-from normgeom.training.twins import SIZES, Size, variants
+from normgeom.training.trainer import fit_and_measure
+from normgeom.training.twins import SIZES, Size, twin
 
 TEXT, TWINS = "text.bin", ("layer", "rms")
 
@@ -26,15 +26,11 @@ def train_twins(
     corpus: str = "openwebtext",
     tokenizer: str = "gpt2",
     seed: int = 0,
-    steps: int | None = None,
-    batch_size: int | None = None,
-    length: int | None = None,
-    eval_interval: int | None = None,
-    precision: str = "no",
-    micro_batch: int | None = None,
     held_out: int = 1_000_000,
     device: str | None = None,
     progress: bool = True,
+    batch_size: int | None = None,
+    **settings: object,
 ) -> dict:
     """Train two GPT-2 models that differ in the norm alone; the arguments are the command's options.
 
@@ -43,10 +39,16 @@ def train_twins(
     the corpus as token ids: so many as there are to train on, and ``held_out`` behind them to measure on.  Where the
     corpus ends before, windows are read more than once, each as often as the others.  The same call goes on where an
     earlier one stopped.
+
+    Args:
+        settings: what takes the place of the size's own: ``steps``, ``length``, ``eval_interval``, ``micro_batch``,
+            ``precision``; None stands for it.
     """
-    given = dict(steps=steps, batch=batch_size, length=length, eval_interval=eval_interval)
-    size = replace(SIZES[size], **{name: value for name, value in given.items() if value is not None})
-    out, run = Path(out), Run(size, seed, precision=precision, micro_batch=micro_batch)
+    given = {name: value for name, value in dict(settings, batch=batch_size).items() if value is not None}
+    out, size = Path(out), replace(SIZES[size], **given)
+    if size.batch % (size.micro_batch or 1):
+        raise ValueError(f"micro_batch: expected a divisor of {size.batch}, the batch, got {size.micro_batch}")
+    check_files(Path(tokenizer))
     device, encoder, text_of = usable_device(device), load_tokenizer(tokenizer), load_corpus(corpus)
     asked = dict(
         size=asdict(size),
@@ -54,40 +56,33 @@ def train_twins(
         corpus=text_of.provenance,
         held_out=held_out,
         seed=seed,
-        decay=run.decay,
-        precision=precision,
         device=device.type,
-        micro_batch=micro_batch,
         versions=versions(),
     )
     apart = max(1, held_out // size.length)
-    with claimed(out, "training", asked):
-        if not (out / TEXT).exists():
-            _write_text(text_of, encoder, apart, size, out / TEXT)
+    with claimed(out, "training", asked) as claim:
+        if not claim.check(TEXT):
+            _write_text(text_of, encoder, apart, size, claim)
         text = np.memmap(out / TEXT, dtype=_id_type(encoder), mode="r")
         text, measured_on = text[: -apart * size.length], text[-apart * size.length :]
         batches = windows(torch.from_numpy(measured_on.astype(np.int64)), size.length, size.batch)
         for name in TWINS:  # one at a time: the largest fill a device
-            model = variants(size.config(encoder.vocabulary), seed, (name,))[name]
-            fit_and_measure(model, text, batches, run, out / name, device, progress)
-            if encoder.save is not None:
-                encoder.save(out / name / "model")
+            model = twin(size.config(encoder.vocabulary), seed, name)
+            fit_and_measure(model, text, batches, size, seed, out / name, device, progress, encoder.save)
         had = dict(
             tokens=len(text),
             epochs=size.steps * size.batch / (len(text) // size.length),
             loss={name: float(pd.read_parquet(out / name / "loss.parquet").loss.iloc[-1]) for name in TWINS},
             finished=now(),
         )
-        provenance = dict(json.loads((out / PROVENANCE).read_text("utf-8")), had=had)
-        write_json(out / PROVENANCE, provenance)
-    return provenance
+        return claim.save(had=had)
 
 
-def _write_text(corpus: Corpus, encoder: Encoder, apart: int, size: Size, path: Path) -> None:
+def _write_text(corpus: Corpus, encoder: Encoder, apart: int, size: Size, claim: Claim) -> None:
     """The corpus as token ids: windows to train on and ``apart`` to measure on, or as many as there are."""
     count, ids = (size.steps * size.batch + apart) * size.length, _id_type(encoder)
     batches = TokenBatches(corpus, encoder, count, size.length, size.batch)
-    with atomic_path(path) as part, part.open("wb") as file:
+    with claim.writing(TEXT) as part, part.open("wb") as file:
         had = sum(file.write(batch.numpy().astype(ids).tobytes()) for batch in batches) // ids.itemsize
         if had <= apart * size.length:
             raise ValueError(

@@ -18,8 +18,7 @@ class Ellipsoid:
     r"""The image of LayerNorm or RMSNorm, :math:`\{\gamma\odot n+\beta\}` with n orthogonal to 1 for LayerNorm.
 
     For ε = 0 and at most one zero gain (none for RMSNorm) the outputs are the surface; for ε > 0 they fill its inside
-    and never reach it (thm-image).  With more zero gains they fill the inside for every ε.  All results are float64, on
-    the device of ``weight``, or on the CPU where that has no float64.
+    and never reach it (thm-image).  With more zero gains they fill the inside for every ε.
 
     Args:
         weight: the gain γ, ``(d,)``, finite, of any sign; zeros are allowed.
@@ -27,9 +26,9 @@ class Ellipsoid:
         centered: LayerNorm if True, RMSNorm if False.
 
     Attributes:
-        dim: the dimension of the ellipsoid: d − 1 for LayerNorm without or with one zero gain, d − k with k ≥ 2 zero
-            gains; d − k for RMSNorm (prop-zero-gains).  It may be 0: then every output is β.
-        center: β, ``(d,)``.
+        dim: the dimension: d minus the number of zero gains, and for LayerNorm d − 1 without zero gains
+            (prop-zero-gains).  It may be 0: then every output is β.
+        center: β, ``(d,)``.  Like all results it is float64, on the device of ``weight`` (the CPU if that has none).
 
     Raises:
         TypeError: ``weight`` or ``bias`` is not a floating-point tensor.
@@ -56,6 +55,9 @@ class Ellipsoid:
         self.centered = centered
         self._zeros = self.weight == 0
         self.dim = len(self.weight) - max(int(self._zeros.sum()), int(centered))
+        self._size, shape = secular.scaled(self.weight)
+        # LayerNorm removes all of the component along 1, RMSNorm nothing.
+        self._matrix = dict(gain=shape, deficit=0.0 if centered else 1.0)
 
     @classmethod
     def of(cls, norm: nn.Module | object) -> Ellipsoid:
@@ -80,9 +82,8 @@ class Ellipsoid:
     @cached_property
     def semi_axes(self) -> Tensor:
         r"""Lengths of the semi-axes, ``(dim,)``, descending: √d times the singular values of GΠ (thm-semi-axes)."""
-        size, shape = secular.scaled(self.weight)
-        values = secular.eigvalsh(shape, deficit=self._deficit)
-        return (len(values) * values[len(values) - self.dim :].flip(0)).sqrt() * size
+        values = secular.eigvalsh(**self._matrix)
+        return (len(values) * values[len(values) - self.dim :].flip(0)).sqrt() * self._size
 
     def axes(self, k: int | None = None) -> Tensor:
         """Unit vectors along the k longest semi-axes, all if None, as columns ``(d, k)`` (thm-semi-axes).
@@ -96,7 +97,7 @@ class Ellipsoid:
         count = self.dim if k is None else k
         if not 0 <= count <= self.dim:
             raise ValueError(f"k: expected 0 to {self.dim}, the dimension of the ellipsoid, got {k}")
-        return secular.eigh(secular.scaled(self.weight)[1], deficit=self._deficit, largest=count)[1].flip(1)
+        return secular.eigh(**self._matrix, largest=count)[1].flip(1)
 
     @property
     def complement(self) -> Tensor:
@@ -110,13 +111,9 @@ class Ellipsoid:
         return (normal / torch.linalg.vector_norm(normal))[:, None]
 
     def radius(self, y: Tensor) -> Tensor:
-        """How far out ``y`` is: ‖n‖/√d of the shortest n that gives it; 1 on the surface, below 1 inside (thm-image).
+        """How far out outputs ``y`` ``(..., d)`` are, ``(...)``: ‖n‖/√d of the shortest n that gives y (thm-image).
 
-        Args:
-            y: ``(..., d)``, floating point: outputs, bias included.
-
-        Returns:
-            ``(...)`` in float64.
+        1 on the surface, below 1 inside; NaN rows give NaN.
 
         Raises:
             TypeError: ``y`` is not a floating-point tensor.
@@ -124,7 +121,7 @@ class Ellipsoid:
                 beyond the surface, by more than √ε_machine of the dtype of ``y``, as a share of the length of n.
 
         The bound leaves room for kernels that centre once.  A gain so small that rounding of ``y`` or of the bias, over
-        the gain, is not small reads noise: pass a weight in which it is zero.  NaN rows give NaN.
+        the gain, is not small reads noise: pass a weight in which it is zero.
         """
         check_floating("y", y)
         d = len(self.weight)
@@ -160,15 +157,5 @@ class Ellipsoid:
         if n < 0:
             raise ValueError(f"n: expected at least 0, got {n}")
         x = torch.randn(n, len(self.weight), generator=generator, dtype=torch.float64)
-        x = x.to(self.weight.device)
         norm = functions.layer_norm if self.centered else functions.rms_norm
-        return norm(x, self.weight, self.center, eps=torch.finfo(torch.float64).tiny)
-
-    @property
-    def _deficit(self) -> float:
-        """Of the rank-one term: LayerNorm removes all of the component along 1, RMSNorm nothing."""
-        return 0.0 if self.centered else 1.0
-
-    def __repr__(self) -> str:
-        kind = "LayerNorm" if self.centered else "RMSNorm"
-        return f"Ellipsoid of {kind}: dimension {self.dim} in {len(self.weight)}"
+        return norm(x.to(self.weight.device), self.weight, self.center, eps=torch.finfo(torch.float64).tiny)

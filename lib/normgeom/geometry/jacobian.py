@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,13 +10,6 @@ from torch import Tensor
 from normgeom.geometry import secular
 from normgeom.norms.formula import center, rstd, upcast
 from normgeom.norms.functions import check_arguments, check_floating
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
-
-    Rows = Float[Tensor, "*batch d"]
-    Vector = Float[Tensor, "d"]
-    Matrices = Float[Tensor, "*batch d d"]
 
 
 class NormJacobian:
@@ -35,13 +26,11 @@ class NormJacobian:
         centered: True for LayerNorm, False for RMSNorm.
 
     Raises:
-        TypeError: ``x`` or ``weight`` is not a floating-point tensor.
-        ValueError: a wrong last dimension, or ``eps`` negative or NaN.
+        TypeError, ValueError: as :func:`normgeom.layer_norm`.
 
-    ``x`` and ``weight`` are kept, not copied, and n and γ/s are computed here, once: after changing one of the two in
-    place, make a new object.  Squares leave the range of float32 (as in the norms) for entries beyond about 1e19, where
-    products are 0, and for ``eps=0`` below about 1e-19; in float64, and so for the singular values, beyond 1e154 and
-    below 1e-154.
+    n and γ/s are computed here, once: after changing ``x`` or ``weight`` in place, make a new object.  Squares leave
+    the range of float32 as in the norms, and that of float64, in which singular values are computed, for entries beyond
+    1e154 or, with ``eps=0``, below 1e-154.
 
     Example:
         >>> import torch, normgeom as ng
@@ -51,7 +40,7 @@ class NormJacobian:
         (tensor([0., 0., 0., 0.]), tensor([0., 0., 0., 0.]), tensor([1., 1., 0., 0.], dtype=torch.float64))
     """
 
-    def __init__(self, x: Rows, weight: Vector | None = None, eps: float = 1e-5, centered: bool = True):
+    def __init__(self, x: Tensor, weight: Tensor | None = None, eps: float = 1e-5, centered: bool = True):
         check_arguments(x, weight, None, eps)
         self.x, self.weight, self.eps, self.centered = x, weight, eps, centered
         wide = upcast(x)
@@ -59,36 +48,24 @@ class NormJacobian:
         self._slope = slope.expand_as(wide) if weight is None else slope * weight.to(wide.dtype)
 
     @classmethod
-    def of(cls, site: object, x: Rows) -> NormJacobian:
-        """The Jacobian of a norm of a model at ``x``, its input: with the gain, ε and kind that act in it.
-
-        Args:
-            site: one of ``ng.find_norms(model)``.
-            x: ``(..., d)``, what goes into the norm.
+    def of(cls, site: object, x: Tensor) -> NormJacobian:
+        """The Jacobian of ``site``, one of ``ng.find_norms(model)``, at its input ``x`` ``(..., d)``.
 
         Raises:
             TypeError, ValueError: ``x`` is not what a norm of ``site.dim`` features takes; each head has its own gain.
-
-        Example:
-            >>> import torch, normgeom as ng
-            >>> norm = torch.nn.LayerNorm(4, eps=0.5)
-            >>> (site,) = ng.find_norms(norm, torch.ones(2, 5, 4))
-            >>> x = torch.randn(4)
-            >>> torch.allclose(ng.NormJacobian.of(site, x).dense(), torch.func.jacrev(norm)(x), atol=1e-4)
-            True
         """
-        weight = site.weight.to(x.device) if isinstance(x, Tensor) else site.weight
-        return cls(x, weight, site.eps, site.kind == "layer")
+        check_floating("x", x)
+        return cls(x, site.weight.to(x.device), site.eps, site.kind == "layer")
 
-    def matvec(self, v: Rows) -> Rows:
+    def matvec(self, v: Tensor) -> Tensor:
         r"""How the output moves with the input: :math:`Jv`, in O(d) (eq-products).
 
         Args:
             v: ``(..., d)``, floating point; its leading dimensions broadcast with those of ``x``.
 
         Returns:
-            ``(..., d)`` in the dtype of ``x``, computed in at least float32, to a few roundings of ‖J‖‖v‖, by plain
-            torch operations: differentiable by ``x``, ``weight`` and ``v``, in ``torch.func`` too.
+            ``(..., d)`` in the dtype of ``x``, computed in at least float32 by plain torch operations: differentiable
+            by ``x``, ``weight`` and ``v``, in ``torch.func`` too.
 
         Raises:
             TypeError: ``v`` is not a floating-point tensor.
@@ -96,14 +73,14 @@ class NormJacobian:
         """
         return (self._slope * self._project(self._widened(v))).to(self.x.dtype)
 
-    def rmatvec(self, v: Rows) -> Rows:
+    def rmatvec(self, v: Tensor) -> Tensor:
         r"""What backpropagation hands back: :math:`J^\top v`, in O(d) (eq-products).
 
         Argument, result and errors are those of :meth:`matvec`.
         """
         return self._project(self._slope * self._widened(v)).to(self.x.dtype)
 
-    def dense(self) -> Matrices:
+    def dense(self) -> Tensor:
         """The matrices, ``(..., d, d)`` in the dtype of ``x``: row i is the derivative of output i."""
         d = self.x.shape[-1]
         start = torch.eye(d, dtype=self._n.dtype, device=self._n.device) - (1 / d if self.centered else 0)
@@ -111,14 +88,13 @@ class NormJacobian:
         return (self._slope.unsqueeze(-1) * projected).to(self.x.dtype)
 
     @torch.no_grad()
-    def singular_values(self) -> Rows:
+    def singular_values(self) -> Tensor:
         r"""The singular values, ``(..., d)``, descending, in float64, without gradient (thm-jacobian-spectrum).
 
         :math:`JJ^\top` is diagonal minus rank one for RMSNorm and minus rank two for LayerNorm: one secular equation a
-        row, and for LayerNorm another that all rows share.  O(d²) time a row; O(d) memory a row, and O(d²) for the
-        eigenvectors that the rows of LayerNorm share.  The smallest value, often far below the rounding of the largest,
-        keeps its relative accuracy (down to 1e-150 of the largest gain over s).  A row that is not finite gives NaN.
-        Not for ``torch.func.vmap``: rows are batched here.  On the CPU if the device of ``x`` has no float64 (MPS).
+        row, and for LayerNorm another that all rows share; O(d²) time a row.  The smallest value, often far below the
+        rounding of the largest, keeps its relative accuracy (down to 1e-150 of the largest gain over s).  A row that is
+        not finite gives NaN.  Not for ``torch.func.vmap``: rows are batched here.
 
         Raises:
             ValueError: ``weight`` is not finite.
@@ -129,9 +105,10 @@ class NormJacobian:
         _, slope = self._statistics(x)
         deficit = (self.eps * slope.square()).square().clamp_max(1)
         scale, gain = secular.scaled(gain)
-        poles, turn = _centred(gain) if self.centered else (gain, lambda direction: direction)
-        rows = zip(x.reshape(-1, x.shape[-1]), deficit.flatten().tolist(), strict=True)
-        values = torch.stack([_squares(poles, turn(row), delta) for row, delta in rows]) if x.numel() else x
+        rows = x.reshape(-1, x.shape[-1])
+        poles, rows = _centred(gain, rows) if self.centered else (gain, rows)
+        squares = [_squares(poles, row, delta) for row, delta in zip(rows, deficit.flatten().tolist(), strict=True)]
+        values = torch.stack(squares) if squares else x
         return values.reshape(x.shape).flip(-1).sqrt() * scale * slope
 
     def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,34 +125,28 @@ class NormJacobian:
 
     def _widened(self, v: Tensor) -> Tensor:
         check_floating("v", v)
-        if v.shape == self.x.shape:
-            return v.to(self._n.dtype)
-        expected, got = self.x.shape, v.shape
+        expected, got = tuple(self.x.shape), tuple(v.shape)
         pairs = zip(reversed(expected), reversed(got), strict=False)
         if got[-1:] != expected[-1:] or any(a != b and 1 not in (a, b) for a, b in pairs):
-            raise ValueError(f"v: expected a shape that broadcasts with {tuple(expected)}, that of x, got {tuple(got)}")
+            raise ValueError(f"v: expected a shape that broadcasts with {expected}, that of x, got {got}")
         return v.to(self._n.dtype)
 
 
-def _centred(gain: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    r"""The singular values √λ of GΠ, and a function from x to the coordinates of Πx in the right singular vectors.
+def _centred(gain: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    r"""The singular values √λ of GΠ, and coordinates of each centred row in its right singular vectors.
 
     With :math:`G\Pi G=Q\Lambda Q^\top` these vectors are :math:`\sqrt{\lambda_i}\,G^{-1}q_i`, constant over the zero
-    gains, and orthogonal to 1.  So x may be shifted along 1 instead of centred: by minus its mean over the zero gains
-    or, where there are none, by that mean's limit.  Then nothing cancels at small gains.
+    gains, and orthogonal to 1.  So a row may be shifted along 1 instead of centred: by minus its mean over the zero
+    gains or, where there are none, by that mean's limit.  Then nothing cancels at small gains.
     """
     values, axes = secular.eigh(gain)
     roots = values.clamp_min(0).sqrt()
     zero = gain == 0
     share = (gain.abs().min() / gain).square().nan_to_num(nan=1.0)
-
-    def turn(x: Tensor) -> Tensor:
-        shifted = x - (share @ x) / share.sum()
-        coordinates = roots * ((shifted / gain).masked_fill(zero, 0) @ axes)
-        coordinates[0] = shifted[zero].norm()  # what G erases; it belongs to λ = 0, which is always there
-        return coordinates
-
-    return roots, turn
+    shifted = rows - (rows @ share / share.sum())[:, None]
+    coordinates = roots * ((shifted / gain).masked_fill(zero, 0) @ axes)
+    coordinates[:, 0] = shifted[:, zero].norm(dim=-1)  # what G erases; it belongs to λ = 0, which is always there
+    return roots, coordinates
 
 
 def _squares(poles: Tensor, direction: Tensor, deficit: float) -> Tensor:

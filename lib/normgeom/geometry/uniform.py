@@ -28,14 +28,11 @@ def uniform_vector(d: int, dtype: torch.dtype | None = None, device: torch.devic
 
 
 def project_out(x: Tensor, direction: Tensor) -> Tensor:
-    """``x`` without its component along ``direction`` (eq-projection).
+    """``x`` without its component along ``direction``, in the dtype of ``x`` (eq-projection).
 
     Args:
         x: ``(..., d)``, floating point.
-        direction: ``(d,)``, of any length but zero.
-
-    Returns:
-        ``(..., d)`` in the dtype of ``x``, orthogonal to ``direction``; NaN where ``direction`` is zero.
+        direction: ``(d,)``, floating point, of any length but zero; a zero direction gives NaN.
 
     Raises:
         TypeError: ``x`` or ``direction`` is not floating point.
@@ -53,19 +50,10 @@ def project_out(x: Tensor, direction: Tensor) -> Tensor:
 
 
 def angle(x: Tensor, direction: Tensor) -> Tensor:
-    """The angle between ``x`` and ``direction`` in degrees, 0 to 180 (eq-angle).
+    """The angle between ``x`` and ``direction`` in degrees, 0 to 180, ``(...)`` in at least float32 (eq-angle).
 
-    Args:
-        x: ``(..., d)``, floating point.
-        direction: ``(d,)``, of any length but zero.
-
-    Returns:
-        ``(...)`` in at least float32.  Computed as atan2(‖x_⊥‖, x·u), which keeps its accuracy near 0 and 180
-        degrees, where an arc cosine loses half of the digits.  The zero vector has no angle: NaN.
-
-    Raises:
-        TypeError: ``x`` or ``direction`` is not floating point.
-        ValueError: the last dimensions differ.
+    Computed as atan2(‖x_⊥‖, x·u), which keeps its accuracy near 0 and 180 degrees, where an arc cosine loses half of
+    the digits.  The zero vector has no angle: NaN.  Arguments and errors are those of :func:`project_out`.
 
     Example:
         >>> import torch, normgeom as ng
@@ -82,7 +70,7 @@ def _operands(x: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
     """``x`` widened, and the unit vector along ``direction`` in the same dtype."""
     check_floating("x", x)
     check_floating("direction", direction)
-    if direction.dim() != 1 or x.dim() == 0 or x.shape[-1:] != direction.shape:
+    if direction.dim() != 1 or x.shape[-1:] != direction.shape:
         expected, got = tuple(x.shape[-1:]), tuple(direction.shape)
         raise ValueError(f"direction: expected shape {expected}, the last dimension of x, got {got}")
     wide = upcast(x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 import torch
@@ -14,8 +14,8 @@ from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from normgeom.models.sites import NormSite, find_norms
-from normgeom.models.trace import READS, WRITES, Read, Trace, matrix_of
+from normgeom.models.sites import NormSite, default_example, find_norms
+from normgeom.models.trace import READS, WRITES, Projection, Read, Trace, matrix_of
 from normgeom.models.watch import hooked
 
 
@@ -52,6 +52,8 @@ class Flow:
         obstacle: why centring all that writes leaves a mean on the stream, or changes what the model computes though
             every norm subtracts the mean; None where it does neither.
         unseen: a map or embedding that took no part, in words.
+        blocked: the first norm of the stream that reads what no weights centre.
+        projected: the module before which a projection takes the mean out.
     """
 
     norms: tuple[StreamNorm, ...]
@@ -60,6 +62,8 @@ class Flow:
     added: tuple[str, ...]
     obstacle: str | None
     unseen: str | None
+    blocked: str | None
+    projected: str | None = None
 
 
 def stream(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> Flow:
@@ -132,14 +136,15 @@ class Trial:
 
     def __init__(self, model: nn.Module, example_inputs: Tensor | Mapping | None):
         check_present(model)
-        self.model, given = _drawn(float64_copy(model)), []
-        caught = self.model.register_forward_pre_hook(lambda _, *call: given.append(call), with_kwargs=True)
+        self.model = _drawn(float64_copy(model))
+        inputs = default_example(self.model) if example_inputs is None else example_inputs
+        inputs = tree_map(_double, dict(inputs) if isinstance(inputs, Mapping) else inputs)
+        self.call = ((), inputs) if isinstance(inputs, dict) else ((inputs,), {})
         try:
             with warnings.catch_warnings(action="ignore"):
-                sites = find_norms(self.model, tree_map(_double, example_inputs))
-            caught.remove()
-            self.call = given[-1]
-            trace = Trace(self.model, sites, self.answer)
+                sites = find_norms(self.model, inputs)
+            self.sites = sites
+            self.flow = self._traced()
         except (RuntimeError, NotImplementedError) as error:
             why = str(error).partition("\n")[0]
             raise ValueError(
@@ -147,7 +152,22 @@ class Trial:
             ) from error
         if not sites:
             raise ValueError(f"model: this {type(model).__name__} runs no LayerNorm or RMSNorm")
-        self.flow = _judge(trace)
+
+    def _traced(self) -> Flow:
+        return _judge(Trace(self.model, self.sites, self.answer))
+
+    def project(self) -> None:
+        """Project the stream where it begins, if its mean is none that weights decide: behind a nonlinear map."""
+        calls = []
+        look = lambda name: lambda _, args, kwargs: calls.append((name, args[0] if args else None))  # noqa: E731
+        with hooked(before=[(module, look(name)) for name, module in self.model.named_modules()]):
+            self.answer()
+        read = next(x for name, x in calls if name == self.flow.blocked)
+        holders = (name for name, x in calls if x is read and self.flow.blocked.startswith(f"{name}."))
+        if read is not None and (outermost := next(holders, None)):
+            project_input(self.model.get_submodule(outermost))
+            if not (flow := self._traced()).obstacle:
+                self.flow = replace(flow, projected=outermost)
 
     def answer(self, mean: float = 0.0) -> list[Tensor]:
         """What the copy answers to the example, ``mean`` added to all that its writers put out, but attention."""
@@ -155,6 +175,17 @@ class Trial:
         raised = [(m, lambda *call: call[-1] + mean) for m in writers if not isinstance(m, nn.MultiheadAttention)]
         with hooked(after=raised):
             return answer(self.model, self.call)
+
+
+def project_input(module: nn.Module) -> None:
+    """Let a module read its first argument less its mean; once."""
+    if not hasattr(module, "projection"):
+        module.projection = Projection()
+        module.register_forward_pre_hook(_project)
+
+
+def _project(module: nn.Module, args: tuple) -> tuple:
+    return (module.projection(args[0]), *args[1:])
 
 
 def answer(model: nn.Module, call: tuple) -> list[Tensor]:
@@ -169,7 +200,8 @@ def answer(model: nn.Module, call: tuple) -> list[Tensor]:
 
 def float64_copy(model: nn.Module) -> nn.Module:
     """A copy on the CPU, in evaluation mode."""
-    wide = copy.deepcopy(model).cpu().double().eval()
+    wide = copy.deepcopy(model).cpu().double()
+    wide.eval()
     if hasattr(wide, "set_experts_implementation"):
         wide.set_experts_implementation("eager")  # the others know no float64
     return wide
@@ -187,11 +219,12 @@ def _drawn(model: nn.Module) -> nn.Module:
 
 
 def _double(value: object) -> object:
+    value = value.cpu() if isinstance(value, Tensor) else value
     return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def _judge(trace: Trace) -> Flow:
-    begin = {name for name, module in trace.modules.items() if isinstance(module, (nn.Embedding, _ConvNd))}
+    begin = {name for name, module in trace.modules.items() if isinstance(module, (nn.Embedding, _ConvNd, Projection))}
     of_stream: list[Read] = []
     for read in (read for read in trace.reads if read.name in trace.norms):
         summands = {source for source, share in read.sources.items() if share is not None} - trace.norms.keys()
@@ -204,11 +237,20 @@ def _judge(trace: Trace) -> Flow:
     return Flow(
         tuple(norm for norm in norms if norm.name in names),
         tuple(norm for norm in norms if norm.name not in names),
-        tuple(name for name in written if name in trace.modules),
+        tuple(name for name in written if matrix_of(trace.modules.get(name), WRITES)),
         tuple(name for name in written if name in trace.parameters),
         next(_obstacles(trace, of_stream, written), None),
         next(_unseen(trace, of_maps=True), None),
+        next(_blocked(trace, of_stream), None),
     )
+
+
+def _blocked(trace: Trace, of_stream: list[Read]) -> Iterator[str]:
+    """The norms that read what makes another of the stream read more than a sum of what maps write."""
+    for read in (read for read in of_stream if not read.whole or None in read.sources.values()):
+        odd = {source for source, share in read.sources.items() if share is None}
+        yield from (first.name for first in trace.reads if first.name in trace.norms and odd & first.sources.keys())
+        yield read.name
 
 
 def _obstacles(trace: Trace, of_stream: list[Read], written: list[str]) -> Iterator[str]:

@@ -48,7 +48,7 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: expected a torch.nn.Module, got a {type(model).__name__}")
-    inputs = _example(model) if example_inputs is None else example_inputs
+    inputs = default_example(model) if example_inputs is None else example_inputs
     names, sites = {module: name for name, module in model.named_modules()}, {}
     batch, tokens = _texts(inputs)
     for module, shape in _maps_of_one_tensor(model, inputs).items():
@@ -76,7 +76,7 @@ def _not_measured(names: Mapping[nn.Module, str], sites: Iterable[nn.Module]) ->
     return dict(reversed(others.items()))
 
 
-def _example(model: nn.Module) -> Mapping:
+def default_example(model: nn.Module) -> Mapping:
     """Token ids for a model of transformers that reads text, noise for one that reads images, not films."""
     kind, config = (getattr(model, name, None) for name in ("main_input_name", "config"))
     if kind == "pixel_values" and hasattr(config, "image_size") and not hasattr(config, "num_frames"):
@@ -86,7 +86,8 @@ def _example(model: nn.Module) -> Mapping:
     if kind == "input_ids" and hasattr(config, "vocab_size"):
         ids = torch.arange(_BATCH * _TOKENS).reshape(_BATCH, _TOKENS) % config.vocab_size
         return {kind: ids, **({"decoder_input_ids": ids} if config.is_encoder_decoder else {})}
-    raise TypeError(f"example_inputs: none given, and none can be made for a {type(model).__name__}")
+    hint = "; a wrapper's .module is the model" if isinstance(getattr(model, "module", None), nn.Module) else ""
+    raise TypeError(f"example_inputs: none given, and none can be made for a {type(model).__name__}{hint}")
 
 
 def _texts(inputs: Tensor | Mapping) -> tuple[int | None, int | None]:
@@ -166,19 +167,13 @@ def _probe(module: nn.Module, shape: Sequence[int], token_axis: int | None) -> t
 
 
 def _plain_copy(module: nn.Module) -> nn.Module:
-    """A float32 copy on the CPU in evaluation mode, without hooks; also of what accelerate keeps elsewhere."""
-    if not hasattr(module, "_hf_hook"):
-        copied = copy.deepcopy(module)
-    else:
-        from accelerate.hooks import remove_hook_from_module
-        from accelerate.utils import align_module_device
-
-        with align_module_device(module, "cpu"):
-            copied = remove_hook_from_module(copy.deepcopy(module))
+    """A float32 copy on the CPU in evaluation mode, without hooks."""
+    copied = copy.deepcopy(module).to(device="cpu", dtype=torch.float32)
     for part in copied.modules():
         part._forward_hooks.clear()  # the user's
         part._forward_pre_hooks.clear()
-    return copied.to(device="cpu", dtype=torch.float32).eval()
+        part.training = False
+    return copied
 
 
 def _same(a: Tensor, b: Tensor, scale: float) -> bool:

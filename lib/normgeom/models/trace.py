@@ -13,6 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 from normgeom.models.sites import NormSite
 from normgeom.models.watch import hooked
+from normgeom.norms.formula import center
 
 _TOLERANCE = 1e-9  # in float64
 
@@ -58,6 +59,13 @@ class Read(NamedTuple):
     whole: bool
 
 
+class Projection(nn.Module):
+    """Takes the mean out of a stream at a place where no weights decide it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return center(x)
+
+
 class Trace:
     """A run of ``model`` by ``call``, which returns what the caller gets; all floating-point numbers are float64.
 
@@ -92,7 +100,8 @@ class Trace:
 
             return leave
 
-        cuts = {m: name for name, m in self.modules.items() if name in self.norms or matrix_of(m, WRITES)}
+        maps = {name for name, m in self.modules.items() if matrix_of(m, WRITES) or isinstance(m, Projection)}
+        cuts = {m: name for name, m in self.modules.items() if name in self.norms or name in maps}
         with torch.enable_grad(), hooked(after=[(module, cut(name)) for module, name in cuts.items()]):
             given.append(("", call()))
             self.reads = [self._read(name, tensors) for name, tensors in given]

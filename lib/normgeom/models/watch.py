@@ -103,9 +103,8 @@ def entries(inputs: Tensor | Mapping) -> Mapping[str, object]:
 
 def forward(model: nn.Module, inputs: Tensor | Mapping):
     """``model(inputs)``, or ``model(**inputs)`` for a mapping; on the model's device, without gradients."""
-    there = (tensor.device for tensor in itertools.chain(model.parameters(), model.buffers()) if not tensor.is_meta)
+    there = (tensor.device for tensor in itertools.chain(model.parameters(), model.buffers()))
     device = next(there, torch.device("cpu"))
-
     moved = {name: v.to(device) if isinstance(v, Tensor) else v for name, v in entries(inputs).items()}
     with torch.no_grad(), by_its_modules():
         return model(**moved) if isinstance(inputs, Mapping) else model(*moved.values())

@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
 from normgeom.norms.formula import affine, upcast
 from normgeom.norms.functions import check_arguments, check_floating, check_size
 
-if TYPE_CHECKING:
-    from jaxtyping import Float
-
-    Rows = Float[Tensor, "*batch d"]
-    Vector = Float[Tensor, "d"]
-    Scalar = float | Float[Tensor, ""]
+Scalar = float | Tensor
 
 
-def dyt(x: Rows, alpha: Scalar, weight: Vector | None = None, bias: Vector | None = None) -> Rows:
+def dyt(x: Tensor, alpha: Scalar, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
     r"""Dynamic tanh, :math:`\gamma\odot\tanh(\alpha x)+\beta` (eq-dyt).
 
-    Computed in at least float32 and rounded once, by plain torch operations.
-
     Args:
-        x: ``(..., d)``, floating point.
-        alpha: α, a number or a tensor of one entry; in the inverse unit of ``x``.
-        weight: the gain γ, ``(d,)``; ones if None.
-        bias: the bias β, ``(d,)``; zeros if None.
+        x, weight, bias: as for :func:`normgeom.layer_norm`; they are computed with in at least float32, rounded once.
+        alpha: α, a number or a floating-point tensor of one entry; in the inverse unit of ``x``.
 
     Returns:
         ``(..., d)`` in the dtype of ``x``.
 
     Raises:
-        TypeError: ``x``, ``weight`` or ``bias`` is not a floating-point tensor, or ``alpha`` neither that nor a number.
-        ValueError: a wrong last dimension, or ``alpha`` of more than one entry.
+        TypeError, ValueError: as :func:`normgeom.layer_norm`, and for another ``alpha``.
 
     Source: Zhu, Chen, He, LeCun and Liu (2025).
 
@@ -47,7 +34,13 @@ def dyt(x: Rows, alpha: Scalar, weight: Vector | None = None, bias: Vector | Non
     return _squashed(torch.tanh, x, alpha, 0.0, weight, bias)
 
 
-def derf(x: Rows, alpha: Scalar, shift: Scalar = 0.0, weight: Vector | None = None, bias: Vector | None = None) -> Rows:
+def derf(
+    x: Tensor,
+    alpha: Scalar,
+    shift: Scalar = 0.0,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
     r"""Dynamic erf, :math:`\gamma\odot\operatorname{erf}(\alpha x+s)+\beta` (eq-derf).
 
     Args:
@@ -64,21 +57,13 @@ def derf(x: Rows, alpha: Scalar, shift: Scalar = 0.0, weight: Vector | None = No
     return _squashed(torch.erf, x, alpha, shift, weight, bias)
 
 
-def _squashed(
-    function: Callable[[Tensor], Tensor],
-    x: Tensor,
-    alpha: float | Tensor,
-    shift: float | Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-) -> Tensor:
+def _squashed(function, x: Tensor, alpha: Scalar, shift: Scalar, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     check_arguments(x, weight, bias, 0.0)
     for name, value in (("alpha", alpha), ("shift", shift)):
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            continue
-        check_floating(name, value)
-        if value.numel() != 1:
-            raise ValueError(f"{name}: expected one entry, got shape {tuple(value.shape)}")
+        if not isinstance(value, (int, float)):
+            check_floating(name, value)
+            if value.numel() != 1:
+                raise ValueError(f"{name}: expected one entry, got shape {tuple(value.shape)}")
     wide = upcast(x)
     alpha, shift = (v.to(wide.dtype).reshape(()) if isinstance(v, Tensor) else v for v in (alpha, shift))
     return affine(function(alpha * wide + shift), weight, bias).to(x.dtype)
@@ -104,7 +89,7 @@ class DyT(nn.Module):
         self.weight = nn.Parameter(torch.ones(d))
         self.bias = nn.Parameter(torch.zeros(d))
 
-    def forward(self, x: Rows) -> Rows:
+    def forward(self, x: Tensor) -> Tensor:
         return dyt(x, self.alpha, self.weight, self.bias)
 
 
@@ -121,5 +106,5 @@ class Derf(DyT):
         super().__init__(d)
         self.shift = nn.Parameter(torch.zeros(1))
 
-    def forward(self, x: Rows) -> Rows:
+    def forward(self, x: Tensor) -> Tensor:
         return derf(x, self.alpha, self.shift, self.weight, self.bias)

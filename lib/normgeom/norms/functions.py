@@ -3,17 +3,15 @@
 Every function takes ``(..., d)`` and normalises the last axis.  Statistics and the affine part are computed in at least
 float32 (float64 stays float64) and the result is rounded once, to the input's dtype; gradients by gain and bias are
 summed in at least float32 too.  In plain eager mode :mod:`normgeom.norms.kernels` does the work.  While compiling,
-inside ``torch.func`` and in forward mode the formula runs, in plain torch operations, so that ``vmap``, ``jvp`` in
-``jvp``, double backward and ``torch.compile(fullgraph=True)`` work.  On a GPU the host waits for nothing.
+inside ``torch.func`` and in forward mode the formula runs, so that ``vmap``, ``jvp`` in ``jvp``, double backward and
+``torch.compile(fullgraph=True)`` work.  On a GPU the host waits for nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from normgeom.norms.formula import affine, center, rstd, upcast
@@ -24,23 +22,17 @@ try:
 except ImportError:  # no such file, or a torch without the names that it uses
     fast_layer_norm = fast_rms_norm = lambda *_: None
 
-if TYPE_CHECKING:
-    from jaxtyping import Float
-
-    Rows = Float[Tensor, "*batch d"]
-    Vector = Float[Tensor, "d"]
-
 
 class LayerNormSteps(NamedTuple):
     """What each of the four sub-steps of LayerNorm leaves, all of shape ``(..., d)``."""
 
-    centered: Rows
-    normalized: Rows
-    scaled: Rows
-    output: Rows
+    centered: Tensor
+    normalized: Tensor
+    scaled: Tensor
+    output: Tensor
 
 
-def layer_norm(x: Rows, weight: Vector | None = None, bias: Vector | None = None, eps: float = 1e-5) -> Rows:
+def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     r"""Layer normalization, :math:`\gamma\odot\Pi x/\sqrt{\sigma^2+\varepsilon}+\beta` (eq-layer-norm).
 
     Args:
@@ -54,14 +46,14 @@ def layer_norm(x: Rows, weight: Vector | None = None, bias: Vector | None = None
         its mean, or NaN when ``eps`` is 0.
 
     Raises:
-        TypeError: ``x``, ``weight`` or ``bias`` is not a floating-point tensor.
+        TypeError: ``x``, ``weight`` or ``bias`` is not a floating-point tensor, or ``eps`` no number.
         ValueError: a wrong last dimension, or ``eps`` negative or NaN.
 
     On a CPU, inputs of 300,000 entries or more keep their digits whatever their means, and so do all inputs inside
     transforms: the mean is subtracted twice where it is large.  Elsewhere torch's kernel subtracts it once, and its
     rounding is left in the result (claim-large-means).  Squares leave the range of float32 for entries beyond about
     1e19, and for ``eps=0`` below about 1e-19.  Derivatives of every order are right, torch's own only up to the second
-    (claim-third-derivative); on a GPU this is not tried yet.
+    (claim-third-derivative).
 
     Source: Ba, Kiros and Hinton (2016).
 
@@ -75,7 +67,7 @@ def layer_norm(x: Rows, weight: Vector | None = None, bias: Vector | None = None
 
 
 def layer_norm_steps(
-    x: Rows, weight: Vector | None = None, bias: Vector | None = None, eps: float = 1e-5
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> LayerNormSteps:
     r"""The four sub-steps of :func:`layer_norm`: centre, normalise, scale, shift; by the formula, at any mean.
 
@@ -100,27 +92,17 @@ def layer_norm_steps(
 
 
 def rms_norm(
-    x: Rows,
-    weight: Vector | None = None,
-    bias: Vector | None = None,
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
     eps: float = 1e-6,
     unit_offset: bool = False,
-) -> Rows:
+) -> Tensor:
     r"""Root-mean-square normalization, :math:`\gamma\odot x/\sqrt{\overline{x^2}+\varepsilon}+\beta` (eq-rms-norm).
 
     Args:
-        x: ``(..., d)``, floating point.
-        weight: the gain γ, ``(d,)``; ones if None.
-        bias: the bias β, ``(d,)``; zeros if None, which is what models use.
-        eps: ε ≥ 0, added to the mean square inside the root; in squared units of ``x``.
-        unit_offset: the gain is ``1 + weight``, as in Gemma.
-
-    Returns:
-        ``(..., d)`` in the dtype of ``x``.  A zero row gives β, or NaN when ``eps`` is 0.
-
-    Raises:
-        TypeError: ``x``, ``weight`` or ``bias`` is not a floating-point tensor.
-        ValueError: a wrong last dimension, ``eps`` negative or NaN, or ``unit_offset`` without a ``weight``.
+        x, weight, bias, eps: as for :func:`layer_norm`, and so are result and errors; models use no bias.
+        unit_offset: the gain is ``1 + weight``, as in Gemma; a ValueError without a ``weight``.
 
     Source: Zhang and Sennrich (2019).
 
@@ -176,33 +158,8 @@ def _check_eps(eps: float) -> None:
         raise ValueError(f"eps: expected a number >= 0, got {eps}")
 
 
-class _Norm(nn.Module):
-    """What both modules share: parameters named, shaped and initialised as torch's, and the checks."""
-
-    def __init__(self, d, eps, elementwise_affine, bias, device, dtype):
-        super().__init__()
-        sizes = tuple(d) if isinstance(d, Sequence) else (d,)
-        check_size(sizes[0] if len(sizes) == 1 else d)
-        _check_eps(eps)
-        self.normalized_shape, self.eps, self.elementwise_affine = sizes, eps, elementwise_affine
-        for name, present in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
-            empty = torch.empty(sizes, device=device, dtype=dtype) if present else None
-            self.register_parameter(name, None if empty is None else nn.Parameter(empty))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Gain 1, bias 0."""
-        if self.weight is not None:
-            nn.init.ones_(self.weight)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
-
-    def extra_repr(self) -> str:
-        return f"{self.normalized_shape[0]}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
-
-
-class LayerNorm(_Norm):
-    """:func:`layer_norm` as a module; constructor and ``state_dict`` as ``torch.nn.LayerNorm`` over one axis.
+class LayerNorm(nn.LayerNorm):
+    """:func:`layer_norm` as a module: a ``torch.nn.LayerNorm`` over one axis ``d``, with its arguments and parameters.
 
     Raises:
         ValueError: ``d`` is not one positive size, or ``eps`` is negative or NaN.
@@ -214,27 +171,31 @@ class LayerNorm(_Norm):
         (torch.Size([2, 3, 8]), ['weight'])
     """
 
-    def __init__(self, d, eps=1e-5, elementwise_affine=True, bias=True, device=None, dtype=None):
-        super().__init__(d, eps, elementwise_affine, bias, device, dtype)
+    def __init__(self, d, eps=1e-5, *settings, **named):
+        super().__init__(_one_axis(d, eps), eps, *settings, **named)
 
-    def forward(self, x: Rows) -> Rows:
+    def forward(self, x: Tensor) -> Tensor:
         return layer_norm(x, self.weight, self.bias, self.eps)
 
 
-class RMSNorm(_Norm):
-    """:func:`rms_norm` as a module; ``state_dict`` as ``torch.nn.RMSNorm`` over one axis.
-
-    Raises:
-        ValueError: ``d`` is not one positive size, or ``eps`` is negative or NaN.
+class RMSNorm(nn.RMSNorm):
+    """:func:`rms_norm` as a module, a ``torch.nn.RMSNorm`` over one axis ``d``; errors are those of :class:`LayerNorm`.
 
     Example:
-        >>> import torch, normgeom as ng
+        >>> import normgeom as ng
         >>> ng.RMSNorm(8, eps=1e-5)
-        RMSNorm(8, eps=1e-05, elementwise_affine=True)
+        RMSNorm((8,), eps=1e-05, elementwise_affine=True)
     """
 
-    def __init__(self, d, eps=1e-6, elementwise_affine=True, device=None, dtype=None):
-        super().__init__(d, eps, elementwise_affine, False, device, dtype)
+    def __init__(self, d, eps=1e-6, *settings, **named):
+        super().__init__(_one_axis(d, eps), eps, *settings, **named)
 
-    def forward(self, x: Rows) -> Rows:
+    def forward(self, x: Tensor) -> Tensor:
         return rms_norm(x, self.weight, None, self.eps)
+
+
+def _one_axis(d: object, eps: float) -> int:
+    (size,) = d if isinstance(d, (list, tuple)) and len(d) == 1 else (d,)
+    check_size(size)
+    _check_eps(eps)
+    return int(size)

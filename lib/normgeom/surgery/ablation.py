@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -14,8 +13,6 @@ from normgeom.models.sites import NormSite, find_norms
 from normgeom.models.watch import entries, evaluating, forward, replace_module, watch
 from normgeom.norms.formula import center, upcast
 from normgeom.norms.functions import rms_norm
-
-_SPREAD = 0.3  # of the scales that one constant stands for, their standard deviation over their mean
 
 
 class ReducedNorm(nn.Module):
@@ -85,9 +82,8 @@ def freeze_norms(
 
     A norm becomes :math:`\gamma\odot\Pi x/\bar s+\beta`.  This is not what holding each token's own scale is, as in
     an attribution: what a vector of scale s leaves behind, less β, is :math:`s/\bar s` of what it was, whatever the
-    gain (prop-freezing-error).  A warning says where the scales of a norm spread by more than 0.3 of their mean; the
-    first of a text is not counted, for its scale is often many times the others' (claim-massive), and is read wrongly
-    then.  There is no way back; work on a ``copy.deepcopy``.
+    gain (prop-freezing-error).  The first vector of a text is not counted: its scale is often many times the others'
+    (claim-massive).  There is no way back; work on a ``copy.deepcopy``.
 
     Args:
         model: any whose norms :func:`normgeom.find_norms` finds.  Changed in place; run in evaluation mode.
@@ -116,12 +112,12 @@ def freeze_norms(
     if first is None:
         raise ValueError("batches: expected at least one, got none")
     chosen = _chosen(model, sites, first, "norms")
-    sums = {site.name: torch.zeros(3, dtype=torch.float64) for site in chosen}
+    sums = {site.name: torch.zeros(2, dtype=torch.float64) for site in chosen}
 
     def add(site: NormSite, x: Tensor, _output: Tensor) -> None:
         counted = x if site.token_axis is None else x.narrow(site.token_axis, 1, x.shape[site.token_axis] - 1)
         s = scales(site, counted).flatten().cpu()
-        sums[site.name] += torch.stack([torch.ones_like(s), s, s.square()]).sum(1)
+        sums[site.name] += torch.stack([torch.ones_like(s), s]).sum(1)
 
     with evaluating(model), watch(model, chosen, add):
         for batch in itertools.chain([first], batches):
@@ -129,21 +125,12 @@ def freeze_norms(
             if mask is not None and not mask.all():
                 raise ValueError("batches: expected texts without padding, an attention_mask leaves tokens out")
             forward(model, batch)
-    means, spreads = {}, {}
+    for name, (count, total) in sums.items():
+        if not 0 < total < torch.inf:
+            raise ValueError(f"batches: the {count:g} scales at {name} add up to {total}, expected more than 0")
     for site in chosen:
-        count, total, squares = sums[site.name].tolist()
-        if not 0 < total < float("inf"):
-            raise ValueError(f"batches: the {count:g} scales at {site.name} add up to {total}, expected more than 0")
-        means[site.name] = total / count
-        spreads[site.name] = max(0.0, squares / count / means[site.name] ** 2 - 1) ** 0.5
-    for site in chosen:
-        replace_module(model, site.module, ReducedNorm(site, site.kind == "layer", means[site.name]))
-    if far := [name for name, spread in spreads.items() if spread > _SPREAD]:
-        warnings.warn(
-            f"{len(far)} of {len(spreads)} norms divide by a constant that is far from their scales: those at {far[0]} "
-            f"spread by {spreads[far[0]]:.2f} of their mean",
-            stacklevel=2,
-        )
+        count, total = sums[site.name].tolist()
+        replace_module(model, site.module, ReducedNorm(site, site.kind == "layer", total / count))
     return model
 
 

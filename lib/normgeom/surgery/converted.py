@@ -16,6 +16,8 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, Generation
 from transformers.utils import logging
 
 from normgeom.jobs import check_out_dir
+from normgeom.models.flow import project_input
+from normgeom.models.trace import Projection
 from normgeom.models.watch import replace_module
 from normgeom.norms.functions import RMSNorm
 from normgeom.surgery.surgery import make_bias
@@ -64,7 +66,9 @@ def _write(model: nn.Module, folder: Path, about: dict) -> None:
     settings = dict(model.config.to_dict(), dtype=str(model.dtype).removeprefix("torch."))
     settings.pop("_name_or_path", None)  # of this machine
     norms = {name: module.eps for name, module in model.named_modules() if type(module) is RMSNorm}
-    config = dict(model_type=MODEL_TYPE, converted=settings, norms=norms, weights=sorted(weights), about=about)
+    projected = [name.removesuffix(".projection") for name, m in model.named_modules() if isinstance(m, Projection)]
+    config = dict(model_type=MODEL_TYPE, converted=settings, norms=norms, projected=projected, about=about)
+    config |= dict(weights=sorted(weights))
     (folder / CONFIG).write_text(json.dumps(config, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -99,6 +103,8 @@ def load_converted(folder: str | os.PathLike) -> nn.Module:
         model = _as_pretrained(config, state)
         for name, eps in stated["norms"].items():
             replace_module(model, model.get_submodule(name), RMSNorm(len(state[f"{name}.weight"]), eps=eps))
+        for name in stated.get("projected", ()):
+            project_input(model.get_submodule(name))
         for name in state.keys() - model.state_dict().keys():
             make_bias(model.get_submodule(name.rpartition(".")[0]))
         model.load_state_dict(state, assign=True)

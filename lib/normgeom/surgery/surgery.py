@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from normgeom.models.flow import Flow, StreamNorm, Trial, answer, float64_copy, written
+from normgeom.models.flow import Flow, StreamNorm, Trial, answer, float64_copy, project_input, written
 from normgeom.models.trace import READS, WRITES, matrix_of
 from normgeom.models.watch import replace_module
 from normgeom.norms.functions import RMSNorm
@@ -33,8 +33,8 @@ def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
     Args:
         model: LayerNorm or RMSNorm, of any placement; changed in place.  Two float64 copies are run and changed
             first, one after the other, with drawn weights and with the model's own: what they compute may not change
-            by more than 1e-10 of their largest output.  That takes twice the memory of float32 weights, a run with
-            gradients, and two runs in float64 for each of three lengths of the example.
+            by more than 1e-10 of their largest output, for the example and for half and twice its length.  That takes
+            twice the memory of float32 weights, a run with gradients, and twelve without.
         example_inputs: what the copies are run on; as in :func:`normgeom.find_norms`.
 
     Returns:
@@ -63,6 +63,8 @@ def center_writers(model: nn.Module, example_inputs: Tensor | Mapping | None = N
     Embeddings, output matrices and their biases become :math:`\Pi W` and :math:`\Pi b` (eq-center-writers).  Each
     reader stands behind a LayerNorm, which subtracts the mean anyway, so the model computes what it did; but at every
     norm the stream is now orthogonal to 1, up to rounding.  A head that shares the embedding's weight gets its own.
+    Where a stream begins behind a nonlinear map, as that of Whisper's encoder behind a GELU, no weights take its mean
+    out: one projection is put before the module that reads it first, and a warning names this module.
 
     Args:
         model, example_inputs: as in :func:`fold_norms`.
@@ -119,34 +121,17 @@ def to_rms_norm(model: nn.Module, example_inputs: Tensor | Mapping | None = None
     return _operate(model, (_fold, _center, _swap), example_inputs)
 
 
-def refusal(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> str | None:
-    """Why :func:`to_rms_norm` does not convert a model, in its words; None where it does.  Nothing is changed."""
-    try:
-        _check(model, (_fold, _center, _swap), example_inputs)
-    except (ValueError, TypeError) as reason:
-        return str(reason)
-    return None
-
-
 Step = Callable[[nn.Module, Flow], None]
 
 
 @torch.no_grad()
 def _operate(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor | Mapping | None) -> nn.Module:
-    flow = _check(model, steps, example_inputs)
-    if _fold in steps and (kept := [norm.kept for norm in flow.norms if norm.kept]):
-        warnings.warn(f"norms of the stream keep gain and bias: {kept[0]}", stacklevel=3)
-    for step in (_untie, *steps):
-        step(model, flow)
-    return model
-
-
-@torch.no_grad()
-def _check(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor | Mapping | None) -> Flow:
-    """What the steps are to change, or a ValueError that says why they cannot; the model itself is not changed."""
+    """Take the steps, once copies with drawn weights and with the model's own have shown that they change no answer."""
     trial = Trial(model, example_inputs)
-    flow = replace(trial.flow, aside=()) if _swap in steps else trial.flow
     before = trial.answer()
+    if _center in steps and trial.flow.blocked and all(norm.kind == "layer" for norm in trial.flow.norms):
+        trial.project()
+    flow = replace(trial.flow, aside=()) if _swap in steps else trial.flow
     for reason in _reasons(model, flow, steps):
         raise ValueError(f"model: {reason}")
     if _center in steps and not (moved := _change(trial.answer(_FAR), before)) <= _FAR_BOUND:
@@ -154,38 +139,39 @@ def _check(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor | M
             f"model: a copy of this {type(model).__name__} computes something else when a number is added to all "
             f"entries of its stream, by {moved:.1e} of the largest output: the mean matters"
         )
-    for step in (_untie, *steps):
-        step(trial.model, flow)
-    if not (changed := _change(trial.answer(), before)) <= _BOUND:
-        raise ValueError(
-            f"model: a copy of this {type(model).__name__} with drawn weights computes something else when changed, by "
-            f"{changed:.1e} of the largest output: modules share a weight, or do more than their weights and biases say"
-        )
+    _prove(trial.model, flow, steps, trial.call, "drawn weights")
     call = trial.call
     del trial  # or memory would hold two copies at a time
-    _prove(model, flow, steps, call)
-    return flow
+    _prove(float64_copy(model), flow, steps, call, "its own weights")
+    if _fold in steps and (kept := [norm.kept for norm in flow.norms if norm.kept]):
+        warnings.warn(f"norms of the stream keep gain and bias: {kept[0]}", stacklevel=3)
+    if flow.projected:
+        warnings.warn(f"no weights centre what enters {flow.projected}: a projection before it does", stacklevel=3)
+    for step in (_untie, *steps):
+        step(model, flow)
+    return model
 
 
-def _prove(model: nn.Module, flow: Flow, steps: tuple[Step, ...], call: tuple) -> None:
-    """A ValueError unless a float64 copy with the model's own weights answers the same before and after the steps.
+def _prove(copied: nn.Module, flow: Flow, steps: tuple[Step, ...], call: tuple, weights: str) -> None:
+    """A ValueError unless a float64 copy of a model, changed here, answers the same before and after the steps.
 
     It is asked on the example, on half of it and on twice its length, as far as the model takes them.
     """
-    own, before = float64_copy(model), {}
+    before = {}
     for length, of_length in _lengths(call).items():
         try:
-            before[length] = answer(own, of_length), of_length
+            before[length] = answer(copied, of_length), of_length
         except (RuntimeError, ValueError, IndexError):
             if length == "the example":
                 raise
     for step in (_untie, *steps):
-        step(own, flow)
+        step(copied, flow)
     for length, (answered, of_length) in before.items():
-        if not (changed := _change(answer(own, of_length), answered)) <= _BOUND:
+        if not (changed := _change(answer(copied, of_length), answered)) <= _BOUND:
             raise ValueError(
-                f"model: this {type(model).__name__} would compute something else on {length}, by {changed:.1e} of the "
-                "largest output"
+                f"model: a copy of this {type(copied).__name__} with {weights} computes something else when changed, "
+                f"on {length} by {changed:.1e} of the largest output: modules share a weight, or do more than their "
+                "weights and biases say"
             )
 
 
@@ -282,6 +268,8 @@ def make_bias(reader: nn.Module) -> None:
 
 def _center(model: nn.Module, flow: Flow) -> None:
     """Take the mean out of everything that is written to the stream."""
+    if flow.projected:
+        project_input(model.get_submodule(flow.projected))
     for tensor, axis in written(model, flow):
         _set(tensor, _wide(tensor) - _wide(tensor).mean(axis, keepdim=True))
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from normgeom.geometry.uniform import uniform_vector
-from normgeom.survey.passes import Passes
+from normgeom.models.watch import NormSite, evaluating, forward, watch
 
 SIDES = ("in", "out")
 MATCHED, _DRAWN = "matched_", ("random_", "signs_")
@@ -66,27 +66,29 @@ def unit(name: str, d: int, seed: int) -> Tensor:
     return nn.functional.normalize(vector, dim=0)
 
 
-def matched(passes: Passes, names: list[str], seed: int, pilot: Tensor | Mapping) -> dict[tuple, dict[str, Tensor]]:
+def matched(
+    model: nn.Module, sites: Sequence[NormSite], names: Sequence[str], seed: int, pilot: Tensor | Mapping
+) -> dict[tuple[str, str], dict[str, Tensor]]:
     """For each (norm, side) that the pilot reaches, by name its vectors of length 1, summed with random signs.
 
     The sums have length 1; where the signs cancel they are NaN.
     """
-    places = {(site.name, side): (i, side) for i, site in enumerate(passes.sites) for side in SIDES}
+    places = {(site.name, side): (i, side) for i, site in enumerate(sites) for side in SIDES}
     generators = {place: [_seeded(seed, name, *key) for name in names] for place, key in places.items()}
-    sums: dict[tuple, Tensor] = {}
+    sums: dict[tuple[str, str], Tensor] = {}
 
-    def add(site, positions, *both):
-        rows = positions.nonzero()[:, 1]
+    def add(site: NormSite, *both: Tensor) -> None:
         for side, x in zip(SIDES, both, strict=True):
+            # those that stand first in a text get the first signs
+            parts = [x] if site.token_axis is None else x.tensor_split([1], dim=site.token_axis)
+            vectors = torch.cat([part.reshape(-1, site.dim) for part in parts]).cpu().double()
             place = site.name, side
-            vectors = x.reshape(-1, site.dim).to(rows.device)[rows].double().cpu()
             vectors = vectors.where(vectors.isfinite().all(-1, keepdim=True), 0)
             random = torch.stack([_signs(len(vectors), generator) for generator in generators[place]])
             sums[place] = sums.get(place, 0) + random @ nn.functional.normalize(vectors, dim=-1)
 
-    passes.run("pilot", pilot, add)
-    if not any(total.any() for total in sums.values()):
-        raise ValueError("pilot: expected tokens that a norm sees, got none")
+    with evaluating(model), watch(model, sites, add):
+        forward(model, pilot)
     lengths = {place: torch.linalg.vector_norm(total, dim=-1, keepdim=True) for place, total in sums.items()}
     return {place: dict(zip(names, total / lengths[place], strict=True)) for place, total in sums.items()}
 

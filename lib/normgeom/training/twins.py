@@ -1,57 +1,20 @@
-"""GPT-2 models that differ in the norm alone: how large, how they begin, and as a folder."""
+"""GPT-2 models that differ in the norm alone: how large, how trained, how they begin, and as a folder."""
 
 from __future__ import annotations
 
 import copy
 import json
 import os
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_model
-from torch import Tensor, nn
+from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from normgeom.models.gpt2 import gpt2
-from normgeom.norms.functions import LayerNorm, RMSNorm
-
-
-class Centring(nn.Module):
-    """LayerNorm without its division, γ ⊙ (x − mean) + β: linear in x, so no norm, and ``find_norms`` finds none."""
-
-    def __init__(self, d: int, affine: bool = True):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(d)) if affine else None
-        self.bias = nn.Parameter(torch.zeros(d)) if affine else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = x - x.mean(-1, keepdim=True)
-        return y if self.weight is None else y * self.weight + self.bias
-
-
-# What stands in the place of each LayerNorm.  "Plain" ones have no affine part.
-NORMS: dict[str, Callable[[nn.LayerNorm], nn.Module]] = {
-    "layer": lambda norm: norm,
-    "rms": lambda norm: RMSNorm(norm.normalized_shape, eps=norm.eps),
-    "layer-plain": lambda norm: LayerNorm(norm.normalized_shape, eps=norm.eps, elementwise_affine=False),
-    "rms-plain": lambda norm: RMSNorm(norm.normalized_shape, eps=norm.eps, elementwise_affine=False),
-    "centre": lambda norm: Centring(*norm.normalized_shape),
-    "centre-plain": lambda norm: Centring(*norm.normalized_shape, affine=False),
-    "none": lambda norm: nn.Identity(),
-}
-
-# What the text calls them.
-TITLES = {
-    "layer": "LayerNorm",
-    "rms": "RMSNorm",
-    "layer-plain": "LayerNorm, plain",
-    "rms-plain": "RMSNorm, plain",
-    "centre": "centring only",
-    "centre-plain": "centring only, plain",
-    "none": "no norm",
-}
+from normgeom.norms.functions import RMSNorm
 
 MODEL_TYPE = "normgeom-twin"
 
@@ -60,21 +23,30 @@ MODEL_TYPE = "normgeom-twin"
 class Size:
     """A GPT-2 and how it is trained; with defaults one row of the paper's table 2, and what its appendix A.2 adds.
 
-    ``rate`` is the peak of the learning rate, ``batch`` counts windows of ``length`` tokens, and a model is measured
-    after 1 to 10 times ``eval_interval`` steps and then after each ten times ``eval_interval``.
+    ``lr`` is the peak of the learning rate, ``batch`` counts windows of ``length`` tokens, of which ``micro_batch``,
+    by default all, pass through the device together; ``precision`` is ``"no"``, float32, or ``"bf16"``, mixed.
     """
 
     layers: int
     width: int
     heads: int
-    rate: float
+    lr: float
     steps: int
     batch: int = 64
     length: int = 1024
     eval_interval: int = 1000
+    decay: float = 0.1
+    micro_batch: int | None = None
+    precision: str = "no"
 
     def config(self, vocabulary: int) -> GPT2Config:
         return gpt2(vocabulary, self.length, self.width, self.layers, self.heads)
+
+    @property
+    def stages(self) -> set[int]:
+        """The steps after which the model is measured: 0 to 10 intervals, then each tenth interval, and the last."""
+        each, last = self.eval_interval, self.steps
+        return {step for step in (*range(0, 11 * each, each), *range(0, last, 10 * each)) if step < last} | {last}
 
 
 SIZES = {
@@ -111,30 +83,24 @@ def twins(config: GPT2Config, seed: int) -> tuple[GPT2LMHeadModel, GPT2LMHeadMod
         >>> torch.equal(layer.lm_head.weight, rms.lm_head.weight)
         True
     """
-    return tuple(variants(config, seed, ("layer", "rms")).values())
+    return twin(config, seed, "layer"), twin(config, seed, "rms")
 
 
-def variants(config: GPT2Config, seed: int, norms: Sequence[str] = tuple(NORMS)) -> dict[str, GPT2LMHeadModel]:
-    """GPT-2 models as :func:`twins` makes them, with one of :data:`NORMS` each, by its name."""
+def twin(config: GPT2Config, seed: int, norm: str) -> GPT2LMHeadModel:
+    """One of :func:`twins`: ``norm`` is ``"layer"`` or ``"rms"``."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
-        first = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    first.loss_type = "ForCausalLM"  # or transformers warns that it has to guess
-    return {norm: _with_norm(copy.deepcopy(first), norm) for norm in norms}
-
-
-def _with_norm(model: GPT2LMHeadModel, kind: str) -> GPT2LMHeadModel:
-    for name, module in list(model.named_modules()):
-        if isinstance(module, nn.LayerNorm):
-            norm = NORMS[kind](module).float().eval()
-            norm.load_state_dict({key: module.state_dict()[key] for key in norm.state_dict()})
-            model.set_submodule(name, norm)
-    model.config.norm = kind
+        model = AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=torch.float32).eval()
+    model.loss_type = "ForCausalLM"  # or transformers warns that it has to guess
+    model.config.norm = norm
+    layer_norms = {name: module for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
+    for name, module in layer_norms.items() if norm == "rms" else ():
+        model.set_submodule(name, RMSNorm(module.normalized_shape, eps=module.eps, dtype=torch.float32).eval())
     return model
 
 
 def save_twin(model: GPT2LMHeadModel, folder: str | os.PathLike) -> None:
-    """Write one of :func:`variants`: with LayerNorm as transformers writes a GPT-2, else for :func:`load_twin` alone.
+    """Write one of :func:`twins`: with LayerNorm as transformers writes a GPT-2, else for :func:`load_twin` alone.
 
     The latter has a type that transformers does not know, or it would read LayerNorms into it.
     """
@@ -149,8 +115,7 @@ def load_twin(folder: str | os.PathLike) -> GPT2LMHeadModel:
     try:
         about = json.loads(Path(folder, "config.json").read_text("utf-8"))
         config = about["config"] if about["model_type"] == MODEL_TYPE else about
-        norm = config.get("norm", "layer")
-        model = variants(GPT2Config.from_dict(config), 0, (norm,))[norm]
+        model = twin(GPT2Config.from_dict(config), 0, config.get("norm", "layer"))
         load_model(model, Path(folder, "model.safetensors"))
     except Exception as error:  # files are missing or damaged, each its way
         raise ValueError(f"folder: expected what normgeom train wrote, {folder} is not that ({error})") from error

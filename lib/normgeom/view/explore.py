@@ -102,12 +102,10 @@ def under_controls(controls: Mapping[str, ipywidgets.Widget], draw: Callable[...
 
 
 def _live(draw: Callable[..., tuple[Figure, str]], values: dict[str, Sequence]) -> ipywidgets.VBox:
-    sliders = {
-        name: ipywidgets.SelectionSlider(
-            options=[(_label(v), i) for i, v in enumerate(positions)], value=_start(positions), description=_name(name)
-        )
-        for name, positions in values.items()
-    }
+    sliders = {}
+    for name, positions in values.items():
+        options = [(_label(value), i) for i, value in enumerate(positions)]
+        sliders[name] = ipywidgets.SelectionSlider(options=options, value=_start(positions), description=_name(name))
     return under_controls(sliders, lambda **at: _image(draw, {name: values[name][i] for name, i in at.items()}))
 
 
@@ -122,20 +120,20 @@ def _image(draw: Callable[..., tuple[Figure, str]], chosen: dict) -> str:
 
 
 def _page(values: dict[str, Sequence], images: list[str]) -> str:
-    labels = [[_label(v) for v in positions] for positions in values.values()]
+    labels, starts = [list(map(_label, v)) for v in values.values()], list(map(_start, values.values()))
     sliders = [
-        _SLIDER.format(name=escape(_name(name)), last=len(positions) - 1, start=_start(positions))
-        for name, positions in values.items()
+        _SLIDER.format(name=escape(_name(name)), last=len(own) - 1, start=start)
+        for name, own, start in zip(values, labels, starts, strict=True)
     ]
-    places = itertools.product(*(range(len(positions)) for positions in values.values()))
-    shown = list(places).index(tuple(map(_start, values.values())))
+    shown = list(itertools.product(*(range(len(own)) for own in labels))).index(tuple(starts))
     # the others are not drawn before they are asked for: twenty that are take half a second of a page's start
-    later = [frame.replace("<img ", '<img hidden loading="lazy" ', 1) for frame in images]
+    frames = [frame.replace("<img ", '<img hidden loading="lazy" ', 1) for frame in images]
+    frames[shown] = images[shown]
     return _PAGE.format(
         id=f"explore-{hashlib.sha256(''.join(images).encode()).hexdigest()[:12]}",
         sliders="\n".join(sliders),
-        frames="".join([*later[:shown], images[shown], *later[shown + 1 :]]),
-        labels=json.dumps(labels, ensure_ascii=False).replace("</", "<\\/"),
+        frames="".join(frames),
+        labels=json.dumps(labels, ensure_ascii=False).replace("<", "\\u003c"),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from collections.abc import Mapping
 from numbers import Integral, Real
 
@@ -12,6 +13,10 @@ import pandas as pd
 from IPython.display import display
 
 from normgeom.records import Record
+from normgeom.view.style import one_line
+
+_MARKUP = re.compile(r"[\\`*$\[\]<>&|~]|(?<![^\W_])_")  # an underscore behind a letter opens nothing
+_FORMULA = re.compile(r"\s*(?:[=@].|[+-](?![\d.,e+% -]*$))")  # to a spreadsheet into which a table is pasted
 
 
 def table(
@@ -21,7 +26,8 @@ def table(
 ) -> None:
     """Display a table: Markdown for a page or a notebook, aligned text where there is only text.
 
-    Whole numbers keep all their digits, missing ones are a dash, truth is yes or no.
+    Whole numbers keep all their digits, missing ones are a dash, truth is yes or no.  Words are shown letter by letter:
+    they may come from outside, so none of them is Markdown, HTML or the formula of a spreadsheet.
 
     Args:
         rows: a frame, or for each row's name its entries by column.  Every level of a frame's index is a column of
@@ -48,12 +54,13 @@ def table(
         values = list(frame.iloc[:, at])
         numbers = all(isinstance(v, Real) and not isinstance(v, bool) for v in values)
         columns.append((name, numbers, [_entry(v, named.get(name, default)) for v in values]))
+    columns = [(_word(head), numbers, list(map(_word, entries))) for head, numbers, entries in columns]
     display({"text/plain": _plain(columns), "text/markdown": _markdown(columns)}, raw=True)
 
 
 def how_recorded(record: Record) -> None:
     """Display what was measured, on what, with which seeds, versions and command, folded under one line."""
-    notes = "".join(f"<li>{html.escape(f'{key}: {value}')}</li>" for key, value in record.provenance.items())
+    notes = "".join(f"<li>{html.escape(one_line(f'{key}: {value}'))}</li>" for key, value in record.provenance.items())
     folded = f'<details class="recorded"><summary>How this was recorded</summary><ul>{notes}</ul></details>'
     display({"text/plain": str(record), "text/markdown": folded}, raw=True)
 
@@ -72,6 +79,10 @@ def _entry(value: object, digits: int | str) -> str:
     return (text if text.strip("-0.%") else text.lstrip("-")).replace("-", "−")
 
 
+def _word(text: str) -> str:
+    return ("'" if _FORMULA.match(text) else "") + one_line(text)
+
+
 def _plain(columns: list[tuple[str, bool, list[str]]]) -> str:
     filled = []
     for head, numbers, entries in columns:
@@ -83,5 +94,5 @@ def _plain(columns: list[tuple[str, bool, list[str]]]) -> str:
 def _markdown(columns: list[tuple[str, bool, list[str]]]) -> str:
     heads, numbers, entries = zip(*columns, strict=True)
     lines = [heads, ["--:" if right else ":--" for right in numbers], *zip(*entries, strict=True)]
-    escaped = ([cell.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;") for cell in line] for line in lines)
+    escaped = ([_MARKUP.sub(r"\\\g<0>", cell) for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in escaped)

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from normgeom.jobs import atomic_path
 from normgeom.records import FOLDER
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 
@@ -21,8 +21,10 @@ def record(name: str, table: pd.DataFrame, what: str, folder: Path = FOLDER, **p
     """Write ``table`` as ``name.csv`` and its provenance as ``name.json``, both or neither.
 
     ``what`` says in a sentence what was measured, ``provenance`` what else a reader must know: model, corpus, seeds.
-    Date, command, versions and device are added.
+    Date, command, versions and device are added where it does not name them.
     """
+    names = table.select_dtypes(["object", "string"])
+    table = table.assign(**{column: names[column].map(_no_formula) for column in names})
     text = table.to_csv(index=False, float_format="%.7g", lineterminator="\n")
     return _write(folder / f"{name}.csv", text.encode(), what, provenance)
 
@@ -34,8 +36,20 @@ def record_tensors(
     return _write(folder / f"{name}.safetensors", save(tensors), what, provenance)
 
 
+def recorded_tensors(name: str, folder: Path = FOLDER) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors recorded under ``name``, by their names, and their provenance."""
+    path = folder / f"{name}.safetensors"
+    return load_file(path), json.loads(path.with_suffix(".json").read_text("utf-8"))
+
+
+def _no_formula(entry: object) -> object:
+    """A text as a spreadsheet shows it, and does not compute it."""
+    return f"'{entry}" if isinstance(entry, str) and entry.startswith(("=", "+", "-", "@", "\t", "\r")) else entry
+
+
 def _write(path: Path, content: bytes, what: str, provenance: dict[str, object]) -> Path:
-    notes = {"what": what, **{key: str(value) for key, value in provenance.items()}, **_circumstances()}
+    about = {"what": what} | {key: str(value) for key, value in provenance.items()}
+    notes = about | {key: value for key, value in _circumstances().items() if key not in about}
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as draft, atomic_path(path.with_suffix(".json")) as about:
         draft.write_bytes(content)

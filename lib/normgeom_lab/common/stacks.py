@@ -11,8 +11,10 @@ from typing import NamedTuple
 import torch
 from normgeom.norms.elementwise import Derf, DyT
 from normgeom.norms.functions import LayerNorm, RMSNorm
-from normgeom.norms.heads import HeadGain, HeadNorm
+from normgeom.norms.heads import HeadNorm
 from torch import Tensor, nn
+
+from normgeom_lab.common.gains import HeadGain
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from normgeom.models.gpt2 import gpt2
 from normgeom.models.sites import NormSite, find_norms
 from normgeom.models.watch import evaluating, forward, hooked
 from normgeom.norms.formula import center
-from normgeom.records import recorded_tensors
 from normgeom.surgery.surgery import to_rms_norm
 from normgeom.training.twins import twins
 from normgeom.view.explore import image, show_live, under_controls
@@ -24,6 +23,7 @@ from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
+from normgeom_lab.common.recording import recorded_tensors
 from normgeom_lab.common.stream import writers
 from normgeom_lab.common.tiny import divergence
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 from normgeom.checks import Draws
-from normgeom.commands.loading import load_model, most_tokens
+from normgeom.commands.loading import load_model, most_tokens, title
 from normgeom.models.flow import stream_writers
 from normgeom.models.gpt2 import gpt2
 from normgeom.models.sites import find_norms
@@ -18,12 +18,12 @@ from normgeom.surgery.surgery import center_writers, fold_norms
 from normgeom.survey.survey import Survey
 from normgeom.text.corpora import Corpus
 from normgeom.text.tokens import TokenBatches, byte_tokens, load_tokenizer, random_windows, windows
-from normgeom.training.loop import train
 from normgeom.training.twins import twins
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import AutoModel, GPT2Config, GPT2LMHeadModel, GPTJConfig, GPTNeoConfig, GPTNeoXConfig, LlamaConfig
 
+from normgeom_lab.common.loop import train
 from normgeom_lab.common.parts import shifted
 from normgeom_lab.common.pictures import at_side
 from normgeom_lab.common.stream import last_directions, rotate
@@ -49,8 +49,8 @@ def load_to_survey(name: str, corpus: Corpus, tokens: int) -> tuple[dict[str, nn
     folder = Path(name)
     places = {"LayerNorm twin": folder / "layer/model", "RMSNorm twin": folder / "rms/model"}
     if not all(path.is_dir() for path in places.values()):
-        places = {folder.name if folder.is_dir() else name: name}
-    networks = {title: load_model(str(place)) for title, place in places.items()}
+        places = {title(name): name}
+    networks = {kind: load_model(str(place)) for kind, place in places.items()}
     config, place = next(iter(networks.values())).config, str(next(iter(places.values())))
     length = most_tokens(config, 128)
     batches = list(TokenBatches(corpus, load_tokenizer(place, config), tokens, length, 32))

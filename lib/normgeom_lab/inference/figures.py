@@ -10,8 +10,9 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
+from normgeom.view.style import COLORS, WIDTH, style
 
+from normgeom_lab.common.axes import MARKERS, ticks_of_powers
 from normgeom_lab.common.pictures import NULLS, angle_bars, at_side, null_band
 from normgeom_lab.inference.experiments import of_uniform
 

@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
+from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor
 
+from normgeom_lab.common.axes import ticks_of_powers
 from normgeom_lab.common.growth import Growth
 from normgeom_lab.common.stacks import PLACEMENTS
 from normgeom_lab.placement.experiments import power_law

@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from normgeom.records import Record, recorded
-from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
+from normgeom.view.style import COLORS, WIDTH, style
 
+from normgeom_lab.common.axes import ticks_of_powers
 from normgeom_lab.precision.experiments import rounded_walks
 
 # Recorded times, ``race``: a row for each size, number of threads, format, pass, norm and way to compute it.

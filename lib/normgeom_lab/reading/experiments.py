@@ -12,11 +12,11 @@ from normgeom.models.gpt2 import gpt2
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import evaluating, forward, hooked
 from normgeom.text.tokens import byte_tokens, random_windows
-from normgeom.training.loop import train
 from normgeom.training.twins import Size, twins
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
+from normgeom_lab.common.loop import train
 from normgeom_lab.common.parts import Effects, Predictions, effects, rms
 from normgeom_lab.common.stream import blocks, writers
 from normgeom_lab.common.tiny import divergence, scattered
@@ -204,5 +204,5 @@ def train_on_bytes(size: Size, text: str, seed: int, device: torch.device | str 
     ids = byte_tokens(text)
     untrained, model = (twins(size.config(256), seed)[0].to(device) for _ in range(2))
     batches = random_windows(ids[:-HELD_OUT], size.length, size.batch, seed)
-    losses = train(model, batches, size.steps, size.rate)
+    losses = train(model, batches, size.steps, size.lr)
     return SimpleNamespace(untrained=untrained, model=model, losses=losses, held_out=ids[-HELD_OUT:])

@@ -8,8 +8,9 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
+from normgeom.view.style import COLORS, WIDTH, style
 
+from normgeom_lab.common.axes import ticks_of_powers
 from normgeom_lab.common.parts import Effects
 
 # Marker, colour and how far beside its place each answer stands.

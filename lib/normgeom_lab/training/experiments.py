@@ -15,13 +15,15 @@ import torch
 from normgeom.checks import Draws
 from normgeom.geometry.ellipsoid import Ellipsoid
 from normgeom.models.flow import stream_writers
-from normgeom.training.loop import adamw, fit, next_token_loss, train, warmup_cosine
-from normgeom.training.twins import TITLES, Size, twins, variants
+from normgeom.training.loop import adamw, next_token_loss, warmup_cosine
+from normgeom.training.twins import Size, twins
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from normgeom_lab.common.loop import fit, train
 from normgeom_lab.common.stream import last_directions, rotate
 from normgeom_lab.common.tiny import perturb
+from normgeom_lab.common.variants import TITLES, variants
 
 
 def unbiased_twins(config: GPT2Config, seed: int) -> tuple[GPT2LMHeadModel, GPT2LMHeadModel]:
@@ -192,7 +194,7 @@ def flipped(model: GPT2LMHeadModel, signs: Tensor) -> GPT2LMHeadModel:
 
 
 def moved(config: GPT2Config, norm: str, seed: int) -> GPT2LMHeadModel:
-    """A float64 GPT-2 with a norm of :data:`normgeom.training.twins.NORMS`, perturbed."""
+    """A float64 GPT-2 with a norm of :data:`normgeom_lab.common.variants.NORMS`, perturbed."""
     return perturb(variants(config, seed, (norm,))[norm].double(), Draws(seed), 0.2)
 
 

@@ -12,8 +12,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
-from normgeom.view.style import COLORS, MARKERS, WIDTH, style, ticks_of_powers
+from normgeom.view.style import COLORS, WIDTH, style
 
+from normgeom_lab.common.axes import MARKERS, ticks_of_powers
 from normgeom_lab.common.pictures import LINES, angle_bars
 
 

@@ -9,42 +9,27 @@ from __future__ import annotations
 from pathlib import Path
 
 from sphinx.application import Sphinx
+from sphinx.config import Config
 from sphinx.errors import ExtensionError
 
 from press.imprint import FILE
 from press.site import (
-    decks,
+    access,
+    docstrings,
     folds,
     icons,
     imprint,
-    inventory,
     joined,
     labels,
-    landmarks,
     manifest,
     marks,
-    outputs,
     previews,
-    roles,
     scripts,
+    slides,
 )
 
-PARTS = (
-    outputs,
-    scripts,
-    labels,
-    icons,
-    manifest,
-    folds,
-    marks,
-    previews,
-    joined,
-    roles,
-    landmarks,
-    imprint,
-    inventory,
-    decks,
-)
+PARTS = (scripts, labels, icons, manifest, folds, marks, previews, joined, access, imprint, docstrings, slides)
+STANDARD = ("comments_config", "use_jupyterbook_latex")  # what Jupyter Book says to extensions that are left out
 
 
 def setup(app: Sphinx) -> dict:
@@ -53,9 +38,21 @@ def setup(app: Sphinx) -> dict:
     if not (root / FILE).is_file():
         app.srcdir = type(app.srcdir)(staged(root))
         app.config.external_toc_path = "_toc.yml"
+    for name in STANDARD:
+        app.add_config_value(name, None, "")
+    app.connect("config-inited", serve, priority=100)
     for part in PARTS:
         part.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def serve(app: Sphinx, config: Config) -> None:
+    """Each style and script of ``_static`` is loaded by every page."""
+    static = Path(app.srcdir, "_static")
+    names = sorted(path.relative_to(static).as_posix() for path in static.rglob("*"))
+    config.html_static_path = [str(static)]
+    config.html_css_files = [name for name in names if name.endswith(".css")]
+    config.html_js_files = [name for name in names if name.endswith(".js")]
 
 
 def staged(root: Path) -> Path:

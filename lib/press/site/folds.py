@@ -12,35 +12,24 @@ from sphinx.writers.html5 import HTML5Translator
 from press.book import CHAPTERS, LEDGER
 from press.ledger import row
 from press.site.labels import labels
-from press.site.manifest import staged
 
 NAMED = re.compile(r"\{([\w-]+)\}")
 
 
 def visit(self: HTML5Translator, node: HideCodeCellNode) -> None:
     """A line, with statements named as readers know them; for a check it is marked and has the ledger beside it."""
-    anchor, *verified = re.findall(r"[\w-]+", node["prompt_hide"]) or [""]
+    _, *verified = re.findall(r"[\w-]+", node["prompt_hide"]) or [""]
     words = NAMED.sub(lambda match: _read(self)[match[1]]["ref"], node["prompt_show"])
     kind = "check" if verified else "code"
     self.body.append(f'<div class="fold {kind}">')
     if verified:
         page = self.builder.get_relative_uri(self.builder.current_docname, (CHAPTERS / LEDGER).as_posix())
-        links = {"ledger": f"{page}#{row(verified[0])}", "source": _source(self, anchor)}
-        shown = (f'<a href="{escape(link)}">{words}</a>' for words, link in links.items() if link)
-        self.body.append(f'<span class="fold-row">{" · ".join(shown)}</span>')
+        self.body.append(f'<span class="fold-row"><a href="{page}#{row(verified[0])}">ledger</a></span>')
     self.body.append(f'<details class="hide">\n<summary>{escape(words)}</summary>\n')
 
 
 def depart(self: HTML5Translator, node: HideCodeCellNode) -> None:
     self.body.append("</details>\n</div>\n")
-
-
-def _source(self: HTML5Translator, anchor: str) -> str | None:
-    """The line of the repository where a check stands."""
-    if found := self.builder.app.address:
-        checks = (check for entry in staged(self.builder.app)["statements"] for check in entry["checks"])
-        return next(found.source(**check["source"]) for check in checks if check["anchor"] == anchor)
-    return None
 
 
 def _read(self: HTML5Translator) -> dict[str, dict[str, str]]:

@@ -8,7 +8,6 @@ from html import escape
 from docutils import nodes
 from sphinx.application import Sphinx
 
-from press.imprint import slip
 from press.site.labels import anchors, labels
 from press.site.manifest import staged
 
@@ -29,7 +28,7 @@ def mark(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         return f'<a class="reference internal" href="{uri}#{anchor}">{escape(read[label]["ref"])}</a>'
 
     for node in doctree.findall(lambda node: isinstance(node, nodes.Element) and node.get("label") in entries):
-        if "countertype" in node and (words := [*_words(entries[node["label"]], link), *_slip(app, node["label"])]):
+        if "countertype" in node and (words := list(_words(entries[node["label"]], link))):
             node += nodes.raw(text=f'<div class="marks">{" · ".join(words)}</div>', format="html")
 
 
@@ -43,11 +42,6 @@ def _words(entry: dict, link) -> Iterator[str]:
             yield f"<details><summary>{words} {len(used)}</summary> {links}</details>"
         elif used:
             yield f"{words} {links}"
-
-
-def _slip(app: Sphinx, label: str) -> Iterator[str]:
-    if app.address:
-        yield f'<a href="{escape(slip(app.address, app.imprint, label))}">report a slip</a>'
 
 
 def _known(entry: dict) -> tuple[str, ...]:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 
+from bs4 import BeautifulSoup, SoupStrainer
 from sphinx.application import Sphinx
 
 FILE = "_static/previews.js"
-PARTS = (
-    re.compile(r'<div class="proof [\w-]+ admonition" id="(?P<id>[\w-]+)">(?P<shown>.*?</section>)', re.S),
-    re.compile(r'<div class="math notranslate nohighlight" id="(?P<id>equation-[\w-]+)">(?P<shown>.*?)</div>', re.S),
-    re.compile(r'<dt id="(?P<id>term-[\w-]+)">(?P<shown>.*?</dd>)', re.S),
-)
-# A preview is read, not followed; and an id stands once on a page.
-TAKEN_OUT = re.compile(r'</?a\b[^>]*>|<span class="eqno">.*?</span>| id="[^"]*"', re.S)
+SHOWN = ".proof[id], div.math[id^=equation-], dt[id^=term-]"
 
 
 def write(app: Sphinx, exception: Exception | None) -> None:
@@ -33,9 +28,19 @@ def _pages(app: Sphinx) -> Iterator[str]:
 
 def _previews(app: Sphinx, page: str) -> Iterator[tuple[str, str]]:
     text = Path(app.outdir, page).read_text("utf-8")
-    for part in PARTS:
-        for match in part.finditer(text):
-            yield match["id"], TAKEN_OUT.sub("", match["shown"]).strip()
+    soup = BeautifulSoup(text, "html.parser", parse_only=SoupStrainer("article"))
+    for found in soup.select(SHOWN):
+        element = copy(found)
+        if element.name == "dt":
+            element.append(copy(found.find_next_sibling("dd")))
+        # A preview is read, not followed; and an id stands once on a page.
+        for away in element.select(".eqno, .headerlink, .marks"):
+            away.decompose()
+        for link in element.select("a"):
+            link.unwrap()
+        for named in element.select("[id]"):
+            del named["id"]
+        yield found["id"], element.decode_contents().strip()
 
 
 def setup(app: Sphinx) -> None:

@@ -1,4 +1,4 @@
-"""Scripts and type served with the book, out of the wheels that carry them, so that no page needs a network."""
+"""Scripts served with the book, out of the wheel that carries them, so that no page needs a network."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from docutils import nodes
-from fontTools import subset
 from sphinx.application import Sphinx
 
 from press.live import FOLDER
@@ -20,9 +19,6 @@ LIVE = {
     'class="network"': ("norms", "page", "type-here"),
     'id="moving-steps"': ("page", "three-steps"),
 }
-FACES = tuple(f"SourceSerifPro-{face}.ttf" for face in ("Regular", "It", "Semibold"))
-# Of the type: Latin, accents, Greek, and signs: arrows, operators, shapes, the tick of a check.
-LETTERS = (range(0x20, 0x180), range(0x300, 0x400), range(0x1E00, 0x2440), range(0x25A0, 0x27C0))
 MATHJAX_FOLDERS = ("input/tex/extensions", "output/chtml/fonts/woff-v2")
 # MathJax in one script, without the menu of its combined one, a third of that; joined as MathJax joins its own.
 MATHJAX_PARTS = ("core", "input/tex", "output/chtml", "output/chtml/fonts/tex", "a11y/assistive-mml")
@@ -46,13 +42,11 @@ FORMULAS = """{
 def copy_scripts(app: Sphinx) -> None:
     """Copy what pages load before they are written, so that links carry checksums."""
     static = Path(app.outdir, "_static")
-    mathjax = package("sphinx-mathjax-offline") / "static/mathjax"
+    mathjax = Path(find_spec("sphinx-mathjax-offline").submodule_search_locations[0], "static/mathjax")
     for part in MATHJAX_FOLDERS:
         _copy(mathjax / part, static / MATHJAX / part)
     (static / MATHJAX / "tex-chtml.js").write_text(_mathjax(mathjax), "utf-8")
     (static / LOADER).write_text(FORMULAS, "utf-8")
-    for face in FACES:
-        _write_letters(package("font_source_serif_pro") / "files" / face, static / "vendor" / face)
     if (made := Path(app.srcdir, FOLDER)).is_dir():
         _copy(made, static / "live")
 
@@ -71,25 +65,8 @@ def _mathjax(folder: Path) -> str:
     return "\n;".join([MATHJAX_HEAD, start, known, *parts])
 
 
-def _write_letters(source: Path, target: Path) -> None:
-    options = subset.Options(hinting=False)
-    font, chosen = subset.load_font(str(source), options), subset.Subsetter(options)
-    chosen.populate(unicodes=[letter for letters in LETTERS for letter in letters])
-    chosen.subset(font)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    font.save(target)
-
-
-def package(name: str) -> Path:
-    return Path(find_spec(name).submodule_search_locations[0])
-
-
 def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_dir():
-        shutil.copytree(source, target, dirs_exist_ok=True)
-    else:
-        shutil.copyfile(source, target)
+    shutil.copytree(source, target, dirs_exist_ok=True)
 
 
 def setup(app: Sphinx) -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from importlib import metadata
+from operator import itemgetter
 from pathlib import Path
 
 import normgeom as ng
@@ -19,9 +20,11 @@ from flow_models import MORE as FLOW_FAMILIES
 from normgeom.cli import main
 from normgeom.commands import convert
 from normgeom.commands.convert import agreement, convert_model
+from normgeom.jobs import Claim, digest
 from normgeom.surgery import converted
 from normgeom.surgery.converted import save_converted
 from surgery_models import CONVERTIBLE, IDS, Untouched, apart, logits, name_of, uneven
+from tiny_training import disturb
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -60,7 +63,7 @@ def source(tmp_path_factory):
 @pytest.fixture(scope="module")
 def written(source, tmp_path_factory):
     out = tmp_path_factory.mktemp("parent") / "of" / "out"
-    return out, convert_model(str(source), out)
+    return out, convert_model(str(source), out)["had"]
 
 
 def contents(folder):
@@ -78,11 +81,17 @@ def test_what_is_loaded_is_the_converted_model(source, written):
     assert torch.equal(logits(loaded), logits(expected))
     assert {site.kind for site in ng.find_norms(loaded)} == {"rms"}
     assert loaded.lm_head.bias is not None and loaded.lm_head.weight is not loaded.transformer.wte.weight
-    assert sorted(contents(out)) == ["config.json", "converted.safetensors", "generation_config.json"]
-    about = json.loads((out / "config.json").read_text("utf-8"))["about"]
-    assert about["model"] == dict(name="tiny", commit=None) and about["corpus"]["name"] == "stdlib"
-    assert about["agreement"]["exact"] == found.exact and about["versions"]["torch"] == metadata.version("torch")
-    assert str(out.parent) not in json.dumps(about) and "/tiny" not in json.dumps(about), "a path of this machine"
+    assert sorted(contents(out)) == [
+        "config.json",
+        "converted.safetensors",
+        "generation_config.json",
+        "provenance.json",
+    ]
+    text = (out / "provenance.json").read_text("utf-8") + (out / "config.json").read_text("utf-8")
+    asked, had = itemgetter("asked", "had")(json.loads((out / "provenance.json").read_text("utf-8")))
+    assert asked["model"] == dict(name="tiny", sha256=digest(source)) and asked["corpus"]["name"] == "stdlib"
+    assert had == found and had["exact"] <= 1e-12 and asked["versions"]["torch"] == metadata.version("torch")
+    assert str(out.parent) not in text and "/tiny" not in text, "a path of this machine"
 
 
 def test_the_same_logits_in_a_new_process(tmp_path):
@@ -125,6 +134,7 @@ def test_an_empty_folder_is_taken(source, tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to("there")
     convert_model(str(source), tmp_path / "link")
     assert (tmp_path / "link").is_symlink() and contents(tmp_path / "there") == contents(tmp_path / "link") != {}
+    ng.load_converted(tmp_path / "link")
     monkeypatch.chdir(tmp_path / "here")
     convert_model(str(source), ".")
     ng.load_converted(tmp_path / "here")
@@ -206,6 +216,36 @@ def test_what_is_not_whole_is_not_loaded(written, tmp_path, damage):
         ng.load_converted(broken)
 
 
+# a folder that is there
+
+
+@pytest.mark.parametrize("name", ["config.json", "converted.safetensors"])
+def test_what_was_altered_since_is_refused(source, written, tmp_path, name):
+    out = shutil.copytree(written[0], tmp_path / "out")
+    content = bytearray((out / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (out / name).write_bytes(content)
+    with pytest.raises(OSError, match=rf"^out: {out / name} is not as this run left it; delete {out} and run the same"):
+        convert_model(str(source), out)
+
+
+def test_the_folder_of_another_model_is_refused(written, tmp_path):
+    other = tmp_path / "tiny"
+    uneven("gpt2", dtype=torch.float32, vocab_size=256, n_embd=16).save_pretrained(other)
+    with pytest.raises(ValueError, match=r"^out: .* belongs to another run \(model: .*'tiny', .*; name another folder"):
+        convert_model(str(other), written[0])
+
+
+def test_what_a_kill_left_is_written_again(source, written, tmp_path, monkeypatch):
+    """Between the files of the new model."""
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        disturb(patch, Claim, "keep", 2, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        convert_model(str(source), tmp_path / "out")
+    convert_model(str(source), tmp_path / "out")
+    assert digest(tmp_path / "out" / converted.WEIGHTS) == digest(written[0] / converted.WEIGHTS)
+    assert sorted(contents(tmp_path / "out")) == sorted(contents(written[0]))
+
+
 # all or nothing
 
 
@@ -218,18 +258,14 @@ def test_what_is_not_whole_is_not_loaded(written, tmp_path, damage):
         (GenerationConfig, "save_pretrained", KeyboardInterrupt()),
     ],
 )
-@pytest.mark.parametrize("exists", [False, True])
-def test_a_full_disk_or_an_interrupt_leaves_nothing(source, tmp_path, monkeypatch, owner, name, error, exists):
-    if exists:
-        (tmp_path / "out").mkdir()
-
+def test_a_full_disk_or_an_interrupt_leaves_nothing(source, tmp_path, monkeypatch, owner, name, error):
     def fail(*_, **__):
         raise error
 
     monkeypatch.setattr(owner, name, fail)
-    with pytest.raises(type(error), match=r"^out: .*No space left on device|^$"):
+    with pytest.raises(type(error), match=r"No space left on device|^$"):
         convert_model(str(source), tmp_path / "out")
-    assert [path.name for path in tmp_path.rglob("*")] == ["out"] * exists
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_model_that_says_something_else_is_not_written(source, tmp_path, monkeypatch):
@@ -273,7 +309,7 @@ def test_a_model_that_cannot_be_converted(tmp_path, family, message):
 # the command, and what it is told
 
 
-def test_the_command(source, tmp_path):
+def test_the_command(source, tmp_path, monkeypatch):
     arguments = ["convert", str(source), str(tmp_path / "out")]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
@@ -282,9 +318,10 @@ def test_the_command(source, tmp_path):
     assert float(lines[1].rpartition(" ")[2]) <= 1e-12 and lines[1].lstrip().startswith("float64")
     assert "float32" in lines[2] and len(lines) == 3
     before = contents(tmp_path)
+    monkeypatch.setattr(convert, "load_model", lambda *_, **__: pytest.fail("converted again"))
     again = CliRunner().invoke(main, arguments)
-    assert again.exit_code == 2 and "Error: out: expected a new or empty folder" in again.stderr
-    assert contents(tmp_path) == before
+    assert (again.exit_code, again.stdout) == (0, result.stdout) and contents(tmp_path) == before
+    assert "Warning: " + str(tmp_path / "out") + " holds this conversion already" in again.stderr
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

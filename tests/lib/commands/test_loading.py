@@ -7,10 +7,9 @@ import shutil
 import normgeom as ng
 import pytest
 import torch
-from normgeom.commands.loading import load_config, load_model, load_with_windows, most_tokens
+from normgeom.commands.loading import described, load_config, load_model, most_tokens, title
 from normgeom.surgery.converted import save_converted
-from normgeom.text.corpora import load_corpus
-from normgeom.training.twins import NORMS, save_twin, variants
+from normgeom.training.twins import save_twin, twin
 from safetensors.torch import load_file, save_file
 from tiny_models import FAMILIES, tiny, token_ids
 from transformers import AutoModel, BertConfig, BertForMaskedLM, BloomConfig, GPT2Config
@@ -47,13 +46,13 @@ def test_what_transformers_saves_is_whole(tmp_path, family):
         load_model(str(tmp_path / "model"))
 
 
-@pytest.mark.parametrize("norm", [*NORMS, "converted"])
+@pytest.mark.parametrize("norm", ["layer", "rms", "converted"])
 def test_folders_that_normgeom_wrote(tmp_path, norm):
     folder = str(tmp_path / "model")
     if norm == "converted":
         save_converted(model := ng.to_rms_norm(tiny("gpt2")), folder, {})
     else:
-        save_twin(model := variants(OWN, 3, (norm,))[norm], folder)
+        save_twin(model := twin(OWN, 3, norm), folder)
     loaded, config, ids = load_model(folder), load_config(folder), token_ids(2, 8)
     assert not loaded.training and config.model_type == "gpt2" and config.vocab_size == model.config.vocab_size
     with torch.no_grad():
@@ -94,6 +93,24 @@ def cut(folder):
     path.write_bytes(path.read_bytes()[:-100])
 
 
+def piped(name):
+    def damage(folder):
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+
+    return damage
+
+
+def indexed(part):
+    def damage(folder):
+        index = dict(metadata={}, weight_map=dict.fromkeys(load_file(folder / "model.safetensors"), part))
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+        (folder.parent / "outside").mkdir(exist_ok=True)
+        (folder / "model.safetensors").rename(folder.parent / "outside" / "model.safetensors")
+
+    return damage
+
+
 DAMAGE = {
     "truncated weights": cut,
     "no weights": lambda folder: (folder / "model.safetensors").unlink(),
@@ -103,6 +120,12 @@ DAMAGE = {
     "an unknown model_type": config(model_type="x"),
     "no heads": config(n_head=0),
     "another width": config(n_embd=64),
+    "a pipe": piped("model.safetensors"),
+    "a pipe in the place of the configuration": piped("config.json"),
+    "a device": lambda folder: (folder / "tokenizer.json").symlink_to("/dev/zero"),
+    "ten million blocks": config(n_layer=10**7),
+    "weights of another folder": indexed("../outside/model.safetensors"),
+    "weights at the root": indexed("/outside/model.safetensors"),
     "a pickle that runs": pickled,
     "code that runs": coded,
 }
@@ -112,6 +135,7 @@ DAMAGE = {
 def test_a_damaged_model_cannot_be_loaded(saved, tmp_path, monkeypatch, damage):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question was asked"))
+    shutil.rmtree(tmp_path / "broken", ignore_errors=True)
     DAMAGE[damage](shutil.copytree(saved, tmp_path / "broken"))
     for load in (load_model, load_with_head):
         with pytest.raises(OSError, match=r"^model: 'broken' cannot be loaded \(\w+: ") as caught:
@@ -163,7 +187,7 @@ def test_wrong_weights_are_named(saved, tmp_path, damage):
 
 
 def test_own_weights_that_are_no_numbers_are_named(tmp_path):
-    own = variants(OWN, 3, ("rms",))["rms"]
+    own = twin(OWN, 3, "rms")
     own.transformer.ln_f.weight.data[-1] = float("inf")
     save_twin(own, tmp_path / "twin")
     with pytest.raises(ValueError, match=r"^model: .*: ln_f\.weight \(NaN or Inf\)"):
@@ -194,26 +218,37 @@ def test_what_is_not_missed(saved, tmp_path):
     load_model(str(tmp_path / "neo"))
 
 
-# with a text
+# by their names
 
 
-def test_a_model_with_its_head_and_windows_of_a_text(tmp_path):
-    words = tmp_path / "words.txt"
-    words.write_text("the quick brown fox " * 10)
-    model = variants(OWN, 3, ("layer",))["layer"].to(torch.bfloat16)
-    save_twin(model, tmp_path / "model")
-    with pytest.warns(UserWarning, match="has no tokenizer"):
-        loaded, ids = load_with_windows(str(tmp_path / "model"), load_corpus(words), tokens=100, length=128)
-    assert not loaded.training
-    assert loaded.dtype == torch.float32, "as it was saved"
-    assert torch.equal(loaded.lm_head.weight, model.lm_head.weight.float()), "another head"
-    expected = torch.tensor(list(words.read_bytes()[:96])).reshape(3, 32)
-    assert torch.equal(ids, expected), "three windows of as many tokens as the model has positions"
-    with pytest.warns(UserWarning):
-        assert load_with_windows(str(tmp_path / "model"), load_corpus(words), 100, 20)[1].shape == (5, 20)
-    (tmp_path / "short.txt").write_text("short")
-    with pytest.warns(UserWarning), pytest.raises(ValueError, match=r"^corpus: expected at least one window of 32"):
-        load_with_windows(str(tmp_path / "model"), load_corpus(tmp_path / "short.txt"), 100, 32)
+def test_a_folder_is_described_by_its_name_and_its_files(saved, tmp_path):
+    same = shutil.copytree(saved, tmp_path / "model")
+    assert described(str(same)) == described(str(saved)) and described(str(saved))["name"] == "model"
+    changed(transformer__wpe__weight=torch.ones(64, 32))(same)
+    assert described(str(same))["sha256"] != described(str(saved))["sha256"]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("org/My_Model-1.5", "org/My_Model-1.5"),
+        ("<img src=x>|$a$", "_img src_x___a_"),
+        ("=HYPERLINK(1)", "_HYPERLINK_1_"),
+    ],
+)
+def test_a_title_has_no_signs(tmp_path, monkeypatch, name, shown):
+    assert title(name) == shown
+    monkeypatch.chdir(tmp_path)
+    if "/" not in name:
+        (tmp_path / name).mkdir()
+        assert title(f"./{name}") == shown
+
+
+def test_more_blocks_than_bytes(saved, tmp_path):
+    """The bound is far from what any model has."""
+    config(n_layer=10**4)(shutil.copytree(saved, tmp_path / "model"))
+    with pytest.raises(OSError, match=r"config\.json states 10000 blocks of width 32, its files have \d+ bytes"):
+        load_model(str(tmp_path / "model"))
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def whole(run, tmp_path_factory):
 @pytest.fixture
 def no_work(monkeypatch):
     monkeypatch.setattr("normgeom.commands.survey.load_model", lambda *_: pytest.fail("work before the refusal"))
-    monkeypatch.setattr("normgeom.commands.train.variants", lambda *_: pytest.fail("work before the refusal"))
+    monkeypatch.setattr("normgeom.commands.train.twin", lambda *_: pytest.fail("work before the refusal"))
 
 
 def contents(folder):
@@ -127,7 +127,7 @@ def test_a_full_disk_leaves_nothing_half_written(run, kind, whole, tmp_path, mon
         disturb(patch, owner, name, at, full)
         run(out)
     halves = [path for path, content in contents(tmp_path).items() if content == b"half" or path.suffix == ".part"]
-    assert all(path.parent.name == "part" for path in halves), "half a file; a folder called part is a model's"
+    assert not halves
     run(out)
     same_results(out, whole, kind)
 
@@ -148,8 +148,8 @@ FOREIGN = {
         (dict(length=8), "size: .*'length': 8"),
         (dict(eval_interval=1), "size: .*'eval_interval': 1"),
         (dict(held_out=64), "held_out: 80 there, 64 asked for"),
-        (dict(precision="bf16"), "precision: no there, bf16 asked for"),
-        (dict(micro_batch=2), "micro_batch: None there, 2 asked for"),
+        (dict(precision="bf16"), "size: .*'precision': 'bf16'"),
+        (dict(micro_batch=2), "size: .*'micro_batch': 2"),
     ],
 }
 

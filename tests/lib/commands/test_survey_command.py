@@ -15,10 +15,11 @@ import pytest
 import torch
 from normgeom.commands import survey
 from normgeom.commands.survey import survey_model
+from normgeom.jobs import digest
 from normgeom.survey.directions import nulls
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import BYTES, TokenBatches, load_tokenizer
-from normgeom.training.twins import save_twin, variants
+from normgeom.training.twins import save_twin, twin
 from tiny_models import tiny
 from transformers import AutoModel, GPT2Config
 
@@ -49,7 +50,7 @@ def test_the_table_is_that_of_a_survey_by_hand(given, run, tmp_path):
     pd.testing.assert_frame_equal(table, by_hand.table(), check_exact=True)
     assert noted == json.loads((tmp_path / "out" / "provenance.json").read_text("utf-8"))
     asked, had = noted["asked"], noted["had"]
-    assert asked["model"] == dict(name="tiny-gpt2", commit=None)
+    assert asked["model"] == dict(name="tiny-gpt2", sha256=digest(given / "tiny-gpt2"))
     assert asked["windows"] == dict(tokens=600, length=16, batch_size=4) and asked["tokenizer"] == "bytes"
     assert (asked["seed"], asked["dtype"], asked["device"], asked["processes"]) == (0, "auto", "cpu", 1)
     assert (had["tokens"], had["batches"], had["network"], had["dtype"]) == (592, len(batches), "GPT2Model", "float32")
@@ -77,7 +78,7 @@ def test_a_model_with_a_tokenizer_reads_its_tokens(given, run, tmp_path):
 
 def test_an_rms_norm_twin_is_surveyed_by_its_folder(run, tmp_path):
     config = GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=256, n_positions=32)
-    model = variants(config, 3, ("rms",))["rms"]
+    model = twin(config, 3, "rms")
     save_twin(model, tmp_path / "model")
     run(model=str(tmp_path / "model"))
     table = pd.read_parquet(tmp_path / "out" / survey.TABLE)
@@ -94,17 +95,42 @@ def test_another_model_in_a_folder_of_the_same_name_is_refused(given, run, tmp_p
     model = AutoModel.from_pretrained(given / "tiny-gpt2")
     model.h[1].mlp.c_fc.weight.data[-1, -1] += 1e-3  # the last of its entries
     model.save_pretrained(tmp_path / "tiny-gpt2")
-    with pytest.raises(ValueError, match=r"^out: .* holds a survey of other weights under this name; name another"):
+    with pytest.raises(
+        ValueError, match=r"^out: .* belongs to another run \(model: .*sha256.* there, .* asked for\); name another"
+    ):
         run(model=str(tmp_path / "tiny-gpt2"))
 
 
-def test_a_damaged_state_says_what_to_delete(run, tmp_path):
+def flipped(state, _):
+    content = bytearray(state.read_bytes())
+    content[-20] ^= 1
+    state.write_bytes(content)
+
+
+DAMAGE = {
+    "half of it": lambda state, _: state.write_bytes(state.read_bytes()[:500]),
+    "a flipped bit": flipped,
+    "of another seed": lambda state, run: (
+        run(out := state.parent.with_name("other"), seed=1),
+        shutil.copy(out / state.name, state),
+    ),
+    "of another text": lambda state, run: (
+        run(out := state.parent.with_name("other"), length=8),
+        shutil.copy(out / state.name, state),
+    ),
+    "of more batches": lambda state, run: (
+        run(out := state.parent.with_name("other"), tokens=900),
+        shutil.copy(out / state.name, state),
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_state_that_is_not_as_it_was_left_says_what_to_delete(run, tmp_path, damage):
     had = run()["had"]
     state = tmp_path / "out" / survey.STATE.format(0, 1)
-    state.write_bytes(state.read_bytes()[:500])
-    with pytest.raises(
-        OSError, match=r"^out: .*state-0-of-1.safetensors is damaged; delete it and run the same command"
-    ):
+    DAMAGE[damage](state, run)
+    with pytest.raises(OSError, match=rf"^out: {state} is not as this run left it; delete it and run the same command"):
         run()
     state.unlink()
     assert {**run()["had"], "finished": ""} == {**had, "finished": ""}

@@ -1,6 +1,5 @@
 """The image of a norm against dense linear algebra, torch's own norms and fifty digits."""
 
-import mpmath
 import normgeom as ng
 import pytest
 import torch
@@ -50,21 +49,6 @@ def test_axes_against_svd(kind, centered):
         close(basis.T @ basis, torch.eye(d, dtype=F64), 1e-12, f"axes and complement at d={d}", "G⁻¹1, not 1?")
         rest = shape.T @ axes / size
         close(rest.norm(dim=0) * d**0.5, body.semi_axes / size, 1e-11 * d**0.5, "lengths along the axes", "order?")
-
-
-@pytest.mark.parametrize("kind", ("near one", "lognormal", "signed", "nearly equal"))
-def test_each_semi_axis_is_accurate_by_itself(kind):
-    d = 24
-    gain = GAINS[kind](d)
-    with mpmath.workdps(80):
-        g = [mpmath.mpf(float(v)) for v in gain]
-        matrix = mpmath.matrix(d)
-        for i in range(d):
-            for j in range(d):
-                matrix[i, j] = (g[i] ** 2 if i == j else 0) - g[i] * g[j] / d
-        expected = [mpmath.sqrt(d * v) for v in sorted(mpmath.eigsy(matrix, eigvals_only=True))[1:]][::-1]
-        for got, want in zip(ng.Ellipsoid(gain).semi_axes.tolist(), expected, strict=True):
-            assert abs(got / want - 1) < 1e-14, f"semi-axis {float(want)} is off by {float(abs(got / want - 1)):.0e}"
 
 
 @pytest.mark.parametrize("centered", (True, False), ids=("layer", "rms"))
@@ -145,7 +129,6 @@ def test_all_gains_zero_is_a_point():
     close(body.complement, torch.eye(4, dtype=F64), 0, "everything is orthogonal to nothing", "")
     close(body.sample(3), torch.arange(4.0, dtype=F64).expand(3, 4), 0, "the bias", "")
     assert float(body.radius(torch.arange(4.0))) == 0
-    assert "dimension 0 in 4" in repr(body)
 
 
 def test_huge_and_tiny_gains_keep_their_axes():
@@ -255,8 +238,3 @@ def test_more_axes_than_there_are():
         body.radius(torch.ones(5, dtype=torch.int64))
     with pytest.raises(ValueError, match="n: expected at least 0, got -1"):
         body.sample(-1)
-
-
-def test_the_longest_axes_alone():
-    body = ng.Ellipsoid(GAINS["lognormal"](30))
-    assert torch.equal(body.axes(3), body.axes()[:, :3])

@@ -5,7 +5,7 @@ import pytest
 import torch
 from family_norms import EXPECTED
 from normgeom.checks import Draws
-from normgeom.models.flow import double_throughout, stream, stream_readers, stream_writers
+from normgeom.models.flow import _drawn, double_throughout, stream, stream_readers, stream_writers
 from normgeom.models.gpt2 import gpt2
 from normgeom.models.watch import replace_module
 from normgeom_lab.common.tiny import perturb
@@ -69,6 +69,10 @@ def test_the_weights_decide_nothing():
     expected = stream(uneven("falcon"))
     model.transformer.word_embeddings.weight.data.zero_()
     assert stream(model) == expected and len(expected.norms) == 3
+
+
+def test_drawn_matrices_keep_the_size_of_vectors():
+    assert float(_drawn(nn.Linear(400, 300)).weight.detach().var()) * 400 == pytest.approx(1, rel=0.05)
 
 
 def test_a_model_that_shows_no_stream_is_refused():

@@ -132,17 +132,3 @@ def test_torchs_encoder_in_evaluation():
     model = nn.TransformerEncoder(layer, 2).eval()
     assert len(ng.find_norms(model, draw(2, 5, 8, dtype=torch.float32))) == 4
     assert torch.backends.mha.get_fastpath_enabled(), "the setting is left as it was"
-
-
-def test_weights_that_are_loaded_when_they_are_needed(tmp_path):
-    """accelerate's hooks replace forward and leave empty tensors: what is found must be what acts."""
-    model = tiny("llama")
-    randomise_norms(model, [site.module for site in ng.find_norms(model)])
-    model.save_pretrained(tmp_path / "model")
-    first, *others = (name for name, _ in model.base_model.named_children())
-    options = dict(device_map={first: "cpu", **dict.fromkeys(others, "disk")}, offload_folder=tmp_path / "offload")
-    offloaded = type(model.base_model).from_pretrained(tmp_path / "model", **options)
-    assert any(p.is_meta for p in offloaded.parameters()), "nothing was left on the disk: the test would show nothing"
-    for site, there in zip(ng.find_norms(offloaded), ng.find_norms(model.base_model), strict=True):
-        assert repr(site) == repr(there)
-        close(site.weight, there.weight, 0, f"{site.name}: gain", "Probed before the weights were there?")

@@ -218,8 +218,19 @@ def test_a_norm_with_a_gate_is_found_where_it_gets_none(arguments, names):
     assert [site.name for site in ng.find_norms(Gating(arguments), X)] == names
 
 
+class Untrained(nn.LayerNorm):
+    def train(self, mode=True):
+        self.training = mode
+
+
+def test_a_mode_that_returns_nothing():
+    assert [site.name for site in found(Untrained(8))] == ["1"]
+
+
 def test_bad_input():
     with pytest.raises(TypeError, match=r"^example_inputs: none given, and none can be made for a Sequential$"):
         ng.find_norms(nn.Sequential(nn.LayerNorm(8)))
+    with pytest.raises(TypeError, match=r"made for a DataParallel; a wrapper's \.module is the model$"):
+        ng.find_norms(nn.DataParallel(nn.LayerNorm(8)))
     with pytest.raises(TypeError, match=r"^model: expected a torch\.nn\.Module, got a str$"):
         ng.find_norms("gpt2")

@@ -42,10 +42,6 @@ def test_the_norms_pass_every_check(name):
     assert norm_checks.failures(on_gpu(norm), truth, checks) == {}
 
 
-def test_the_compiled_norm_centres_twice():
-    norm_checks.huge_mean(on_gpu(torch.compile(ng.layer_norm)), norm_checks.true_layer_norm)
-
-
 @pytest.mark.parametrize("of_gain", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", NORMS)
 def test_gradients_of_the_gain_are_summed_in_float32(name, of_gain):
@@ -55,20 +51,6 @@ def test_gradients_of_the_gain_are_summed_in_float32(name, of_gain):
     (got,) = torch.autograd.grad(norm(x.cuda(), weight, eps=1e-5), weight, g.cuda())
     right = (g.double() * truth(x.double(), eps=1e-5)).sum(0)
     assert got.dtype == of_gain and (got.cpu().double() - right).norm() / right.norm() < 1e-2
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_the_gain_of_gemma_is_rounded_with_the_result(dtype):
-    x, weight = norm_checks.draw(16, 256, dtype=dtype), norm_checks.draw(256, seed=1, scale=0.1, dtype=dtype)
-    exact = norm_checks.true_rms_norm(x.double(), 1 + weight.double())
-    assert norm_checks.misrounded(on_gpu(ng.rms_norm)(x, weight, unit_offset=True), exact) < 0.01
-
-
-@pytest.mark.parametrize("name", NORMS)
-def test_eight_bits(name):
-    norm, truth = NORMS[name]
-    x = norm_checks.draw(4, 64).to(torch.float8_e4m3fn)
-    assert norm_checks.misrounded(on_gpu(norm)(x), truth(x.double())) < 0.01
 
 
 @pytest.mark.parametrize("name", NORMS)
@@ -139,10 +121,8 @@ def gpt2(layers, dtype=torch.float64):
 
 
 def batches():
-    """Two of tokens alone, and one that begins with padding."""
-    found = [torch.randint(64, (4, 32), generator=torch.Generator().manual_seed(i)) for i in range(3)]
-    mask = torch.arange(32) >= torch.tensor([[0], [3], [31], [7]])
-    return [*found[:2], dict(input_ids=found[2], attention_mask=mask.long())]
+    """Three of tokens."""
+    return [torch.randint(64, (4, 32), generator=torch.Generator().manual_seed(i)) for i in range(3)]
 
 
 @pytest.mark.parametrize(("dtype", "tol"), [(torch.float64, 1e-9), (torch.float32, 1e-4)], ids=str)

@@ -13,8 +13,6 @@ from torch.func import jacfwd, jacrev
 # the function under test, Python's of its name, and what that one's derivative is
 TANH = (ng.dyt, math.tanh, lambda u: 1 - math.tanh(u) ** 2)
 ERF = (ng.derf, math.erf, lambda u: 2 / math.sqrt(math.pi) * math.exp(-u * u))
-TORCHS = {math.tanh: torch.tanh, math.erf: torch.erf}
-OTHER = {torch.tanh: torch.erf, torch.erf: torch.tanh}
 BOTH = pytest.mark.parametrize(("function", "scalar", "slope"), [TANH, ERF], ids=["dyt", "derf"])
 MODULES = pytest.mark.parametrize("module", [ng.DyT, ng.Derf], ids=["DyT", "Derf"])
 
@@ -44,10 +42,6 @@ def by_python(scalar, x, alpha, weight=None, bias=None, shift=0.0):
     return torch.tensor(flat, dtype=torch.float64).view_as(x)
 
 
-def apart(a, b):
-    return float((a.double() - b.double()).abs().max())
-
-
 # values
 
 
@@ -58,41 +52,6 @@ def test_values_are_pythons(function, scalar, slope):
     got = function(**given)
     assert got.dtype == torch.float64
     close(got, expected, rounding(expected, torch.float64, terms=0), "values", "Computed in float32?")
-
-
-NEAR_MISSES = {
-    "gain inside": lambda f, x, a, s, w, b: f(a * x * w + s) + b,
-    "bias inside": lambda f, x, a, s, w, b: w * f(a * x + s + b),
-    "bias before the gain": lambda f, x, a, s, w, b: w * (f(a * x + s) + b),
-    "gain one plus weight": lambda f, x, a, s, w, b: (1 + w) * f(a * x + s) + b,
-    "alpha squared": lambda f, x, a, s, w, b: w * f(a * a * x + s) + b,
-    "alpha outside": lambda f, x, a, s, w, b: w * a * f(x + s) + b,
-    "divided by alpha": lambda f, x, a, s, w, b: w * f(x / a + s) + b,
-    "over the root of two, as in GELU": lambda f, x, a, s, w, b: w * f((a * x + s) / math.sqrt(2)) + b,
-    "the other function": lambda f, x, a, s, w, b: w * OTHER[f](a * x + s) + b,
-}
-OF_THE_SHIFT = {
-    "outside": lambda f, x, a, s, w, b: w * (f(a * x) + s) + b,
-    "behind the gain": lambda f, x, a, s, w, b: w * f(a * x) + s + b,
-    "in units of x": lambda f, x, a, s, w, b: w * f(a * (x + s)) + b,
-    "subtracted": lambda f, x, a, s, w, b: w * f(a * x - s) + b,
-    "left out": lambda f, x, a, s, w, b: w * f(a * x) + b,
-}
-
-
-@pytest.mark.parametrize(
-    ("function", "scalar", "wrong"),
-    [
-        pytest.param(function, scalar, wrong, id=f"{function.__name__}-{name}")
-        for function, scalar, _, misses in ((*TANH, NEAR_MISSES), (*ERF, NEAR_MISSES | OF_THE_SHIFT))
-        for name, wrong in misses.items()
-    ],
-)
-def test_a_near_miss_is_far_from_the_values(function, scalar, wrong):
-    given = drawn(function)
-    x, a, s, w, b = (given.get(name, 0.0) for name in ("x", "alpha", "shift", "weight", "bias"))
-    far = apart(wrong(TORCHS[scalar], x, a, s, w, b), by_python(scalar, **given))
-    assert far > 1e-2, "the drawn arguments could not tell the two apart"
 
 
 @BOTH
@@ -134,14 +93,6 @@ def test_the_result_is_rounded_once(function, scalar, slope, dtype):
     got = function(**given)
     assert got.dtype == dtype
     assert between(got), "arithmetic in the input's dtype, or rounded on the way?"
-    if dtype != torch.float32:
-        f = TORCHS[scalar]
-        x, a, s, w, b = (
-            given.get(name, torch.zeros((), dtype=dtype)) for name in ("x", "alpha", "shift", "weight", "bias")
-        )
-        twice = f(a.float() * x.float() + s.float()).to(dtype).float() * w.float() + b.float()
-        assert not between(twice.to(dtype)), "the test could not tell two roundings from one"
-        assert not between(f(a * x + s) * w + b), "the test could not tell arithmetic in 16 bits"
 
 
 @BOTH
@@ -166,21 +117,12 @@ def test_far_out_it_is_flat_and_finite(function, scalar, slope):
 
 
 @BOTH
-def test_gradcheck(function, scalar, slope):
+def test_derivatives_of_both_orders(function, scalar, slope):
     given = drawn(function, rows=2, d=3)
     inputs = [t.requires_grad_() for t in given.values()]
-    assert torch.autograd.gradcheck(
-        lambda *a: function(**dict(zip(given, a, strict=True))), inputs, check_forward_ad=True, check_batched_grad=True
-    )
-
-
-@BOTH
-def test_gradgradcheck(function, scalar, slope):
-    given = drawn(function, rows=2, d=3)
-    inputs = [t.requires_grad_() for t in given.values()]
-    assert torch.autograd.gradgradcheck(
-        lambda *a: function(**dict(zip(given, a, strict=True))), inputs, check_fwd_over_rev=True
-    )
+    by_place = lambda *a: function(**dict(zip(given, a, strict=True)))  # noqa: E731
+    assert torch.autograd.gradcheck(by_place, inputs, check_forward_ad=True, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(by_place, inputs, check_fwd_over_rev=True)
 
 
 @BOTH
@@ -195,8 +137,6 @@ def test_the_jacobian_is_diagonal(function, scalar, slope, derive):
     # 1 - tanh² loses digits where tanh is near 1, so that the bound is one of the largest entry's size
     close(got.diagonal(), diagonal, 1e-14, "the diagonal", "α or γ forgotten? The slope at x for that at αx + s?")
     assert torch.equal(got, torch.diag(got.diagonal())), "one entry's output changes with another's input"
-    without = rest["weight"] * torch.tensor(at, dtype=torch.float64)
-    assert apart(got.diagonal(), without) > 1e-2, "the test could not tell that α is missing"
 
 
 @BOTH
@@ -226,18 +166,10 @@ CASES = {
     ),
     "bias is integer": (dict(bias=INT), TypeError, "bias: expected a floating-point dtype, got torch.int64"),
     "alpha is None": (dict(alpha=None), TypeError, "alpha: expected a floating-point tensor, got NoneType"),
-    "alpha is text": (dict(alpha="0.5"), TypeError, "alpha: expected a floating-point tensor, got str"),
-    "alpha is a truth value": (dict(alpha=True), TypeError, "alpha: expected a floating-point tensor, got bool"),
-    "alpha is complex": (dict(alpha=0.5j), TypeError, "alpha: expected a floating-point tensor, got complex"),
     "alpha is integer": (dict(alpha=INT[:1]), TypeError, "alpha: expected a floating-point dtype, got torch.int64"),
     "alpha for each entry": (dict(alpha=W), ValueError, "alpha: expected one entry, got shape (3,)"),
-    "alpha of none": (dict(alpha=W[:0]), ValueError, "alpha: expected one entry, got shape (0,)"),
 }
-SHIFTS = {
-    "shift is None": (dict(shift=None), TypeError, "shift: expected a floating-point tensor, got NoneType"),
-    "shift is integer": (dict(shift=INT[:1]), TypeError, "shift: expected a floating-point dtype, got torch.int64"),
-    "shift for each entry": (dict(shift=W), ValueError, "shift: expected one entry, got shape (3,)"),
-}
+SHIFTS = {"shift for each entry": (dict(shift=W), ValueError, "shift: expected one entry, got shape (3,)")}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """One training: the order of its windows, its tables, and that no disturbance leaves a trace."""
 
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest
 import tiny_training
 import torch
 from norm_checks import close
+from normgeom import jobs
 from normgeom.training import trainer
-from normgeom.training.loop import train
+from normgeom.training.loop import adamw, next_token_loss, warmup_cosine
 from normgeom.training.stages import measure_stage
-from normgeom.training.trainer import DIRECTIONS, Run, Windows
+from normgeom.training.trainer import DIRECTIONS, Windows
 from normgeom.training.twins import SIZES
 from tiny_training import HELD_OUT, SIZE, TEXT, fit, model, recorded, same_results, stopped
 
@@ -60,14 +62,14 @@ def test_each_window_once_an_epoch_in_an_order_of_its_own():
 def test_the_papers_stages():
     """Appendix A.2: 0 and 1K to 10K by one, then by ten thousands."""
     thousand = {1000 * k for k in (*range(11), *range(20, 110, 10))}
-    assert Run(SIZES["70M"]).stages == Run(SIZES["160M"]).stages == thousand
-    assert Run(SIZES["410M"]).stages == Run(SIZES["1B"]).stages == {k for k in thousand if k <= 50_000}
+    assert SIZES["70M"].stages == SIZES["160M"].stages == thousand
+    assert SIZES["410M"].stages == SIZES["1B"].stages == {k for k in thousand if k <= 50_000}
 
 
 @pytest.mark.parametrize("steps", [1, 3, 4, 30, 31, 61, 119])
 def test_the_last_step_is_always_a_stage(steps):
     expected = {step for step in (*range(0, 30, 3), 30, 60, 90) if step < steps} | {steps}
-    assert Run(replace(SIZE, steps=steps, eval_interval=3)).stages == expected
+    assert replace(SIZE, steps=steps, eval_interval=3).stages == expected
 
 
 # what is written
@@ -75,12 +77,12 @@ def test_the_last_step_is_always_a_stage(steps):
 
 def test_the_tables(whole):
     folder, trained, _ = whole
-    names = ["model", *(f"{name}.parquet" for name in tiny_training.TABLES)]
+    names = ["model", "provenance.json", *(f"{name}.parquet" for name in tiny_training.TABLES)]
     assert sorted(path.name for path in folder.iterdir()) == sorted(names), "checkpoints or parts are left"
     tables = tiny_training.tables(folder)
     assert list(tables["curve"].step) == list(range(1, STEPS + 1)), "a line of the curve for each step"
     for name in tiny_training.TABLES[1:]:
-        assert list(tables[name].step.unique()) == [0, 4, 8], f"{name}: stages are missing or out of order"
+        assert list(tables[name].step.unique()) == [0, 2, 4, 6, 8], f"{name}: stages are missing or out of order"
     for step, network in ((0, model()), (STEPS, trained)):
         for name, table in measure_stage(network, HELD_OUT, DIRECTIONS, 3).items():
             got = tables[name].query("step == @step").drop(columns="step").reset_index(drop=True)
@@ -93,11 +95,6 @@ def test_a_finished_folder_is_left_as_it_is(whole, monkeypatch):
     monkeypatch.setattr(trainer, "Trainer", lambda **_: pytest.fail("trained again"))
     fit(folder)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-
-
-def test_a_model_without_norms_has_a_loss_alone(tmp_path):
-    fit(tmp_path, "none")
-    assert {path.name for path in tmp_path.iterdir()} == {"curve.parquet", "loss.parquet", "model"}
 
 
 def test_nothing_is_printed_and_no_other_file_is_left(tmp_path, monkeypatch, capfd):
@@ -115,7 +112,7 @@ def test_a_loss_that_is_not_a_number_is_shown(tmp_path):
         if module.training:
             output.loss = output.loss * math.nan
 
-    network = model("none")
+    network = model()
     handle = network.register_forward_hook(spoil)
     fit(tmp_path, network=network)
     handle.remove()
@@ -125,24 +122,38 @@ def test_a_loss_that_is_not_a_number_is_shown(tmp_path):
 # each step
 
 
+def by_hand(network, batches, size):
+    optimizer = adamw(network, size.lr)
+    schedule, found = warmup_cosine(optimizer, size.steps), []
+    for ids in batches:
+        loss = next_token_loss(network, ids)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        found.append(float(loss.detach()))
+    return torch.tensor(found, dtype=torch.float64)
+
+
 @pytest.mark.parametrize(("norm", "micro_batch"), [("layer", None), ("rms", None), ("layer", 1), ("rms", 2)])
 def test_a_training_is_that_of_the_loop(tmp_path, norm, micro_batch):
-    """Whose formulas are tested in test_loop; 20 steps, the gradients of some are clipped."""
-    size = replace(SIZE, steps=20)
+    """Optimizer and schedule are tested in test_loop; 20 steps, the gradients of some are clipped."""
+    size = replace(SIZE, steps=20, micro_batch=micro_batch)
     networks = [model(norm, size) for _ in range(2)]
     for network in networks:
         network.transformer.wte.weight.data *= 20  # gradients longer than 1
     order = Windows(TEXT, LENGTH, 20 * BATCH, seed=3)
     batches = torch.stack([order[i]["input_ids"] for i in range(20 * BATCH)]).split(BATCH)
-    expected = torch.tensor(train(networks[0], batches, 20, size.rate, None), dtype=torch.float64)
+    expected = by_hand(networks[0], batches, size)
     seen = recorded(networks[1])
-    trained = fit(tmp_path, network=networks[1], size=size, micro_batch=micro_batch)
+    trained = fit(tmp_path, network=networks[1], size=size)
     assert {len(ids) for ids in seen} == {micro_batch or BATCH} and torch.equal(torch.cat(seen), torch.cat(batches))
     curve = pd.read_parquet(tmp_path / "curve.parquet")
     assert curve.grad_norm.min() < 1 < curve.grad_norm.max(), "clipping makes no difference, or all of it"
     tol = 1e-3 if micro_batch else 1e-6
     close(torch.tensor(curve.loss), expected, tol, "losses", "A mean over L? A sum over what is accumulated?")
-    assert curve.learning_rate[:2].tolist() == [size.rate / 2, size.rate], "the rate of the step after?"
+    assert curve.learning_rate[:2].tolist() == [size.lr / 2, size.lr], "the rate of the step after?"
     for (name, p), q in zip(trained.named_parameters(), networks[0].parameters(), strict=True):
         close(p, q, tol, name, "Decay? Clipping? Warm-up? Cosine? ε of Adam?")
 
@@ -157,23 +168,10 @@ def test_measuring_changes_nothing(whole, tmp_path, monkeypatch):
 
 
 def test_mixed_precision(whole, tmp_path):
-    trained = fit(tmp_path, precision="bf16")
+    trained = fit(tmp_path, size=replace(SIZE, precision="bf16"))
     off = float((losses(tmp_path) - losses(whole[0])).abs().max())
     assert 0 < off < 0.05, f"losses in bf16 are off by {off}"
     assert {p.dtype for p in trained.parameters()} == {torch.float32}
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (dict(micro_batch=3), "^micro_batch: expected a divisor of 4, the batch, got 3$"),
-        (dict(micro_batch=8), "^micro_batch: expected a divisor of 4, the batch, got 8$"),
-        (dict(precision="fp16"), "^precision: expected 'no' or 'bf16', got 'fp16'$"),
-    ],
-)
-def test_a_run_that_cannot_be(given, message):
-    with pytest.raises(ValueError, match=message):
-        Run(SIZE, **given)
 
 
 # an interruption
@@ -186,8 +184,12 @@ def test_a_run_that_cannot_be(given, message):
         (3, trainer.Trainer, "save_model", True),
         (6, pd.DataFrame, "to_parquet"),
         (1, trainer, "save_twin"),
-        (1, trainer.os, "replace", True),
-        (1, trainer.shutil, "rmtree"),
+        (4, jobs, "digest", True),
+        (5, jobs.os, "replace", True),
+        (9, jobs.Claim, "keep"),
+        (2, jobs.Claim, "drop"),
+        (4, jobs.Claim, "drop"),
+        (3, jobs.shutil, "rmtree"),
     ],
     ids=lambda where: f"{where[2]} {where[0]}",
 )
@@ -212,35 +214,80 @@ def test_what_is_done_is_not_done_again(whole, tmp_path, first, steps):
 # damage
 
 
-def cut(path):
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+def flipped(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"])
-def test_a_damaged_checkpoint_says_what_to_delete(tmp_path, name):
-    stopped(tmp_path, 8)
-    cut(tmp_path / "checkpoint-6" / name)
-    with pytest.raises(OSError, match=r"(?s)^out: .*checkpoint-6 is damaged \(.*\); delete it and run the same comma"):
-        fit(tmp_path)
+@pytest.fixture(scope="module")
+def unfinished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unfinished") / "out"
+    stopped(folder, 8)
+    return folder
 
 
-def test_a_checkpoint_that_was_cut_short_is_passed_over(whole, tmp_path):
-    stopped(tmp_path, 6)
-    (tmp_path / "checkpoint-8").mkdir()
-    (tmp_path / "checkpoint-8" / "model.safetensors").write_bytes(b"half")
-    fit(tmp_path)
-    same_results(tmp_path, whole[0])
+@pytest.fixture(scope="module")
+def of_another_seed(tmp_path_factory):
+    """Folders of an unfinished and a finished training with another seed."""
+    folder = tmp_path_factory.mktemp("other")
+    stopped(folder / "unfinished", 8, seed=4)
+    fit(folder / "finished", seed=4)
+    return folder
 
 
-def test_a_damaged_table_says_what_to_delete(tmp_path):
-    stopped(tmp_path, 8)
-    cut(tmp_path / "loss.parquet")
-    with pytest.raises(OSError, match=rf"^out: {tmp_path}/loss.parquet is damaged \(.*\); delete its folder and run"):
-        fit(tmp_path)
+LEFT = [f"{name}.parquet" for name in tiny_training.TABLES[1:]]
+SAVED = ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "config.json"]
+UNFINISHED = [*LEFT, *(f"checkpoint-6/{name}" for name in SAVED)]
+FINISHED = [*LEFT, "curve.parquet", "model/model.safetensors", "model/config.json"]
+FILES = [("unfinished", name) for name in UNFINISHED] + [("finished", name) for name in FINISHED]
+ALIKE = ("scheduler.pt", "config.json")  # whatever the seed
+DAMAGE = [
+    (*file, damage)
+    for file in FILES
+    for damage in ("a flipped bit", "deleted", "of another seed")
+    if damage != "of another seed" or not file[1].endswith(ALIKE)
+]
 
 
-def test_an_error_in_a_resumed_training_is_no_damage(tmp_path, monkeypatch):
-    stopped(tmp_path, 6)
+@pytest.mark.parametrize(("state", "name", "damage"), DAMAGE)
+def test_what_is_not_as_it_was_left_is_refused(whole, unfinished, of_another_seed, tmp_path, state, name, damage):
+    """By name, with what to delete."""
+    out = shutil.copytree(whole[0] if state == "finished" else unfinished, tmp_path / "out")
+    if damage == "a flipped bit":
+        flipped(out / name)
+    elif damage == "deleted":
+        (out / name).unlink()
+    else:
+        shutil.copy(of_another_seed / state / name, out / name)
+    entry = out / name.partition("/")[0]
+    with pytest.raises(OSError, match=rf"^out: {entry} is not as this run left it; delete {out} and run the same comm"):
+        fit(out)
+
+
+def test_the_folder_of_another_training_is_refused(of_another_seed):
+    with pytest.raises(ValueError, match=r"^out: .* belongs to another run \(seed: 4 there, 3 asked for; weights: "):
+        fit(of_another_seed / "finished")
+    with pytest.raises(ValueError, match=r"belongs to another run \(text: \w+ there, \w+ asked for\)"):
+        fit(of_another_seed / "finished", seed=4, text=TEXT[::-1])
+
+
+@pytest.mark.parametrize("name", ["checkpoint-8", "model.part"])
+def test_what_a_kill_left_half_written_is_passed_over(whole, unfinished, tmp_path, name):
+    out = shutil.copytree(unfinished, tmp_path / "out")
+    (out / name).mkdir()
+    (out / name / "model.safetensors").write_bytes(b"half")
+    fit(out)
+    same_results(out, whole[0])
+    assert contents(out) == contents(whole[0])
+
+
+def contents(folder):
+    return sorted(path.relative_to(folder) for path in folder.rglob("*"))
+
+
+def test_an_error_in_a_resumed_training_is_no_damage(unfinished, tmp_path, monkeypatch):
+    out = shutil.copytree(unfinished, tmp_path / "out")
     monkeypatch.setattr(torch.optim.AdamW, "step", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        fit(tmp_path)
+        fit(out)

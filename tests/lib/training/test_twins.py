@@ -1,4 +1,4 @@
-"""twins and variants: the norm is the only difference."""
+"""twins: the norm is the only difference."""
 
 import json
 import random
@@ -7,8 +7,7 @@ import normgeom as ng
 import numpy as np
 import pytest
 import torch
-from norm_checks import close
-from normgeom.training.twins import NORMS, SIZES, TITLES, Centring, Size, load_twin, save_twin, variants
+from normgeom.training.twins import SIZES, Size, load_twin, save_twin, twin
 from tiny_models import token_ids
 from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config
@@ -25,39 +24,32 @@ def logits(model, ids):
         return model(ids).logits
 
 
-def test_twins_are_two_of_the_variants():
-    for twin, expected in zip(ng.twins(CONFIG, 3), variants(CONFIG, 3, ("layer", "rms")).values(), strict=True):
-        assert torch.equal(logits(twin, token_ids(1, 8)), logits(expected, token_ids(1, 8)))
-    other, _ = ng.twins(CONFIG, 4)
-    assert not torch.equal(logits(other, token_ids(1, 8)), logits(ng.twins(CONFIG, 3)[0], token_ids(1, 8)))
+def test_twins_by_one():
+    both = ng.twins(CONFIG, 3)
+    assert [model.config.norm for model in both] == ["layer", "rms"] and not hasattr(CONFIG, "norm")
+    for model, norm in zip(both, ("layer", "rms"), strict=True):
+        assert torch.equal(logits(model, token_ids(1, 8)), logits(twin(CONFIG, 3, norm), token_ids(1, 8)))
+    assert not torch.equal(logits(twin(CONFIG, 4, "rms"), token_ids(1, 8)), logits(model, token_ids(1, 8)))
 
 
-@pytest.mark.parametrize("norm", NORMS)
-def test_the_norm_is_the_only_difference(norm):
-    model, reference = variants(CONFIG, 3, (norm,))[norm], ng.twins(CONFIG, 3)[0]
+def test_the_norm_is_the_only_difference():
+    reference, model = ng.twins(CONFIG, 3)
     mine, theirs = model.state_dict(), reference.state_dict()
-    affine = {"layer": ("weight", "bias"), "centre": ("weight", "bias"), "rms": ("weight",)}.get(norm, ())
-    outside = {name for name in theirs if name.rpartition(".")[0] not in LAYER_NORMS}
-    assert set(mine) == outside | {f"{name}.{part}" for name in LAYER_NORMS for part in affine}
+    assert set(mine) == set(theirs) - {f"{name}.bias" for name in LAYER_NORMS}
     for name, value in mine.items():
         assert torch.equal(value, theirs[name]), f"{name} differs"
     types = {name: type(module) for name, module in reference.named_modules()}
     for name, module in model.named_modules():
         assert name in LAYER_NORMS or type(module) is types[name], f"{name} is a {type(module).__name__}"
     assert model.lm_head.weight is model.transformer.wte.weight, "the head is not tied any more"
-    assert not any(module.training for module in model.modules()), "evaluation mode everywhere"
-    assert {(p.dtype, p.device.type) for p in model.parameters()} == {(torch.float32, "cpu")}
-    sites = ng.find_norms(model)
-    assert {site.name for site in sites} == (set() if norm == "none" or "centre" in norm else LAYER_NORMS)
-    assert {site.kind for site in sites} <= {norm.split("-")[0]}
-    assert all(site.eps == pytest.approx(3e-3) for site in sites), "ε is the default?"
-
-
-def test_variants_share_no_memory():
-    models = variants(CONFIG, 3)
-    assert list(models) == list(NORMS) == list(TITLES)
-    places = [{p.data_ptr() for p in model.parameters()} for model in models.values()]
-    assert len(set().union(*places)) == sum(map(len, places)), "training one would train another"
+    for network, kind in ((reference, "layer"), (model, "rms")):
+        assert not any(module.training for module in network.modules()), "evaluation mode everywhere"
+        assert {(p.dtype, p.device.type) for p in network.parameters()} == {(torch.float32, "cpu")}
+        sites = ng.find_norms(network)
+        assert {site.name for site in sites} == LAYER_NORMS and {site.kind for site in sites} == {kind}
+        assert all(site.eps == pytest.approx(3e-3) for site in sites), "ε is the default?"
+    memory = {p.data_ptr() for p in reference.parameters()} & {p.data_ptr() for p in model.parameters()}
+    assert not memory, "training one would train the other"
 
 
 def test_global_state_is_untouched_and_plays_no_part():
@@ -74,64 +66,12 @@ def test_global_state_is_untouched_and_plays_no_part():
     assert all(torch.equal(value, got[name]) for name, value in expected.items()), "drawn in the default dtype?"
 
 
-@torch.no_grad()
-def centre(model):
-    """Take the direction 1 from all that writes to the stream, in place; biases are drawn first."""
-    for block in model.transformer.h:
-        for writer in (block.attn.c_proj, block.mlp.c_proj):
-            writer.bias.copy_(torch.linspace(-1, 1, len(writer.bias)) ** 2)
-            for parameter in (writer.weight, writer.bias):
-                parameter -= parameter.mean(-1, keepdim=True)
-    for embedding in (model.transformer.wte, model.transformer.wpe):
-        embedding.weight -= embedding.weight.mean(-1, keepdim=True)
-    return model
-
-
-@pytest.mark.parametrize(("layer", "rms"), [("layer", "rms"), ("layer-plain", "rms-plain")])
-def test_twins_differ_by_the_mean_alone(layer, rms):
-    """Where no hidden vector has a mean, the initial logits are the same; else they are not."""
-    ids = token_ids(2, 16)
-    for change, same in ((lambda model: model, False), (centre, True)):
-        a, b = (logits(change(variants(CONFIG, 3, (norm,))[norm].double()), ids) for norm in (layer, rms))
-        off = float((a - b).abs().max())
-        assert off <= 1e-12 if same else off > 1e-4, f"logits differ by {off:.1e}: something else than the norm?"
-
-
-def test_plain_variants_begin_as_those_with_an_affine_part():
-    found = {norm: logits(model.double(), token_ids(2, 16)) for norm, model in variants(CONFIG, 3).items()}
-    for norm in ("layer", "rms", "centre"):
-        close(found[f"{norm}-plain"], found[norm], 1e-12, f"logits of {norm}-plain", "Another ε? A mean that stays?")
-    for a, b in (("none", "layer"), ("none", "centre"), ("centre", "layer")):
-        assert (found[a] - found[b]).abs().max() > 1e-4, f"{a} is {b}"
-
-
-@pytest.mark.numerical
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_centring_is_a_product_with_the_projection(dtype):
-    """γ ⊙ (x − mean) + β as the matrix diag(γ)(I − 11ᵀ/d), in float64."""
-    draw = torch.Generator().manual_seed(3)
-    x = (3 + torch.randn(5, 7, generator=draw, dtype=torch.float64)).to(dtype)
-    plain, full = Centring(7, affine=False), Centring(7).to(dtype)
-    assert not list(plain.parameters()) and full.weight.eq(1).all() and full.bias.eq(0).all()
-    with torch.no_grad():
-        for p in full.parameters():
-            p.copy_(torch.randn(7, generator=draw))
-    expected = x.double() @ (torch.eye(7, dtype=torch.float64) - 1 / 7)
-    affine = expected * full.weight.double() + full.bias.double()
-    bound = 8 * torch.finfo(dtype).eps * float(x.abs().max())
-    for got, wanted in ((plain(x), expected), (full(x), affine)):
-        assert got.dtype == dtype
-        close(
-            got, wanted, bound * (1 + float(wanted.detach().abs().max())), "centring", "A mean that stays? A division?"
-        )
-
-
 # as folders
 
 
-@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("norm", ["layer", "rms"])
 def test_a_saved_twin_comes_back(tmp_path, norm):
-    model = variants(CONFIG, 3, (norm,))[norm]
+    model = twin(CONFIG, 3, norm)
     for p in model.parameters():
         p.data += 0.1
     save_twin(model, tmp_path / "twin")
@@ -164,14 +104,14 @@ def cut(path):
     ids=["half of the weights", "no weights", "half of the configuration", "another model"],
 )
 def test_a_folder_that_holds_no_twin(tmp_path, norm, damage):
-    save_twin(variants(CONFIG, 3, (norm,))[norm], tmp_path)
+    save_twin(twin(CONFIG, 3, norm), tmp_path)
     damage(tmp_path)
     with pytest.raises(ValueError, match=rf"^folder: expected what normgeom train wrote, {tmp_path} is not that \("):
         load_twin(tmp_path)
 
 
 def test_weights_that_are_missing_are_not_drawn_anew(tmp_path):
-    model = variants(CONFIG, 3, ("layer",))["layer"]
+    model = twin(CONFIG, 3, "layer")
     model.transformer.ln_f.bias = None
     save_twin(model, tmp_path)
     with pytest.raises(ValueError, match=r"(?s)^folder: .*transformer.ln_f.bias"):
@@ -187,9 +127,18 @@ def test_the_papers_sizes():
     assert [blocks[name] for name in ("70M", "160M", "410M", "1B")] == [19, 85, 302, 805]
 
 
+def test_the_small_sizes():
+    """What the book's own trainings read, and how often they are measured."""
+    small = {name: SIZES[name] for name in ("0.2M", "1M", "5M", "10M")}
+    assert [round(12 * size.layers * size.width**2 / 1e5) for size in small.values()] == [2, 8, 47, 106]
+    read = [size.steps * size.batch * size.length for size in small.values()]
+    assert read == [122_880, 614_400, 6_144_000, 81_920_000]
+    assert [size.steps / size.eval_interval for size in small.values()] == [40, 100, 100, 100]
+
+
 def test_the_model_of_a_size():
-    size = Size(layers=3, width=24, heads=2, rate=1e-3, steps=5, length=20)
-    model = variants(size.config(50), 0, ("rms",))["rms"]
+    size = Size(layers=3, width=24, heads=2, lr=1e-3, steps=5, length=20)
+    model = twin(size.config(50), 0, "rms")
     assert len(model.transformer.h) == 3 and model.transformer.wte.weight.shape == (50, 24)
     assert model.transformer.wpe.weight.shape == (20, 24) and model.transformer.h[0].attn.num_heads == 2
     assert {module.p for module in model.modules() if isinstance(module, nn.Dropout)} == {0.0}, "dropout"

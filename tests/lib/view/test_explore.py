@@ -25,7 +25,7 @@ def bar(height, color="red"):
 def shown(monkeypatch):
     """What explore displays: the list of bundles."""
     bundles = []
-    monkeypatch.setattr(module, "display", lambda bundle, raw: bundles.append(bundle))
+    monkeypatch.setattr(module, "display", lambda bundle, raw: raw and bundles.append(bundle))
     return bundles
 
 

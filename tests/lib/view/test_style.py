@@ -10,26 +10,7 @@ import numpy as np
 import pytest
 from daltonlens.simulate import Deficiency, Simulator_Machado2009
 from normgeom import view
-from normgeom.view.style import COLORS, WIDTH, style, svg, ticks_of_powers
-
-TICKS = {
-    (0.05, 300): ["0.1", "1", "10", "100"],
-    (5e-6, 2e-3): ["10⁻⁵", "10⁻⁴", "0.001"],
-    (0.3, 3): ["0.5", "1", "2"],
-    (3e-7, 6e-6): ["5·10⁻⁷", "10⁻⁶", "2·10⁻⁶", "5·10⁻⁶"],
-    (1e-16, 1e3): ["10⁻¹⁶", "10⁻¹²", "10⁻⁸", "10⁻⁴", "1"],
-}
-
-
-@pytest.mark.parametrize(("limits", "labels"), TICKS.items())
-def test_ticks_are_few_powers_of_ten(limits, labels):
-    with style():
-        figure, axis = plt.subplots()
-        axis.set(yscale="log", ylim=limits)
-        ticks_of_powers(axis.yaxis)
-        figure.draw_without_rendering()
-        places = zip(axis.get_yticks(), axis.get_yticklabels(), strict=True)
-        assert [label.get_text() for place, label in places if limits[0] <= place <= limits[1]] == labels
+from normgeom.view.style import COLORS, WIDTH, plain, style, svg
 
 
 def test_the_style_has_one_width_and_no_ground():
@@ -39,6 +20,15 @@ def test_the_style_has_one_width_and_no_ground():
         axis.legend()
         assert figure.get_figwidth() == WIDTH
         assert "#ffffff" not in svg(figure), "a card glares where the page is dark"
+
+
+def test_a_dollar_sign_in_a_name_opens_no_formula():
+    with style():
+        figure, axis = plt.subplots()
+        title = axis.set_title(plain("a $x_1$\nof \x1b b"))
+        figure.draw_without_rendering()
+        drawn, is_math = title._preprocess_math(title.get_text())
+    assert (drawn, is_math) == ("a $x_1$ of   b", False)
 
 
 # Linear sRGB to XYZ over the white of D65.
@@ -67,7 +57,7 @@ def test_lines_are_told_apart_in_every_colour_vision(deficiency):
 def test_show_carries_the_words(monkeypatch):
     shown = []
     style = importlib.import_module("normgeom.view.style")
-    monkeypatch.setattr(style, "display", lambda data, raw, metadata: shown.append((data, metadata)))
+    monkeypatch.setattr(style, "display", lambda data, raw, metadata: raw and shown.append((data, metadata)))
     with view.style():
         figure, empty = plt.figure(), plt.figure()
     view.show(figure, "a line that rises")

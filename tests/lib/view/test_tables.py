@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from markdown_it import MarkdownIt
+from mdit_py_plugins.dollarmath import dollarmath_plugin
 from normgeom import view
 from normgeom.records import Record
 
@@ -25,7 +27,7 @@ LEVELS = pd.DataFrame(
 def shown(monkeypatch):
     """What a call displays, by kind."""
     bundles = []
-    monkeypatch.setattr("normgeom.view.tables.display", lambda data, raw: bundles.append(data))
+    monkeypatch.setattr("normgeom.view.tables.display", lambda data, raw: raw and bundles.append(data))
 
     def call(function, *args, **settings):
         function(*args, **settings)
@@ -46,9 +48,51 @@ def test_a_table_is_text_and_markdown(shown):
         "| placement | loss | layers | kind | stuck |",
         "| :-- | --: | --: | :-- | :-- |",
         "| pre | 2.35 | 12 | LayerNorm | no |",
-        "| &lt;post> | 0.00 | 6 | a\\|b | yes |",
+        "| \\<post\\> | 0.00 | 6 | a\\|b | yes |",
         "| none | – | 1 | – | no |",
     ]
+
+
+OUTSIDE = [
+    "<script>alert(1)</script>",
+    "[x](javascript:alert(1))",
+    "![x](https://example.org/a.png)",
+    "a|b \\| c\\",
+    "`code` and ``more``",
+    "$x_1$ costs $5",
+    "**bold** *it* _it_ __b__ ~~gone~~ layer_norm_1 add_",
+    "&lt;b&gt; &amp;",
+    "{math}`x`",
+]
+
+
+def test_words_from_outside_are_shown_letter_by_letter(shown):
+    """As a name, a heading and an entry, in the Markdown of a page and with formulas in dollar signs."""
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"]).use(dollarmath_plugin)
+    for word in OUTSIDE:
+        rows = pd.DataFrame({word: [word]}, index=[word])
+        bundle = shown(view.table, rows, first=word)
+        tokens = [t for t in parser.parse(bundle["text/markdown"]) if t.type == "inline"]
+        assert ["".join(part.content for part in t.children) for t in tokens] == [word] * 4
+        assert {part.type for t in tokens for part in t.children} <= {"text", "text_special"}, word
+        assert word in bundle["text/plain"]
+
+
+@pytest.mark.parametrize(
+    ("word", "seen"),
+    [
+        ("=1+1", "'=1+1"),
+        (" @SUM(A1)", "' @SUM(A1)"),
+        ("-cmd", "'-cmd"),
+        ("+A1", "'+A1"),
+        ("-0.5", "-0.5"),
+        ("-", "-"),
+        ("+3 %", "+3 %"),
+        ("a\nb\x1b[31m\u202ec", "a b [31m c"),
+    ],
+)
+def test_no_word_is_a_formula_of_a_spreadsheet_or_controls_the_line(shown, word, seen):
+    assert shown(view.table, {"row": {"column": word}})["text/plain"].split("\n")[1] == f"row  {seen}"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,52 @@
+"""The table of speeds that the README quotes, out of figures/data: ``python -m experiments.quote`` writes it."""
+
+import math
+from pathlib import Path
+
+import click
+import normgeom as ng
+
+README = Path(__file__).parents[1] / "README.md"
+BEGIN, END = "<!-- speed: written by python -m experiments.quote -->\n", "<!-- end of speed -->"
+
+
+def table() -> str:
+    """Markdown: what is measured, against what, by which factor ours is faster in the worst run, and the goal."""
+    norms = ng.recorded("speed-norms").table.query("way == 'normgeom' and goal > 0")
+    lines = ["| what | against | times as fast | goal |", "| --- | --- | --- | --- |"]
+    for (norm, dtype, backward), rows in norms.groupby(["norm", "dtype", "backward"], sort=False):
+        name, both = f"{norm}_norm", ", forward and back" if backward else ", forward"
+        by_threads = rows.groupby("threads").worst
+        found = "; ".join(f"{low:.2f} to {high:.2f} on {n} thread{'s'[: n - 1]}" for n, low, high in _spans(by_threads))
+        lines.append(f"| `{name}`, {dtype}{both} | `F.{name}` | {found} | {rows.goal.iloc[0]:g} |")
+    for row in ng.recorded("speed-geometry").table.itertuples():
+        lines.append(f"| {row.what}, d = {row.d} | `{row.against}` | {row.ratio:.0f} | {row.goal:g} |")
+    for row in ng.recorded("speed-survey").table.query("way == 'Survey'").itertuples():
+        what = f"survey of every norm, {row.model}, {row.texts} × {row.length} tokens"
+        lines.append(f"| {what} | the bare forward pass | {_floor(1 / row.worst):.2f} | {1 / row.goal:.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+def _spans(groups):
+    """Smallest and largest of each group, in hundredths."""
+    return [(n, _floor(values.min()), _floor(values.max())) for n, values in groups]
+
+
+def _floor(value: float) -> float:
+    """In hundredths, rounded down: a goal that is just missed does not look met."""
+    return math.floor(100 * value) / 100
+
+
+@click.command()
+def main() -> None:
+    """Write the table of speeds into the README, between its marks."""
+    text = README.read_text("utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, mark, after = rest.partition(END)
+    if not mark:
+        raise click.ClickException(f"{README.name}: expected the lines {BEGIN.strip()!r} and {END!r}, in this order")
+    README.write_text(before + BEGIN + table() + END + after, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

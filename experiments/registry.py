@@ -1,0 +1,281 @@
+"""The registry of experiments: their grids, what has become of their records, and the machine that measures."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+
+import pandas as pd
+import torch
+from normgeom.jobs import locked, write_json
+from normgeom.records import FOLDER
+from normgeom_lab.common.recording import record, record_tensors
+from tqdm.auto import tqdm
+
+from experiments.stamps import key, of_module
+
+KEPT = Path("_build/experiments")
+FRESH, MISSING, STALE, DAMAGED, LEGACY, FOREIGN = "fresh", "missing", "stale", "damaged", "legacy", "foreign"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A measurement over a grid.
+
+    Attributes:
+        measure: called with the values of one point; returns a row, or rows, or such by record.
+        what: for each record, a sentence that says what it holds.
+        grid: values by name, or a list of such grids; or a function that returns one of these out of the rows so far.
+        minutes: that it takes, roughly, on two processor cores.
+        about: what else the provenance says; functions are called with a record's name when it is written.
+        workers: processes at a time; with 1, each point has a fresh process.
+        summary: makes the tables, in the order of ``what``, out of the rows of all points.
+        needs: says what is not here that it needs; empty where all is.
+        optional: whether the book does without it; it is measured where it is named.
+        stamp: the digests of what it goes through, by name; by default of its module and what that imports.
+    """
+
+    name: str
+    measure: Callable[..., object]
+    what: dict[str, str]
+    grid: dict | list | Callable
+    minutes: float
+    about: dict[str, object]
+    workers: int = os.cpu_count()
+    summary: Callable | None = None
+    needs: Callable[[], str] = lambda: ""
+    optional: bool = False
+    stamp: Callable[[], dict[str, str]] | None = None
+
+    @property
+    def called(self) -> set[str]:
+        """The names by which it is asked for."""
+        return {self.name, self.name.rpartition("/")[2], *self.what}
+
+    def points(self, rows: Sequence[pd.DataFrame] = ()) -> list[dict]:
+        """The grid's points, in order.
+
+        Raises:
+            ValueError: the grid is malformed.
+        """
+        grid = self.grid(*rows) if callable(self.grid) else self.grid
+        parts, found = grid if isinstance(grid, list) else [grid], []
+        for part in parts:
+            if not isinstance(part, dict) or not all(isinstance(v, (tuple, list, range)) and v for v in part.values()):
+                raise ValueError(f"{self.name}: grid: expected names with non-empty lists of values, got {part!r:.80}")
+            try:
+                inspect.signature(self.measure).bind(**part)
+            except TypeError as error:
+                raise ValueError(f"{self.name}: grid: {error}; it has {', '.join(part) or 'no name'}") from None
+            found += [dict(zip(part, values, strict=True)) for values in product(*part.values())]
+        return found
+
+
+class Failed(Exception):
+    """Points that could not be measured, a line each."""
+
+
+class Registry:
+    """Experiments by name, the folder of their records, and the one where finished points are kept."""
+
+    def __init__(self, folder: Path = FOLDER, kept: Path = KEPT):
+        self.folder, self.kept = folder, kept
+        self.experiments: dict[str, Experiment] = {}
+
+    def experiment(self, name: str, what: str | dict, grid: dict | list | Callable, **settings: object) -> Callable:
+        """Register a function that measures one point.
+
+        Args:
+            settings: ``minutes`` and what else is an attribute of :class:`Experiment`; all others are ``about``.
+
+        Raises:
+            ValueError: another experiment has this name or writes a record of this name.
+        """
+        what = {name: what} if isinstance(what, str) else what
+        if twice := sorted({*self.experiments, *self._writers()} & {name, *what}):
+            raise ValueError(f"{name}: expected a name of its own, there is already {', '.join(twice)}")
+        about = {key: settings.pop(key) for key in [*settings] if key not in Experiment.__dataclass_fields__}
+
+        def register(measure: Callable) -> Callable:
+            module = getattr(measure, "func", measure).__module__  # of what a partial function calls
+            settings.setdefault("stamp", lambda: of_module(module))
+            self.experiments[name] = Experiment(name, measure, what, grid, about=about, **settings)
+            return measure
+
+        return register
+
+    def _writers(self) -> dict[str, Experiment]:
+        return {name: experiment for experiment in self.experiments.values() for name in experiment.what}
+
+    def select(self, names: Sequence[str]) -> list[Experiment]:
+        """The experiments of some names, cheapest first; all without names.
+
+        A name is that of an experiment or of a record, or what stands behind a slash in one, ``*`` for anything.
+
+        Raises:
+            ValueError: no experiment has such a name.
+        """
+        found = {}
+        for wanted in names or ["*"]:
+            chosen = {e.name: e for e in self.experiments.values() if any(fnmatch(name, wanted) for name in e.called)}
+            if not chosen:
+                raise ValueError(f"name: expected some of {', '.join(sorted(self.experiments))}, got {wanted!r}")
+            found |= chosen
+        return sorted(found.values(), key=lambda e: e.minutes)
+
+    # what has become of records
+
+    def state(self, experiment: Experiment) -> tuple[str, str]:
+        """``"fresh"``, ``"missing"``, ``"stale"`` or ``"damaged"``, the worst of its records, and why."""
+        stamp, found = experiment.stamp(), []
+        for name in experiment.what:
+            try:
+                found.append(_compared(self._stamped(name), stamp))
+            except FileNotFoundError:
+                found.append((MISSING, name if len(experiment.what) > 1 else ""))
+            except ValueError as error:
+                found.append((DAMAGED, str(error)))
+        return max(found, key=lambda one: (FRESH, STALE, MISSING, DAMAGED).index(one[0]))
+
+    def _stamped(self, name: str) -> dict:
+        """The notes of a record."""
+        notes, tables = self.folder / f"{name}.json", [self.folder / f"{name}{end}" for end in (".csv", ".safetensors")]
+        if not any(path.is_file() for path in (notes, *tables)):
+            raise FileNotFoundError(name)
+        try:
+            found = json.loads(notes.read_text("utf-8"))
+            found["what"]
+            if not tables[1].is_file():
+                pd.read_csv(tables[0], nrows=1)
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise ValueError(f"{name} cannot be read ({type(error).__name__}); delete {name}.*") from error
+        return found
+
+    def orphans(self) -> Iterator[tuple[str, str, str]]:
+        """The records that no experiment writes: name, ``"legacy"`` or ``"foreign"``, and why."""
+        for path in sorted({*self.folder.glob("*.csv"), *self.folder.glob("*.safetensors")}):
+            if path.stem not in self._writers():
+                try:
+                    reason = self._stamped(path.stem).get(LEGACY)
+                except ValueError as error:
+                    yield path.stem, DAMAGED, str(error)
+                    continue
+                yield path.stem, LEGACY if reason else FOREIGN, reason or "no experiment writes it; delete it"
+
+    # measuring
+
+    def run(self, experiment: Experiment) -> None:
+        """Measure the points that are not kept, and write the records.
+
+        Raises:
+            Failed: some points could not be measured; the others are kept.
+            BlockingIOError: another process is at it.
+        """
+        one_thread()  # as in the processes that measure; records say how many
+        with locked(self.kept / experiment.name):
+            stamp = experiment.stamp()
+            tables = self._measured(experiment, self.kept / experiment.name / f"{key(stamp)}.jsonl")
+            if experiment.summary:
+                made = experiment.summary(*tables)
+                tables = made if isinstance(made, tuple) else (made,)
+            grid = {} if callable(experiment.grid) else dict(grid=json.dumps(experiment.grid, default=list))
+            for (name, what), table in zip(experiment.what.items(), tables, strict=True):
+                about = {key: value(name) if callable(value) else value for key, value in experiment.about.items()}
+                about |= grid | dict(command=f"make experiments ONLY={experiment.name}", stamp=_written(stamp))
+                (record_tensors if isinstance(table, dict) else record)(name, table, what, self.folder, **about)
+
+    def restamp(self, experiment: Experiment) -> Iterator[str]:
+        """Write the present stamp into the records that are there; a line for each."""
+        stamp = experiment.stamp()
+        for name in experiment.what:
+            with suppress(FileNotFoundError, ValueError):
+                notes = self._stamped(name)
+                word, why = _compared(notes, stamp)
+                if word != FRESH:
+                    write_json(self.folder / f"{name}.json", notes | dict(stamp=_written(stamp)))
+                    yield f"{name}: restamped ({why})"
+
+    def _measured(self, experiment: Experiment, kept: Path) -> list[pd.DataFrame]:
+        done, tables, known = _kept(kept), [], None
+        while True:  # a grid may depend on the rows so far
+            points = {json.dumps(point): point for point in experiment.points(tables)}
+            if points == known:
+                return tables
+            for point, rows in _in_pool(experiment, [point for name, point in points.items() if name not in done]):
+                done[json.dumps(point)] = rows
+                with kept.open("a", encoding="utf-8") as file:
+                    file.write("\n" + json.dumps([point, rows]))  # an end that was cut off keeps its own line
+            tables = [
+                pd.DataFrame([point | row for at, point in points.items() for row in done[at][name]])
+                for name in experiment.what
+            ]
+            known = points
+
+
+def _in_pool(experiment: Experiment, points: list[dict]) -> Iterator[tuple[dict, dict]]:
+    """Points and their rows by record, as they are finished."""
+    failed, workers = [], min(experiment.workers, len(points) or 1)
+    fresh = dict(max_tasks_per_child=1) if experiment.workers == 1 else {}
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=one_thread, **fresh) as pool:
+        jobs: dict[Future, dict] = {pool.submit(experiment.measure, **point): point for point in points}
+        for job in tqdm(as_completed(jobs), experiment.name, len(jobs), unit="point"):
+            try:
+                yield jobs[job], _by_record(experiment, job.result())
+            except Exception as error:
+                where = ", ".join(f"{name} {value}" for name, value in jobs[job].items())
+                failed.append(f"{experiment.name} at {where}: {type(error).__name__}: {error}".strip().splitlines()[0])
+    if failed:
+        raise Failed("\n".join(failed))
+
+
+def one_thread() -> None:
+    """Of torch, here and in the kernels that this process starts."""
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def _by_record(experiment: Experiment, found: object) -> dict[str, list[dict]]:
+    """What a function returned for a point, as lists of rows by record."""
+    if len(experiment.what) == 1 and not (isinstance(found, dict) and set(found) == set(experiment.what)):
+        found = dict.fromkeys(experiment.what, found)
+    rows = {}
+    for name in experiment.what:
+        table = [found[name]] if isinstance(found[name], dict) else found[name]
+        rows[name] = pd.DataFrame(table).to_dict("records")
+    return rows
+
+
+def _kept(path: Path) -> dict[str, dict[str, list[dict]]]:
+    """The rows of finished points; lines that were cut off are left out."""
+    done = {}
+    for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
+        with suppress(ValueError):
+            point, rows = json.loads(line)
+            done[json.dumps(point)] = rows
+    return done
+
+
+def _written(stamp: dict[str, str]) -> str:
+    return ", ".join(f"{name} {digest}" for name, digest in stamp.items())
+
+
+def _compared(notes: dict, stamp: dict[str, str]) -> tuple[str, str]:
+    """Whether a record's notes have this stamp."""
+    if "stamp" not in notes:
+        return STALE, "it has no stamp"
+    was = dict(part.rsplit(" ", 1) for part in notes["stamp"].split(", "))
+    changed = [name for name in sorted({*was, *stamp}) if was.get(name) != stamp.get(name)]
+    return (STALE, f"{', '.join(changed)} changed") if changed else (FRESH, "")
+
+
+registry = Registry()
+experiment = registry.experiment

@@ -1,0 +1,355 @@
+"""Speed as ratios, all ways in turns: norms, their geometry, converted models, and trainings that are measured."""
+
+import copy
+import ctypes
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from unittest.mock import patch
+
+import normgeom as ng
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from normgeom.models.watch import replace_module
+from normgeom.text.corpora import load_corpus
+from normgeom.text.tokens import byte_tokens, windows
+from normgeom.training import trainer
+from normgeom.training.twins import SIZES, twin
+from normgeom_lab.precision import in_turns, peak_bytes
+from torch import Tensor, nn
+from transformers import GPT2Config, GPT2LMHeadModel
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+from experiments.registry import experiment
+
+# What holds for experiments on a GPU.
+ON_GPU = dict(
+    needs=lambda: "" if torch.cuda.is_available() else "a GPU",
+    optional=True,
+    processor=lambda _: torch.cuda.get_device_name(),
+)
+
+
+# norms
+
+SHAPES = ((4096, 768), (4096, 4096), (512, 16384), (16, 768))  # rows and features
+# How many times as many rounds: among the large tensors, the smaller scatter more, and their rounds are shorter.
+MORE_ROUNDS = {(4096, 768): 5, (512, 16384): 2}
+# Results that stay where they are, more than a cache holds: as in a network, no output takes the last one's place.
+KEPT = 8
+# Times of torch's over ours: (norm, dtype, with the backward pass).
+GOALS = {
+    ("rms", "float32", False): 1.5,
+    ("rms", "bfloat16", False): 2.5,
+    ("rms", "float32", True): 2.0,
+    ("rms", "bfloat16", True): 2.5,
+    ("layer", "float32", False): 0.95,
+    ("layer", "float32", True): 0.95,
+}
+CELL = ["threads", "rows", "d", "dtype", "backward"]
+OF_NORMS = (
+    "Time of each way over that of a copy of its input, and of torch's own function over that of the way: medians of "
+    "rounds in which all ran in turns; the worst of the runs' medians of the latter{}. Forward without gradients, or "
+    "forward and backward with gradients by input, gain and (LayerNorm) bias. A goal of 0 is none."
+)
+ABOUT_NORMS = dict(
+    results=f"the last {KEPT} stay where they are, so that no output is in a cache before it is written", seed=0
+)
+
+
+def norms(d: int) -> dict[tuple[str, str], Callable[..., Tensor]]:
+    """``{(norm, way): function of input, gain and bias}``; compiled ones where there is a compiler."""
+    ways = {
+        ("layer", "normgeom"): ng.layer_norm,
+        ("layer", "torch"): lambda x, w, b: F.layer_norm(x, (d,), w, b),
+        ("rms", "normgeom"): lambda x, w, b: ng.rms_norm(x, w),
+        ("rms", "torch"): lambda x, w, b: F.rms_norm(x, (d,), w, 1e-6),
+        ("rms", "transformers"): _transformers(d),
+    }
+    if any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):
+        torch.compiler.reset()  # or graphs of other races count, and beyond a limit there is an error
+        for norm in ("layer", "rms"):
+            ways[norm, "compiled"] = torch.compile(ways[norm, "normgeom"], fullgraph=True)
+        ways["layer", "compiled torch"] = torch.compile(ways["layer", "torch"], fullgraph=True)  # which centres once
+    return ways
+
+
+def _transformers(d: int) -> Callable[..., Tensor]:
+    module = LlamaRMSNorm(d, 1e-6)
+    del module.weight  # an attribute from here on, so that it may be any tensor
+
+    def norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        module.weight = weight
+        return module(x)
+
+    return norm
+
+
+def race(rows: int, d: int, dtype: torch.dtype, backward: bool, rounds: int, device: str) -> list[dict]:
+    """All ways in turns, and a copy of the input among them: one row a way and round."""
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda *shape: torch.randn(shape, generator=generator).to(device, dtype).requires_grad_(backward)  # noqa: E731
+    x, weight, bias, cotangent = draw(rows, d), draw(d), draw(d), draw(rows, d).detach()
+
+    def work(norm: Callable[..., Tensor], leaves: Sequence[Tensor]) -> object:
+        y = norm(x, weight, bias)
+        return torch.autograd.grad(y, leaves, cotangent) if backward else y
+
+    leaves = {"layer": (x, weight, bias), "rms": (x, weight)}
+    calls = {(norm, way): partial(work, function, leaves[norm]) for (norm, way), function in norms(d).items()}
+    with torch.set_grad_enabled(backward):
+        calls = {("copy", "torch"): lambda: torch.empty_like(x).copy_(x.detach()), **calls}
+        seconds = in_turns(calls, rounds, fill=0.02, kept=KEPT)
+        peaks = {way: peak_bytes(call) / x.nbytes if device == "cpu" else torch.nan for way, call in calls.items()}
+    cell = dict(rows=rows, d=d, dtype=str(dtype).removeprefix("torch."), backward=backward)
+    return [
+        dict(**cell, norm=norm, way=way, round=i, seconds=taken, peak=peaks[norm, way])
+        for norm, way in calls
+        for i, taken in enumerate(seconds[norm, way])
+    ]
+
+
+def ratios(seen: pd.DataFrame) -> pd.DataFrame:
+    """One row a way: medians over the rounds of all runs, of times and of ratios within a round; worst: of the runs."""
+    turn = [*CELL, "process", "round"]
+    copies = seen.query("norm == 'copy'")[[*turn, "seconds"]]
+    rivals = seen.query("way == 'torch'")[[*turn, "norm", "seconds"]]
+    seen = seen.merge(copies, on=turn, suffixes=("", "_copy"))
+    seen = seen.merge(rivals, on=[*turn, "norm"], suffixes=("", "_torch"))
+    seen["over_copy"] = seen.seconds / seen.seconds_copy
+    seen["torch_over_this"] = seen["lowest"] = seen.seconds_torch / seen.seconds
+    kinds = dict(seconds="median", over_copy="median", torch_over_this="median", lowest="min", peak="first")
+    table = seen.groupby([*CELL, "norm", "way"], sort=False, as_index=False).agg(dict(round="size", **kinds))
+    table = table.rename(columns={"round": "rounds"})
+    by_run = seen.groupby([*CELL, "norm", "way", "process"], sort=False).torch_over_this.median()
+    table["worst"] = by_run.groupby(level=[*CELL, "norm", "way"], sort=False).min().to_numpy()
+    large = (table.way == "normgeom") & (table.rows * table.d > 10**6)
+    keys = zip(table.norm, table.dtype, table.backward, strict=True)
+    return table.assign(goal=large * [GOALS.get(key, 0.0) for key in keys])
+
+
+def speed_of_norms(process: int, threads: int, rounds: int, shapes: Sequence, device: str) -> list[dict]:
+    torch.set_num_threads(threads)
+    # glibc is told to keep what is freed: else it clears fresh pages for every large tensor, which takes longer than
+    # the norms do, in some rounds and not in others
+    malloc(M_MMAP_MAX=0, M_TRIM_THRESHOLD=2**31 - 1, M_TOP_PAD=2**28)
+    rows = []
+    for shape, dtype, backward in product(shapes, (torch.float32, torch.bfloat16), (False, True)):
+        rows += race(*shape, dtype, backward, rounds * MORE_ROUNDS.get(shape, 1), device)
+    return rows
+
+
+def malloc(**settings: int) -> None:
+    """Tell glibc how to get and return memory, as in mallopt(3)."""
+    numbers = dict(M_TRIM_THRESHOLD=-1, M_TOP_PAD=-2, M_MMAP_THRESHOLD=-3, M_MMAP_MAX=-4)
+    for name, value in settings.items():
+        ctypes.CDLL(None).mallopt(numbers[name], value)
+
+
+experiment(
+    "speed-norms",
+    OF_NORMS.format("; the most memory that tensors made on the way hold, over that of the input"),
+    dict(process=(0, 1, 2), threads=(1, 2)),
+    minutes=60,
+    workers=1,
+    summary=ratios,
+    processes=3,
+    memory="the C library told to keep what is freed, so that no round clears fresh pages",
+    processor="CPU",
+    **ABOUT_NORMS,
+)(partial(speed_of_norms, rounds=30, shapes=SHAPES, device="cpu"))
+experiment(
+    "speed-norms-cuda",
+    OF_NORMS.format(""),
+    dict(process=(0, 1), threads=(1,)),
+    minutes=8,
+    workers=1,
+    summary=lambda seen: ratios(seen).drop(columns="peak").assign(goal=lambda table: 0.95 * (table.way == "normgeom")),
+    processes=2,
+    **ON_GPU,
+    **ABOUT_NORMS,
+)(partial(speed_of_norms, rounds=15, shapes=((8192, 4096), (4096, 768), (512, 16384)), device="cuda"))
+
+
+@experiment(
+    "speed-machine",
+    "Operations a second, in 10⁹, of a product of two float32 matrices of 2048 × 2048: the median of 15.",
+    dict(threads=(1, 2)),
+    minutes=0.3,
+    workers=1,
+    seed="none",
+)
+def machine(threads: int) -> dict:
+    torch.set_num_threads(threads)
+    a = torch.randn(2048, 2048)
+    return dict(gflop_per_s=2 * 2048**3 / in_turns({"product": lambda: a @ a}, 15)["product"].median() / 1e9)
+
+
+# geometry
+
+
+@experiment(
+    "speed-geometry",
+    "Time of the alternative over ours: the median ratio, and the lowest, of rounds in which both ran in turns, in "
+    "float64; the Jacobian is there already when products are timed.",
+    dict(what=("semi-axes", "axes", "product J v"), d=(4096,)),
+    minutes=3,
+    workers=1,
+    summary=lambda table: table[["what", "against", "d", "seconds", "ratio", "lowest", "goal"]],
+    seed=0,
+)
+def geometry(what: str, d: int) -> dict:
+    generator = torch.Generator().manual_seed(0)
+    gain, x, v, eps = (*(torch.randn(d, generator=generator, dtype=torch.float64) for _ in range(3)), 1e-5)
+    gain = 1 + 0.1 * gain
+    dense = torch.diag(gain**2) - torch.outer(gain, gain) / d
+    norm = partial(F.layer_norm, normalized_shape=(d,), weight=gain, eps=eps)
+    jacobian = ng.NormJacobian(x, gain, eps)
+    races = {  # the other way, the goal, rounds, and both calls; the dense solvers take seconds
+        "semi-axes": ("torch.linalg.eigvalsh", 40, 3, lambda: ng.Ellipsoid(gain).semi_axes, torch.linalg.eigvalsh),
+        "axes": ("torch.linalg.eigh", 25, 3, lambda: ng.Ellipsoid(gain).axes(), torch.linalg.eigh),
+        "product J v": ("torch.func.jvp", 20, 31, lambda: jacobian.matvec(v), None),
+    }
+    against, goal, rounds, ours, solver = races[what]
+    theirs = partial(solver, dense) if solver else lambda: torch.func.jvp(norm, (x,), (v,))
+    seconds = in_turns({"ours": ours, "theirs": theirs}, rounds, fill=0.005)
+    ratio = seconds.theirs / seconds.ours
+    times = dict(seconds=seconds.ours.median(), ratio=ratio.median(), lowest=ratio.min())
+    return dict(against=against, **times, goal=goal)
+
+
+@experiment(
+    "size-geometry",
+    "All semi-axes alone: seconds, and how far the process's peak memory rose above what it was before.",
+    dict(d=(1024, 4096, 16384)),
+    minutes=0.5,
+    workers=1,
+    seed=0,
+)
+def size_of_geometry(d: int) -> dict:
+    gain = 1 + 0.1 * torch.randn(d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    ng.Ellipsoid(gain[:64]).axes()  # what a first call loads
+    start, found = time.perf_counter(), []
+    before, highest = peak(lambda: found.append(ng.Ellipsoid(gain).semi_axes))
+    return dict(axes=len(found[0]), seconds=time.perf_counter() - start, megabytes=highest - before)
+
+
+def peak(work: Callable[[], object]) -> tuple[float, float]:
+    """What this process holds before ``work``, and the most that it holds meanwhile, in megabytes; on Linux."""
+    megabytes = lambda: int(re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024  # noqa: E731
+    Path("/proc/self/clear_refs").write_text("5")  # from here on the peak counts anew
+    before = megabytes()
+    work()
+    return before, megabytes()
+
+
+# converted models
+
+CONVERTED = (
+    "Time of a forward pass over that of the same model unconverted, median, lowest and highest of rounds in which the "
+    "versions ran in turns: converted to RMSNorm by to_rms_norm, and with no norms at all, the bound on what any "
+    "replacement can save."
+)
+SMALL = dict(n_layer=4, n_embd=128, n_head=4, vocab_size=256)
+
+
+@torch.no_grad()
+def converted(model: str, shapes: Sequence, rounds: int, fill: float, device: str) -> list[dict]:
+    """One row a batch and way: medians of the rounds, and of the ratios within a round to the original."""
+    torch.manual_seed(0)
+    config = GPT2Config(use_cache=False, bos_token_id=None, eos_token_id=None, **(SMALL if model == "small" else {}))
+    network, rows = GPT2LMHeadModel(config).eval(), []
+    bare, converted = copy.deepcopy(network), ng.to_rms_norm(copy.deepcopy(network))
+    versions = {"original": network, "converted": converted, "no norms": bare}
+    for site in ng.find_norms(bare):
+        replace_module(bare, site.module, nn.Identity())
+    dtype = torch.bfloat16 if "bfloat16" in model else torch.float32
+    versions = {way: v.to(device, dtype) for way, v in versions.items()}
+    for batch, length in shapes:
+        ids = torch.randint(config.vocab_size, (batch, length)).to(device)
+        seconds = in_turns({way: partial(version, ids) for way, version in versions.items()}, rounds, fill)
+        rows += [dict(batch=batch, length=length, **row) for row in over(seconds, "original")]
+    return rows
+
+
+def over(seconds: pd.DataFrame, first: str) -> list[dict]:
+    """One row a way: the median of its rounds, and of their ratios to another way: median, lowest and highest."""
+    ratios, rows = seconds.div(seconds[first], axis=0), []
+    for way in seconds:
+        spread = dict(ratio=ratios[way].median(), lowest=ratios[way].min(), highest=ratios[way].max())
+        rows.append(dict(way=way, seconds=seconds[way].median(), **spread))
+    return rows
+
+
+experiment(
+    "speed-converted",
+    CONVERTED,
+    [dict(model=("GPT-2 small",), shapes=[((4, 256), (1, 1))]), dict(model=("small",), shapes=[((8, 128), (1, 1))])],
+    minutes=15,
+    workers=1,
+    summary=lambda table: table.drop(columns="shapes"),
+    model="GPT-2 of random weights with its head, float32; GPT-2 small: 12 layers of 768; small: 4 of 128",
+    rounds=15,
+    norms="torch.nn.LayerNorm in the original, normgeom.RMSNorm in the converted model",
+)(partial(converted, rounds=15, fill=0.5, device="cpu"))
+experiment(
+    "speed-converted-cuda",
+    CONVERTED,
+    dict(model=("GPT-2 small", "GPT-2 small, bfloat16")),
+    minutes=2,
+    workers=1,
+    **ON_GPU,
+)(partial(converted, shapes=((8, 1024), (4, 256), (1, 128)), rounds=20, fill=0.1, device="cuda"))
+
+
+# trainings
+
+# Of tokens that are measured to tokens that are trained on between two measurements: a million to 1000 updates of 64
+# windows of 1024.
+SHARE = 10**6 / (1000 * 64 * 1024)
+
+
+def over_bare(table: pd.DataFrame) -> pd.DataFrame:
+    """For each norm the whole time over what is left of it without the measurements."""
+    ratio = (table.whole / (table.whole - table.measuring)).groupby(table.norm, sort=False)
+    return ratio.agg(ratio="median", lowest="min", highest="max", rounds="size").reset_index()
+
+
+@experiment(
+    "speed-training",
+    "Processor time of a training with its measurements over the same without the time spent in them.",
+    dict(norm=("layer", "rms"), round=(0, 1, 2)),
+    minutes=15,
+    workers=1,
+    summary=over_bare,
+    model="GPT-2, 4 blocks, d = 128, byte tokens",
+    training=f"400 updates of 8 windows of 128, measured after each 200 on {SHARE:.2%} of the tokens trained on since, "
+    f"the paper's share; {len(trainer.DIRECTIONS)} directions, held-out loss, gains and distances to the surface",
+)
+def measured_training(norm: str, round: int, spacing: int = 200) -> dict:
+    """Processor time of a training of two spacings, and of its measurements but the one before the first update."""
+    size = replace(SIZES["1M"], steps=2 * spacing, eval_interval=spacing)
+    text = byte_tokens(load_corpus("stdlib").text)
+    apart = size.length * max(1, int(SHARE * spacing * size.batch + 0.5))
+    model, spent, measure = twin(size.config(256), 0, norm), [], trainer.measure_stage
+
+    def timed(*arguments):
+        start = time.process_time()
+        tables = measure(*arguments)
+        spent.append(time.process_time() - start)
+        return tables
+
+    held_out = windows(text[-apart:], size.length, size.batch)
+    with tempfile.TemporaryDirectory() as scratch, patch.object(trainer, "measure_stage", timed):
+        start = time.process_time()
+        trainer.fit_and_measure(model, text.numpy(), held_out, size, 0, Path(scratch), progress=False)
+        whole = time.process_time() - start
+    return dict(whole=whole - spent[0], measuring=sum(spent[1:]))

@@ -1,0 +1,284 @@
+"""Trained twins and their variants: losses, angles over time, gains, and what doing without the mean costs them."""
+
+import copy
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from pathlib import Path
+
+import normgeom as ng
+import pandas as pd
+import torch
+from normgeom.commands.train import train_twins
+from normgeom.models.flow import stream_writers
+from normgeom.text.corpora import load_corpus
+from normgeom.text.tokens import byte_tokens, windows
+from normgeom.training.trainer import DIRECTIONS, fit_and_measure
+from normgeom.training.twins import SIZES, load_twin
+from normgeom_lab.common.typed import BODY, KINDS, TIED
+from normgeom_lab.common.variants import NORMS, variants
+from normgeom_lab.training import beside_signs, centre, shapes
+from normgeom_lab.without_mean import by_shift, by_site, compare, without_subtraction
+from torch import Tensor, nn
+
+from experiments.registry import experiment, registry
+from experiments.stamps import key, of_module
+
+SEEDS, HELD_OUT = (0, 1, 2), 8192
+STAGES = (1, 5, 10, 20, 50, 100)  # percents of the updates
+RULE = (
+    "AdamW, β = 0.9 and 0.95, matrices and embeddings decay, gradients clipped to norm 1, linear warm-up over a tenth, "
+    "at most 2000, cosine to a tenth"
+)
+ANGLES = f"Angles, occupancies and mean lengths at each norm, beside {len(DIRECTIONS) - 3} random sign vectors."
+FORMS = "Gains, their ellipsoids, and the share of outputs within 5 % of the surface."
+DRAWN = dict(decay=(0.1,), start=("drawn",))
+# Of each part: a size, and after how many percents of its updates a model is measured.
+PLANS = {"main": ("1M", 1), "freedom": ("1M", 10), "ranks": ("0.2M", 100), "rates": ("1M", 100)}
+GRID = [
+    dict(part=("main",), norm=("layer", "rms", "layer-plain", "rms-plain", "none"), rate=(1e-3,), **DRAWN, seed=SEEDS),
+    dict(part=("freedom",), norm=KINDS, rate=(1e-3,), decay=(0.0,), start=("drawn",), seed=SEEDS),
+    dict(part=("freedom",), norm=KINDS, rate=(1e-3,), decay=(0.1,), start=("centred", "shifted"), seed=SEEDS),
+    dict(part=("ranks",), norm=("rms",), rate=(3e-3,), **DRAWN, seed=range(40)),
+    dict(part=("ranks",), norm=("layer",), rate=(3e-3,), **DRAWN, seed=range(10)),
+]
+RATES = [  # all with five seeds, the twins with ten
+    dict(norm=tuple(NORMS), rate=(3e-3, 1e-3), **DRAWN, seed=range(5)),
+    dict(norm=KINDS, rate=(3e-3, 1e-3), **DRAWN, seed=range(5, 10)),
+]
+
+
+def about(seeds: str) -> dict[str, str]:
+    """What all records of these trainings say."""
+    of, small = SIZES["1M"], SIZES["0.2M"]
+    return dict(
+        model=f"GPT-2, {of.layers} blocks, d = {of.width}, {of.heads} heads, byte tokens, no dropout, head tied; norms "
+        f"of normgeom_lab.common.variants.NORMS; those of the part ranks d = {small.width}",
+        corpus=f"the standard library's documentation strings (corpus stdlib); its last {HELD_OUT} bytes are held out "
+        "and measured",
+        training=f"{of.steps} updates of {of.batch} windows of {of.length} bytes, those of the part ranks "
+        f"{small.steps} of {small.batch} of {small.length}; {RULE}",
+        starts="drawn: as GPT-2's; centred: what writes to the stream without its mean; shifted: the token embedding "
+        "with its standard deviation added to each entry",
+        seeds=f"{seeds}: of weights, order of windows and directions",
+    )
+
+
+def trained(part: str, norm: str, rate: float, decay: float, start: str, seed: int, steps: int | None = None) -> Path:
+    """The folder of a training by this code; one that is there is left as it is."""
+    name, percents = PLANS[part]
+    steps = steps or SIZES[name].steps
+    size = replace(SIZES[name], lr=rate, decay=decay, steps=steps, eval_interval=max(1, percents * steps // 100))
+    text = byte_tokens(load_corpus("stdlib").text)
+    model = variants(size.config(256), seed, (norm,))[norm]
+    prepare(model, start)
+    folder = _kept() / "-".join(map(str, (part, norm, rate, decay, start, seed, steps)))
+    held_out = windows(text[-HELD_OUT:], size.length, size.batch)
+    fit_and_measure(model, text[:-HELD_OUT].numpy(), held_out, size, seed, folder, progress=False)
+    return folder
+
+
+@cache
+def _kept() -> Path:
+    return registry.kept / "trained" / key(of_module(__name__))
+
+
+@torch.no_grad()
+def prepare(model: nn.Module, start: str) -> None:
+    """Move the initial weights along 1: ``centred`` takes it from all that writes, ``shifted`` adds to embeddings."""
+    if start == "shifted":
+        embedding = model.transformer.wte.weight
+        embedding += embedding.std()
+    if start == "centred":
+        centre(stream_writers(model))
+
+
+# tables of one training, out of the folder that trainer.fit_and_measure fills
+
+
+def end(folder: Path) -> pd.DataFrame:
+    """The held-out loss after the last update."""
+    losses = pd.read_parquet(folder / "loss.parquet")
+    return losses[losses.step == losses.step.max()].drop(columns="step")
+
+
+def course(folder: Path) -> pd.DataFrame:
+    """Losses of training, means of ten updates."""
+    curve = pd.read_parquet(folder / "curve.parquet")
+    return curve.loss.groupby((curve.step - 1) // 10 * 10 + 10).mean().reset_index()
+
+
+def angles(folder: Path) -> pd.DataFrame:
+    """Angles beside random signs."""
+    return beside_signs(pd.read_parquet(folder / "survey.parquet"))
+
+
+def shown_angles(folder: Path) -> pd.DataFrame:
+    """Of :func:`angles` those that are shown: to the uniform direction, and to the drawn ones before the norms."""
+    found = at_stages(angles(folder), STAGES)
+    return found[(found.direction == "uniform") | (found.side == "in")]
+
+
+def along_one(folder: Path) -> pd.DataFrame:
+    """Of :func:`angles` those to the uniform direction before the norms."""
+    return angles(folder).query("direction == 'uniform' and side == 'in'")
+
+
+def forms(folder: Path, norm: str) -> pd.DataFrame:
+    """Gains, axes and distance to the surface."""
+    near = pd.read_parquet(folder / "surface.parquet")[["step", "site", "q05", "near"]]
+    return shapes(pd.read_parquet(folder / "gains.parquet"), norm == "layer").merge(near)
+
+
+def at_stages(table: pd.DataFrame, percents: Iterable[int]) -> pd.DataFrame:
+    """The rows of the start and of the stages next to some percents of the updates."""
+    stages, last = sorted(set(table.step)), table.step.max()
+    wanted = {min(stages, key=lambda step: abs(100 * step - percent * last)) for percent in percents}
+    return table[table.step.isin({0, *wanted})]
+
+
+def columns_of_training(*tables: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
+    """The columns that tell rows of the same record apart; losses are of all parts."""
+    loss, curve, shown, freedom, ranks, shape = tables
+    alike = ["part", "rate", "decay", "start"]
+    free, rank = ["part", "rate", "direction", "side", "std_deg"], ["norm", "seed", "step", "site"]
+    return (
+        loss,
+        curve.drop(columns=alike),
+        shown.drop(columns=alike),
+        freedom.drop(columns=free),
+        ranks[[*rank, "occupancy", "median", "rank"]],
+        shape.drop(columns=alike),
+    )
+
+
+@experiment(
+    "training",
+    {
+        "training-loss": "Held-out loss in nats a byte after training; those of the part ranks are of the smaller size "
+        "0.2M.",
+        "training-curve": "Training loss in nats a byte, means of ten updates, at a rate of 0.001 and a decay of 0.1.",
+        "training-angles": ANGLES,
+        "training-freedom": "Occupancy of the uniform direction at the last norm's input, with and without weight "
+        "decay, from three starts.",
+        "training-ranks": f"Rank of the uniform direction's occupancy among itself and {len(DIRECTIONS) - 3} sign "
+        "vectors, many seeds.",
+        "training-forms": FORMS,
+    },
+    GRID,
+    minutes=90,
+    summary=columns_of_training,
+    **about("0 to 2, of the part ranks 0 to 39 with RMSNorm and 0 to 9 with LayerNorm"),
+)
+def training(part: str, norm: str, rate: float, decay: float, start: str, seed: int, steps: int | None = None) -> dict:
+    folder = trained(part, norm, rate, decay, start, seed, steps)
+    found = {f"training-{name}": [] for name in ("loss", "curve", "angles", "freedom", "ranks", "forms")}
+    found["training-loss"] = end(folder)
+    twin = part == "main" and norm in KINDS
+    if part == "main":
+        found["training-curve"] = course(folder)
+    if twin:
+        found |= {"training-angles": shown_angles(folder), "training-forms": forms(folder, norm)}
+    if twin or part == "freedom":
+        free = at_stages(along_one(folder), (10, 20, 50, 100))
+        found["training-freedom"] = free[free.site == free.site.iloc[-1]]
+    if part == "ranks":
+        found["training-ranks"] = along_one(folder)
+    return found
+
+
+@experiment(
+    "training-rates",
+    "Held-out loss in nats a byte after training, of every variant at two rates, from the drawn start.",
+    RATES,
+    minutes=100,
+    summary=lambda table: table[["loss", "norm", "rate", "seed"]],
+    **about("0 to 9 of the twins, 0 to 4 of the others"),
+)
+def rates(norm: str, rate: float, decay: float, start: str, seed: int, steps: int | None = None) -> pd.DataFrame:
+    return end(trained("rates", norm, rate, decay, start, seed, steps))
+
+
+SHIFTS = (0.0, *(sign * c for c in (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 100) for sign in (1, -1)))
+
+
+@experiment(
+    "dropping",
+    {
+        "dropping-ways": "The loss of LayerNorm twins whose norms do not subtract the mean: in the weights as they "
+        "stand, after the writers were centred (the conversion to RMSNorm), and trained without (the RMSNorm twin).",
+        "dropping-sites": "The loss of LayerNorm twins without the subtraction at one norm, and at all, in the weights "
+        "as they stand; drop_error: the mean relative change of the norm's output before the bias.",
+        "dropping-gauge": "The loss of LayerNorm twins without any subtraction when the writers have been centred and "
+        "c was then added to each entry of the token embedding, which leaves the function as it is (kept: the "
+        "divergence with the subtraction); drop_error: mean over the norms.",
+        "dropping-llama": "The loss of RMSNorm twins from whose token embedding, or whose every writer, the mean was "
+        "taken.",
+    },
+    dict(seed=SEEDS),
+    minutes=15,
+    model="pre-norm GPT-2 twins, 4 blocks, d = 128, byte tokens, 600 updates, as the experiment training makes them "
+    "at a rate of 0.001 and a decay of 0.1",
+    corpus=f"the last {HELD_OUT} bytes of the standard library's documentation strings (corpus stdlib), which the "
+    "models were not trained on, in windows of 128",
+    columns="nll: nats a byte; more: above the unchanged model's; kl: of the changed model's predictions from the "
+    "unchanged model's; largest: difference of a log-probability",
+    seeds="0, 1, 2",
+)
+def dropping(seed: int, steps: int | None = None) -> dict[str, pd.DataFrame]:
+    layer, rms = (load_twin(trained("main", norm, 1e-3, 0.1, "drawn", seed, steps) / "model") for norm in KINDS)
+    batches = windows(byte_tokens(load_corpus("stdlib").text)[-HELD_OUT:], 128, 16)
+    ways = {
+        "as it is": layer,
+        "dropped as it stands": without_subtraction(layer),
+        "dropped after centring": ng.to_rms_norm(copy.deepcopy(layer)),
+        "trained without": rms,
+    }
+    centring = {"the token embedding": centred(rms, first=1), "all that writes": centred(rms)}
+    return {
+        "dropping-ways": compare(layer, ways, batches).rename_axis("way").reset_index(),
+        "dropping-sites": by_site(layer, batches),
+        "dropping-gauge": by_shift(layer, SHIFTS, batches),
+        "dropping-llama": compare(rms, centring, batches).rename_axis("centred").reset_index(),
+    }
+
+
+def centred(model: nn.Module, first: int | None = None) -> nn.Module:
+    """An RMSNorm twin from whose (first) writers the mean is taken all the same; its head is left alone."""
+    model = copy.deepcopy(model)
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    centre(stream_writers(model)[:first])
+    return model
+
+
+def halves(_: pd.DataFrame) -> dict[str, Tensor]:
+    """The weights of the pages' twins in float16, the head left out, which is the token embedding."""
+    states = {kind: load_twin(_kept() / "pages" / kind / "model").state_dict() for kind in KINDS}
+    named = product(KINDS, states["layer"])
+    named = [(kind, name) for kind, name in named if name in states[kind] and name != TIED]
+    tensors = {f"{kind}.{name.removeprefix(BODY)}": states[kind][name].half().contiguous() for kind, name in named}
+    if beyond := [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]:
+        raise ValueError(f"float16 does not hold {', '.join(beyond)}")
+    return tensors
+
+
+@experiment(
+    "twins",
+    "Weights of two GPT-2 models that read bytes and differ in the norm alone, rounded to float16.",
+    dict(steps=(3000,)),
+    minutes=40,
+    summary=halves,
+    model="GPT-2, 4 layers, 64 wide, 4 heads, from the same weights",
+    layers=4,
+    heads=4,
+    eps="1e-05",
+    corpus="the standard library's documentation strings (corpus stdlib)",
+    training="3000 updates of 32 windows of 128 bytes, rate 0.003",
+    held_out="16384 bytes",
+    seed=0,
+)
+def pages_twins(steps: int) -> dict:
+    """The networks that the book's pages run."""
+    sizes = dict(steps=steps, batch_size=32, length=128, held_out=16384)
+    return train_twins("0.2M", _kept() / "pages", "stdlib", "bytes", **sizes, progress=False)["had"]["loss"]

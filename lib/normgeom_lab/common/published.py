@@ -1,0 +1,83 @@
+"""Pictures of recorded measurements on published models: angles beside costs, and how far a norm's output moves."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from normgeom.view.style import COLORS, WIDTH, style, ticks_of_powers
+
+NAMES = {"SmolLM2-135M-Instruct": "SmolLM2", "gemma-3-270m": "Gemma 3"}
+MODELS = (*NAMES.values(), "Whisper, encoder", "Whisper, decoder")
+
+
+def together(language: pd.DataFrame, speech: pd.DataFrame) -> pd.DataFrame:
+    """The records published-costs and published-speech-costs as a row a norm and direction, costs averaged over texts.
+
+    Whisper's cost of 1 is that of *not* subtracting the mean; taking it away costs a LayerNorm nothing.
+    """
+    cost = (language.cost_valid + language.cost_test) / 2
+    of_text = language.assign(model=language.model.map(NAMES), cost=cost)
+    speech = speech[speech.direction != "uniform"].replace({"direction": {"dropped": "uniform"}})
+    side = speech.site.str.contains("encoder.layers|encoder.layer_norm").map({True: MODELS[2], False: MODELS[3]})
+    of_speech = speech.groupby([side.rename("model"), "norm", "direction"], sort=False).agg(
+        angle=("angle", "first"), cost=("mean", "mean")
+    )
+    columns = ["model", "norm", "direction", "angle", "cost"]
+    return pd.concat([of_text[columns], of_speech.reset_index()[columns]])
+
+
+def angle_and_cost(costs: pd.DataFrame) -> tuple[Figure, str]:
+    """What a direction costs at a norm's input, against its angle to the input; a panel a model, as in :data:`MODELS`.
+
+    ``costs`` is what :func:`together` returns; 1 is called "uniform", the null's directions "signs_…".
+    """
+    words = []
+    with style():
+        figure, axes = plt.subplots(2, 2, figsize=(WIDTH, 4.8), sharex=True, sharey=True)
+        for model, axis in zip(MODELS, axes.flat, strict=True):
+            rows = costs[costs.model == model]
+            null, one = rows[rows.direction.str.startswith("signs_")], rows[rows.direction == "uniform"]
+            axis.plot(null.angle, null.cost, "x", color=COLORS["null"], ms=4, label="vectors of signs")
+            axis.plot(one.angle, one.cost, "o", color=COLORS["uniform"], ms=4, label="1")
+            axis.set_title(model)
+            axis.set_yscale("symlog", linthresh=0.01)
+            words.append(
+                f"{model}: angles to 1 from {one.angle.min():.0f} to {one.angle.max():.0f} degrees, costs from "
+                f"{one.cost.min():.2g} to {one.cost.max():.2g} nats, for vectors of signs to {null.cost.max():.2g}"
+            )
+        figure.supxlabel("mean angle at the norm's input / degrees")
+        figure.supylabel("cost / nats a token")
+        handles, labels = axes.flat[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=2)
+    return figure, f"Cost against angle, a point a norm. {'; '.join(words)}."
+
+
+def moved_and_predicted(moved: pd.DataFrame) -> tuple[Figure, str]:
+    """The relative change of a norm's output, measured for signs, against the mean over signs predicted.
+
+    ``moved`` is the record published-moved; hollow marks are for 1 without the three largest coordinates.
+    """
+    words, looks = [], zip(NAMES.items(), (("s", COLORS["random_a"]), ("o", COLORS["uniform"])), strict=True)
+    with style():
+        figure, axis = plt.subplots(figsize=(WIDTH, 3.8))
+        for (model, name), (marker, color) in looks:
+            rows = changes(moved[moved.model == model])
+            axis.loglog(rows.predicted, rows.signs, marker, color=color, ms=4, label=f"{name}, signs")
+            look = dict(color=color, mfc="none", ms=4, label=f"{name}, three spared")
+            axis.loglog(rows.predicted, rows.uniform_rest, marker, **look)
+            words.append(
+                f"{name}: predicted {rows.predicted.min():.2g} to {rows.predicted.max():.2g}, median ratio of measured "
+                f"to predicted {(rows.signs / rows.predicted).median():.2f}; with three coordinates spared at most "
+                f"{rows.uniform_rest.max():.2g}"
+            )
+        ends = np.array(axis.get_xlim())
+        axis.loglog(ends, ends, ":", color=COLORS["ink"], lw=1)
+        axis.set(xlabel="predicted relative change of the output", ylabel="measured")
+        ticks_of_powers(axis.xaxis, axis.yaxis)
+        figure.legend(loc="outside upper center", ncols=2)
+    return figure, f"Relative change of a norm's output, a point a norm. {'; '.join(words)}."
+
+
+def changes(moved: pd.DataFrame) -> pd.DataFrame:
+    """Root mean squares at each norm, over texts."""
+    return moved.groupby("norm")[["predicted", "uniform", "signs", "uniform_rest"]].mean() ** 0.5

@@ -1,0 +1,26 @@
+"""Docstrings on the reference page, by autodoc: their labels are references, and the package is called ``ng``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+from press.imprint import read
+from press.reference import linked, public
+
+
+def link(app: Sphinx, what: str, name: str, value: object, options: object, lines: list[str]) -> None:
+    lines[:] = linked("\n".join(lines), app.config.press_package).split("\n")
+
+
+def find(app: Sphinx) -> None:
+    """Let autodoc find the library under the name that chapters give it."""
+    app.config.press_package = read(Path(app.srcdir))["name"]
+    public(app.config.press_package)
+
+
+def setup(app: Sphinx) -> None:
+    app.add_config_value("press_package", "", "env", str)
+    app.connect("builder-inited", find)
+    app.connect("autodoc-process-docstring", link, priority=100)

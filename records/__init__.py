@@ -1,1 +1,0 @@
-"""Programs that write recorded measurements to figures/data: `python -m records --help`."""

@@ -1,0 +1,150 @@
+"""What the book's own experiments measure, at sizes of which nothing can be said: the runs that they name."""
+
+import normgeom as ng
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from normgeom.text.tokens import random_windows
+from normgeom.training.loop import next_token_loss
+from normgeom.training.twins import load_twin
+from normgeom_lab.placement import first_over_last, train_bytes, varying_share
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from experiments import placement, speed, survey_speed, twins
+from experiments.registry import registry
+
+TINY = dict(n_layer=2, n_embd=48, n_head=4, vocab_size=101, bos_token_id=None, eos_token_id=None)
+
+
+@pytest.fixture
+def float64():
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def test_byte_models_are_those_of_the_point(float64):
+    text = placement.text()
+    model, losses = train_bytes(text, "post", 1, 1e-3, 20, seed=3, warmup=5, batch=8)
+    assert placement.sweep("post", 1, 1e-3, 5, 3, steps=20) == dict(loss=sum(losses) / 20)
+    found = placement.design("post", 1, 1e-3, 5, 3, steps=20)
+    with torch.no_grad():
+        held_out = float(next_token_loss(model, next(random_windows(text, 65, 64, 1003))))
+    assert (found["loss"], found["held_out"]) == (sum(losses) / 20, held_out)
+    _, losses = train_bytes(text, "pre", 2, 1e-3, 20, seed=1, warmup=0, batch=8)
+    deep = [dict(step=10 * i, loss=sum(losses[10 * i - 10 : 10 * i]) / 10) for i in (1, 2)]
+    assert placement.deep("pre", 2, 1, steps=20) == deep
+    started = placement.start(1e-3, 4, "post", steps=10)
+    model, losses = train_bytes(text, "post", 6, 1e-3, 10, seed=4)
+    probe = next(random_windows(text, 65, 64, 1004))
+    assert list(started.values()) == [sum(losses) / 10, varying_share(model, probe), first_over_last(model, probe)]
+    _, losses = train_bytes(text, "none", 6, 1e-3, 20, seed=3, scale=0.5)
+    assert placement.scaled("none", 0.5, 1e-3, 3, steps=20)["loss"] == sum(losses) / 20
+
+
+def test_designs_get_more_seeds_at_their_best_setting():
+    rows = [dict(design="a", layers=6, warmup=w, rate=r, seed=0, held_out=w + r) for w in (0, 100) for r in (1, 2)]
+    rows.append(dict(design="a", layers=6, warmup=100, rate=2, seed=3, held_out=-500))  # not chosen on
+    assert placement.design_grid() == placement.CHOSEN_ON
+    (more,) = placement.design_grid(pd.DataFrame(rows))[len(placement.CHOSEN_ON) :]
+    assert more == dict(design=("a",), layers=(6,), rate=(1,), warmup=(0,), seed=placement.SEEDS)
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(twins, "_kept", lambda: tmp_path)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_tables_of_trainings(kept):
+    found = twins.training("main", "layer", 1e-3, 0.1, "drawn", 0, steps=20)
+    tables = [pd.DataFrame(found[f"training-{name}"]) for name in ("loss", "curve", "angles", "freedom", "forms")]
+    loss, curve, angles, freedom, forms = tables
+    (folder,) = kept.iterdir()
+    assert loss.loss.tolist() == pd.read_parquet(folder / "loss.parquet").loss.tolist()[-1:]
+    assert curve.step.tolist() == [10, 20]
+    assert curve.loss[1] == pytest.approx(pd.read_parquet(folder / "curve.parquet").loss[10:].mean())
+    assert set(angles.step) >= {0, 1, 2, 4, 10, 20} and set(angles[angles.side == "out"].direction) == {"uniform"}
+    assert freedom.site.unique() == ["transformer.ln_f"] and forms.site.nunique() == 9
+    assert len(found["training-ranks"]) == 0
+    before = (folder / "model").stat().st_mtime_ns
+    of = twins.dropping(0, steps=20)
+    assert (folder / "model").stat().st_mtime_ns == before, "a finished training was run again"
+    ways = of["dropping-ways"].set_index("way")
+    assert ways.more["as it is"] == 0 and abs(ways.kl["dropped after centring"]) < 1e-9
+    assert len(of["dropping-sites"]) == 10 and of["dropping-gauge"].c.tolist() == list(twins.SHIFTS)
+    shifted = twins.trained("freedom", "layer", 1e-3, 0.1, "shifted", 0, steps=1)
+    gap = load_twin(shifted / "model").transformer.wte.weight.mean()
+    drawn = twins.trained("freedom", "layer", 1e-3, 0.1, "drawn", 0, steps=1)
+    plain = load_twin(drawn / "model").transformer.wte.weight
+    assert (gap - plain.mean()).item() == pytest.approx(plain.std().item(), rel=0.1)
+
+
+def test_norms_race_in_the_same_rounds(monkeypatch):
+    monkeypatch.setattr(speed.shutil, "which", lambda _: None)  # without a compiler
+    rows = speed.race(32, 64, torch.float32, False, 3, "cpu") + speed.race(32, 64, torch.bfloat16, True, 3, "cpu")
+    table = speed.ratios(pd.concat([pd.DataFrame(rows).assign(threads=1, process=i) for i in range(2)]))
+    ways = {("copy", "torch"), ("layer", "normgeom"), ("layer", "torch")}
+    ways |= {("rms", way) for way in ("normgeom", "torch", "transformers")}
+    assert all(set(zip(of.norm, of.way, strict=True)) == ways for _, of in table.groupby("dtype"))
+    assert (table.rounds == 6).all() and (table.goal == 0).all(), "goals are of large inputs"
+    np.testing.assert_allclose(table[table.way == "torch"].torch_over_this, 1)
+    np.testing.assert_allclose(table[table.norm == "copy"].over_copy, 1)
+    assert (table.lowest <= np.minimum(table.torch_over_this, table.worst) * (1 + 1e-6)).all()
+    peaks = table.query("not backward").set_index(["norm", "way"]).peak
+    assert peaks["layer", "torch"] == pytest.approx(1 + 2 / 64, abs=0.01), "a kernel holds its output"
+    assert peaks["rms", "torch"] >= 2, "a chain holds its intermediate results"
+
+
+def test_converted_models_and_geometry_race():
+    rows = pd.DataFrame(speed.converted("small", ((2, 8),), 3, 0.0, "cpu"))
+    assert rows.way.tolist() == ["original", "converted", "no norms"] and (rows.lowest <= rows.ratio).all()
+    assert rows.ratio[0] == 1 and (rows.batch == 2).all() and (rows.length == 8).all()
+    for what, goal in (("semi-axes", 40), ("axes", 25), ("product J v", 20)):
+        found = speed.geometry(what, 64)
+        assert found["goal"] == goal and 0 < found["lowest"] <= found["ratio"]
+    size = speed.size_of_geometry(256)
+    assert size["axes"] == 255 and size["megabytes"] >= 0
+
+
+def test_a_training_that_is_measured_takes_longer():
+    found = speed.over_bare(pd.DataFrame(dict(norm=["rms"] * 3, whole=[4.0, 3.0, 6.0], measuring=[2.0, 1.0, 5.0])))
+    assert found.to_dict("records") == [dict(norm="rms", ratio=2.0, lowest=1.5, highest=6.0, rounds=3)]
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    monkeypatch.setattr(survey_speed, "MODELS", {"tiny": TINY})
+    monkeypatch.setattr(survey_speed, "SHAPES", {("tiny", 2, 8): (3, 1.5)})
+
+
+def test_ways_to_the_vectors_race_and_are_summed(tiny, monkeypatch):
+    monkeypatch.setattr(survey_speed, "rise_of", lambda way, *_: dict(Survey=5.0).get(way, 2.0))
+    points = registry.experiments["speed-survey"].points()
+    seen = [point | row for point in points for row in survey_speed.looked_at(**point)]
+    table = survey_speed.summed(pd.DataFrame(seen)).set_index("way")
+    assert list(table.index)[:4] == ["bare forward", "Survey", "watch", "output_hidden_states"]
+    assert table.vectors[:4].tolist() == [0, 10, 10, 3] and (table.rounds == 9).all()
+    assert table.ratio["bare forward"] == 1 and (table.lowest <= table.ratio).all()
+    assert table.megabytes[:3].tolist() == [0, 3, 0] and table.goal[:3].tolist() == [0, 1.5, 0]
+
+
+def test_plain_statistics_are_those_of_a_survey():
+    torch.manual_seed(0)
+    model, ids = GPT2LMHeadModel(GPT2Config(**TINY)).eval(), torch.randint(101, (4, 16))
+    angles = survey_speed.Angles(model)
+    with torch.no_grad():
+        survey_speed.watched(model, angles)(ids)
+    table = ng.Survey(model, survey_speed.DIRECTIONS).run([ids], progress=False).table().query("positions == 'all'")
+    for (site, side), rows in table.groupby(["site", "side"]):
+        (sums, counts), rows = angles.seen[site, side], rows.set_index("direction").loc[list(survey_speed.DIRECTIONS)]
+        np.testing.assert_allclose(90 + sums[0] / ids.numel(), rows.mean_deg, rtol=1e-4)
+        np.testing.assert_allclose(48 * sums[2] / ids.numel(), rows.occupancy, rtol=1e-3, atol=1e-9)
+        assert counts.view(3, -1).sum(-1).tolist() == [ids.numel()] * 3
+
+
+def test_the_size_of_a_survey(monkeypatch):
+    monkeypatch.setattr(survey_speed, "NARROW", survey_speed.NARROW | dict(n_layer=2))
+    found = survey_speed.growth(10_000)
+    assert found["batches"] == 2 and found["vectors"] == 10 and found["state_bytes"] > 1000

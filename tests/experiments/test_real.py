@@ -1,0 +1,116 @@
+"""Measurements on published models, tried on tiny ones: each number against a longer way to it."""
+
+import normgeom as ng
+import pytest
+import torch
+from torch.nn.functional import normalize
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
+
+from experiments import real_costs
+from experiments.real_angles import described, drawn
+from experiments.real_costs import Costs
+from experiments.real_models import direction, frozen, removed, sites_of
+from experiments.real_speech import dropped, word_errors
+
+SIZES = dict(vocab_size=50, hidden_size=12, intermediate_size=16, num_attention_heads=2, num_key_value_heads=1)
+FAMILIES = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, num_hidden_layers=3)),
+    "gemma": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**SIZES, num_hidden_layers=3, head_dim=8)),
+}
+IDS = torch.randint(50, (4, 9), generator=torch.Generator().manual_seed(5))
+
+
+@pytest.fixture(params=FAMILIES)
+def model(request):
+    torch.manual_seed(3)
+    made = FAMILIES[request.param]().eval()
+    for parameter in made.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return made
+
+
+def losses(model, ids, kept):
+    with torch.no_grad():
+        logp = model(ids).logits[:, :-1].log_softmax(-1)
+    return -logp.gather(-1, ids[:, 1:, None])[:, kept, 0], logp[:, kept]
+
+
+def test_a_cost_is_that_of_the_whole_model_run_again(model):
+    of = Costs(model, sites_of(model), IDS)
+    before, logp = losses(model, IDS, of.resumed.kept)
+    for site in (list(of.sites.values())[i] for i in (0, 1, 5, -1)):
+        rows = of.at(site.name).set_index("direction")
+        for name, changed in (
+            ("signs_001", removed({site.module: direction("signs_001", site.dim)}, spare_first=True)),
+            ("frozen", frozen({site: of.scale(site)})),
+        ):
+            with changed:
+                after, changed_logp = losses(model, IDS, of.resumed.kept)
+            kl = (logp.exp() * (logp - changed_logp)).sum(-1).mean(1)
+            assert torch.allclose(torch.tensor(rows.loc[name, "cost"].values), (after - before).mean(1), atol=1e-5)
+            assert torch.allclose(torch.tensor(rows.loc[name, "kl"].values), kl, atol=1e-5)
+
+
+def test_a_removal_leaves_nothing_along_the_direction_but_at_the_first_position(model):
+    site, u, seen = sites_of(model)[2], direction("random_000", 12), []
+    with removed({site.module: u}, True), ng.watch(model, [site], lambda _, x, y: seen.append(x @ u)):
+        model(IDS)
+    assert seen[0][:, 1:].abs().max() < 1e-5 < seen[0][:, 0].abs().min()
+
+
+def test_the_predicted_change_is_the_mean_over_all_signs(model):
+    of = Costs(model, sites_of(model), IDS)
+    site = list(of.sites.values())[3]
+    signs = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * 12)[:2048]  # u and -u are one
+    x = of.inputs[site.name] = of.inputs[site.name] * 1e3  # no ε
+    found = [of.change(site, u) for u in normalize(signs, dim=-1)]
+    c2 = ((x[:, 1:] @ normalize(signs, dim=-1).T) ** 2 / x[:, 1:].square().sum(-1, keepdim=True)).max()
+    moved = torch.stack([moved for moved, _ in found]).mean(0)
+    assert torch.allclose(moved, found[0][1], rtol=2 * float(c2))  # to first order in c²
+
+
+def test_angles_and_occupancies_are_a_surveys(model):
+    sites, seen = sites_of(model), {}
+    with ng.watch(model, sites, lambda site, x, _: seen.update({site.name: x})):
+        survey = ng.Survey(model, ["uniform"], example_inputs=IDS).run([IDS], progress=False).table()
+    rows = survey.query("side == 'in' and positions == 'rest' and dim == 12").set_index("site")
+    for name, x in seen.items():
+        found = described(x)
+        assert found["mean_deg"] == pytest.approx(rows.mean_deg[name], rel=1e-3)
+        assert found["std_deg"] == pytest.approx(rows.std_deg[name], rel=0.03)  # over n − 1
+        assert found["occupancy"] == pytest.approx(rows.occupancy[name], rel=1e-3)
+        assert found["length"] == pytest.approx(rows.mean_norm[name], rel=1e-3)
+        assert found["low"] <= found["occupancy"] <= found["high"]
+
+
+def test_signs_are_counted_and_large_coordinates_set_to_their_means():
+    x = torch.randn(2, 41, 12, generator=torch.Generator().manual_seed(0)) + 9 * torch.eye(12)[[7]]
+    row, rest = described(x), x[:, 1:].flatten(0, 1)
+    by_sign = 12 * (normalize(rest, dim=-1).double() @ drawn("signs", 12).T).square().mean(0)
+    assert row["largest"] == 7 and row["below"] == pytest.approx(int((by_sign < row["occupancy"]).sum()), abs=2)
+    large = normalize(rest, dim=-1).square().mean(0).topk(3).indices
+    rest[:, large] = rest[:, large].mean(0)
+    along = (normalize(rest, dim=-1).sum(-1) ** 2).mean()  # 12 times the mean squared cosine
+    assert row["clamped"] == pytest.approx(float(along), rel=1e-3)
+    assert row["first_top_share"] == pytest.approx(float(x[0, 0].square().max() / x[0, 0].square().sum()), rel=1e-3)
+
+
+def test_blocks_are_grouped_by_text(model):
+    rows = Costs(model, sites_of(model), IDS.repeat(3, 1)).at("model.layers.0.input_layernorm")
+    found = real_costs.by_direction(rows, ["kl"]).set_index("direction")
+    uniform = rows[rows.direction == "uniform"]
+    assert found.cost_valid["uniform"] == pytest.approx(uniform.cost[uniform.block < 6].mean())
+    assert found.cost_test["uniform"] == pytest.approx(uniform.cost[uniform.block >= 6].mean())
+
+
+def test_dropping_for_a_while_is_dropping():
+    net = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.LayerNorm(8))
+    x = torch.randn(7, 5, generator=torch.Generator().manual_seed(1))
+    with dropped(ng.find_norms(net, x)), torch.no_grad():
+        y = net(x)
+    assert torch.equal(y, ng.drop_mean_subtraction(net, example_inputs=x)(x))
+
+
+def test_word_errors():
+    assert word_errors("He was, not a man.", "he was not an ill man") == 2
+    assert word_errors("", "two words") == 2 and word_errors("one two", "") == 2

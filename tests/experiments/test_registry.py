@@ -1,0 +1,179 @@
+"""Experiments on a toy formula: measured in parallel, resumed, recorded with a stamp, and stale with the formula."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import normgeom as ng
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from normgeom_lab.common.recording import record
+
+from experiments.__main__ import main
+from experiments.registry import Registry
+
+ROOT = Path(__file__).parents[2]
+DAMAGED = "squares cannot be read"
+
+
+def edit(path, old, new):
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), "utf-8")
+
+
+def test_points_are_measured_in_processes_and_recorded(toy, command, monkeypatch):
+    (toy / "meet").touch()
+    assert command("squares")[0] == 0
+    monkeypatch.setattr("normgeom.records.FOLDER", toy / "records")
+    got = ng.recorded("squares")
+    assert got.table.to_dict("list") == dict(x=[1, 1, 2, 2, 3, 3], sign=["up", "down"] * 3, square=[1, 1, 4, 4, 9, 9])
+    about = json.loads((toy / "records/squares.json").read_text("utf-8"))
+    assert about["what"] == "Squares." and about["seed"] == "none"
+    assert about["command"] == "make experiments ONLY=squares"
+    assert json.loads(about["grid"]) == dict(x=[1, 2, 3], sign=["up", "down"])
+    assert about.keys() >= {"date", "versions", "device", "stamp"} and "stamp" not in got.provenance
+    before = sorted(toy.glob("ran-*"))
+    assert command("squares")[1] == "squares: fresh; to measure it again, delete its record\n"
+    assert sorted(toy.glob("ran-*")) == before
+
+
+def test_a_grid_may_grow_and_a_point_fill_several_records(toy, command):
+    assert command("two")[0] == 0
+    sums, alike = (pd.read_csv(toy / f"records/{name}.csv") for name in ("sums", "alike"))
+    assert sums.x.tolist() == [3, 1, 10] and sums.square.tolist() == [9, 1, 100], "the last is ten times the best's"
+    assert sums.pid.nunique() == 3, "with one worker, each point has a fresh process"
+    assert alike.value.tolist() == [float("inf")]
+    assert json.loads((toy / "records/alike.json").read_text())["pid"] == "of alike"
+
+
+def test_a_point_that_fails_is_named_and_the_others_are_kept(toy, command):
+    (toy / "stop-2").touch()
+    code, said = command("squares")
+    assert code == 1 and "squares at x 2, sign up: ValueError: told to stop" in said
+    assert not (toy / "records/squares.csv").exists()
+    (toy / "stop-2").unlink()
+    assert command("squares")[0] == 0
+    names = [path.name.rsplit("-", 1)[0] for path in toy.glob("ran-*")]
+    assert sorted(names) == sorted(
+        [f"ran-{x}{s}" for x in (1, 2, 3) for s in ("up", "down")] + ["ran-2up", "ran-2down"]
+    )
+
+
+def test_what_is_killed_goes_on(toy, command):
+    edit(toy / "measured.py", "    return dict(square=square(x))\n\n\ndef best", SLOW + "\n\n\ndef best")
+    code = "from toy.measured import registry; from experiments.__main__ import main; main(['squares'], obj=registry)"
+    script = toy.parent / "go.py"
+    script.write_text(f"if __name__ == '__main__':\n    {code}\n", "utf-8")
+    first = subprocess.Popen([sys.executable, script], env=environment(toy), stdout=subprocess.DEVNULL)
+    kept, end = toy / "kept/squares", time.monotonic() + 60
+    while not (lines := [line for p in kept.glob("*.jsonl") for line in p.read_text().splitlines() if line]):
+        assert first.poll() is None and time.monotonic() < end
+        time.sleep(0.05)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    (path,) = kept.glob("*.jsonl")
+    point = json.loads(lines[0])[0]
+    path.write_text("\n" + json.dumps([point, dict(squares=[dict(square=7)])]) + '\n[{"x": 2, "si')  # cut off
+    (toy / "go-on").touch()
+    assert subprocess.run([sys.executable, script], env=environment(toy)).returncode == 0
+    table = pd.read_csv(toy / "records/squares.csv").set_index(["x", "sign"]).square
+    assert table[tuple(point.values())] == 7, "a finished point was measured again"
+    assert table.drop(tuple(point.values())).tolist() == [x * x for x, s in table.index if (x, s) != (*point.values(),)]
+
+
+SLOW = """    import time
+    while x > 1 and not (HERE / "go-on").exists():
+        time.sleep(0.05)
+    return dict(square=square(x))"""
+
+
+def environment(toy):
+    return os.environ | dict(PYTHONPATH=f"{toy.parent}:{ROOT}:{ROOT / 'lib'}")
+
+
+def test_a_formula_makes_stale_and_a_comment_does_not(toy, command):
+    (toy / "records").mkdir()
+    for name in ("squares", "sums", "alike"):
+        record(name, pd.DataFrame(dict(x=[1])), "Something.", toy / "records", stamp="toy.formula 0")
+    assert command("--check", "squares")[1].count("toy.formula, toy.measured changed") == 1
+    assert "squares: restamped" in command("--restamp", "squares", "two")[1]
+    assert command("--check") == (0, "")
+    edit(toy / "formula.py", "  # by hand", "")
+    edit(toy / "formula.py", "Of a number", "Of any number")
+    edit(toy / "measured.py", '"""Experiments."""', '"""Some experiments."""\n# nothing else')
+    assert command("--check") == (0, "")
+    edit(toy / "formula.py", "x * x", "x * x + 0")
+    code, said = command("--check")
+    assert code == 1
+    assert "two: stale (toy.formula changed): make experiments ONLY=two" in said
+    assert "squares: stale (toy.formula changed): make experiments ONLY=squares" in said
+    assert "large" not in said, "the book does without it"
+    assert "measured now" in command("squares")[1] and command("--check", "squares") == (0, "")
+
+
+def test_what_the_list_says(toy, command):
+    record("sums", pd.DataFrame(dict(x=[1])), "Something.", toy / "records")
+    record("old", pd.DataFrame(dict(x=[1])), "Something.", toy / "records", legacy="of a model that is gone")
+    said = command("--list")[1]
+    assert said == (
+        "large (missing, needs a GPU; about 0.5 min)\n    Needs more.\n"
+        "two (missing: alike; about 1 min)\n    sums: Sums.\n    alike: All alike.\n"
+        "squares (missing; about 2 min)\n    Squares.\n"
+        "old (legacy: of a model that is gone)\n"
+    )
+    assert command("--list", "sums")[1].startswith("two (")
+    assert command("large")[1] == "large: missing, and left out: it needs a GPU\n"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (
+            lambda of: (of / "squares.json").write_text("{"),
+            f"{DAMAGED} (JSONDecodeError); delete squares.*",
+        ),
+        (lambda of: (of / "squares.csv").unlink(), f"{DAMAGED} (FileNotFoundError); delete squares.*"),
+        (lambda of: (of / "squares.csv").write_text(""), f"{DAMAGED} (EmptyDataError)"),
+        (lambda of: (of / "squares.json").write_text('{"a": 1}'), f"{DAMAGED} (KeyError)"),
+        (lambda of: record("mine", pd.DataFrame(dict(x=[1])), "W.", of), "mine: foreign (no experiment writes it"),
+    ],
+)
+def test_damaged_and_foreign_records_are_named(toy, command, spoil, said):
+    record("squares", pd.DataFrame(dict(x=[1])), "Something.", toy / "records")
+    spoil(toy / "records")
+    code, output = command("--check")
+    assert code == 1 and [line for line in output.splitlines() if said in line], output
+
+
+def measured(x):
+    return dict(y=x)
+
+
+@pytest.mark.parametrize(
+    ("grid", "said"),
+    [
+        (dict(x=1), "mine: grid: expected names with non-empty lists of values, got {'x': 1}"),
+        (dict(x=()), "mine: grid: expected names with non-empty lists of values, got {'x': ()}"),
+        ([1], "mine: grid: expected names with non-empty lists of values, got 1"),
+        (dict(x=(1,), z=(2,)), "mine: grid: got an unexpected keyword argument 'z'; it has x, z"),
+        (dict(), "mine: grid: missing a required argument: 'x'; it has no name"),
+    ],
+)
+def test_a_malformed_grid_is_one_line(tmp_path, grid, said):
+    registry = Registry(tmp_path, tmp_path)
+    registry.experiment("mine", "Mine.", grid, minutes=1)(measured)
+    done = CliRunner().invoke(main, [], obj=registry)
+    assert (done.exit_code, done.output) == (1, f"Error: {said}\n")
+
+
+def test_names(toy, command):
+    code, said = command("cubes")
+    assert (code, said) == (1, "Error: name: expected some of large, squares, two, got 'cubes'\n")
+    with pytest.raises(ValueError, match=r"^sums: expected a name of its own, there is already sums$"):
+        sys.modules["toy.measured"].registry.experiment("sums", "Again.", {}, minutes=1)

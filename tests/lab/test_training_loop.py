@@ -1,0 +1,79 @@
+"""The training loop of the chapters: losses and steps by their formulas."""
+
+import math
+
+import normgeom as ng
+import pytest
+import torch
+from norm_checks import close
+from normgeom.training.loop import next_token_loss
+from normgeom.training.twins import twin
+from normgeom_lab.common.loop import fit, train
+from transformers import GPT2Config
+
+CONFIG = GPT2Config(
+    vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=32, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    bos_token_id=None, eos_token_id=None,
+)  # fmt: skip
+
+
+def batches(count):
+    """A cycle of tokens: learnt within a few dozen steps."""
+    for i in range(count):
+        yield (torch.arange(16) + torch.arange(4)[:, None] + i) % 8
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["layer norm", "rms norm"])
+def test_training_lowers_the_loss(which):
+    model = ng.twins(CONFIG, seed=3)[which]
+    losses = train(model, batches(90), 60, 1e-2, None)
+    assert len(losses) == 60 and all(isinstance(loss, float) for loss in losses)
+    assert losses[0] == pytest.approx(math.log(64), abs=0.5), "the first loss is that of a uniform guess, in nats"
+    assert losses[-1] < 0.5 * losses[0], f"from {losses[0]:.2f} to {losses[-1]:.2f}"
+    assert not any(module.training for module in model.modules()), "left in evaluation mode"
+
+
+def by_hand(model, batches, lr, clip):
+    """Losses, rates and lengths of gradients of AdamW with the schedule, by their formulas; the model is trained."""
+    parameters, steps = list(model.parameters()), len(batches)
+    first, second = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
+    warmup, found = min(2000, max(1, steps // 10)), []
+    for step, ids in enumerate(batches):
+        loss = next_token_loss(model, ids)
+        gradients = torch.autograd.grad(loss, parameters)
+        length = sum(g.square().sum() for g in gradients).sqrt()
+        wave = math.cos(math.pi * (step - warmup) / max(1, steps - warmup))
+        now = lr * ((step + 1) / warmup if step < warmup else 0.55 + 0.45 * wave)
+        with torch.no_grad():
+            for p, g, m, v in zip(parameters, gradients, first, second, strict=True):
+                g = g * min(1.0, clip / (length + 1e-6))
+                m.mul_(0.9).add_(0.1 * g)
+                v.mul_(0.95).add_(0.05 * g * g)
+                if p.dim() > 1:
+                    p.mul_(1 - 0.1 * now)
+                p.sub_(now * m / (1 - 0.9 ** (step + 1)) / ((v / (1 - 0.95 ** (step + 1))).sqrt() + 1e-8))
+        found.append((float(loss.detach()), now, float(length)))
+    return torch.tensor(found, dtype=torch.float64).T
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_training_is_what_its_formulas_say(norm):
+    """20 steps, so that the warm-up has two, and gradients that are clipped; in float64."""
+    ours, truth = (twin(CONFIG, 3, norm).double() for _ in range(2))
+    for network in (ours, truth):
+        network.transformer.wte.weight.data *= 20  # gradients longer than 1
+    expected, _, lengths = by_hand(truth, list(batches(20)), 1e-2, 1.0)
+    assert lengths.min() < 1 < lengths.max(), f"clipping makes no difference, or all of it: {lengths}"
+    losses = torch.tensor(train(ours, batches(20), 20, 1e-2, None), dtype=torch.float64)
+    close(losses, expected, 1e-9, "losses", "β of Adam? Warm-up?")
+    for (name, p), q in zip(ours.named_parameters(), truth.parameters(), strict=True):
+        close(p, q, 1e-9, name, "Decay of gains? Clipping? Cosine? ε of Adam?")
+
+
+def test_a_step_for_each_batch_and_hooks_of_the_optimizer():
+    model, seen = ng.twins(CONFIG, seed=3)[0], []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.register_step_post_hook(lambda *_: seen.append(float(next_token_loss(model, next(batches(1))).detach())))
+    losses = fit(model, [next(batches(1))] * 3, optimizer)
+    assert losses.shape == (3,) and not losses.requires_grad
+    close(losses[1:], torch.tensor(seen[:2]), 1e-6, "losses", "Taken after the step?")

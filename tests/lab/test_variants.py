@@ -1,0 +1,100 @@
+"""The variants of a GPT-2: what stands in the place of a norm is the only difference."""
+
+import normgeom as ng
+import pytest
+import torch
+from norm_checks import close
+from normgeom_lab.common.variants import NORMS, TITLES, Centring, variants
+from tiny_models import token_ids
+from transformers import GPT2Config
+
+CONFIG = GPT2Config(
+    vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=32, layer_norm_epsilon=3e-3,
+    bos_token_id=None, eos_token_id=None,
+)  # fmt: skip
+LAYER_NORMS = {f"transformer.{name}" for name in ("h.0.ln_1", "h.0.ln_2", "h.1.ln_1", "h.1.ln_2", "ln_f")}
+
+
+def logits(model, ids):
+    with torch.no_grad():
+        return model(ids).logits
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_norm_is_the_only_difference(norm):
+    model, reference = variants(CONFIG, 3, (norm,))[norm], ng.twins(CONFIG, 3)[0]
+    mine, theirs = model.state_dict(), reference.state_dict()
+    affine = {"layer": ("weight", "bias"), "centre": ("weight", "bias"), "rms": ("weight",)}.get(norm, ())
+    outside = {name for name in theirs if name.rpartition(".")[0] not in LAYER_NORMS}
+    assert set(mine) == outside | {f"{name}.{part}" for name in LAYER_NORMS for part in affine}
+    for name, value in mine.items():
+        assert torch.equal(value, theirs[name]), f"{name} differs"
+    types = {name: type(module) for name, module in reference.named_modules()}
+    for name, module in model.named_modules():
+        assert name in LAYER_NORMS or type(module) is types[name], f"{name} is a {type(module).__name__}"
+    assert model.lm_head.weight is model.transformer.wte.weight, "the head is not tied any more"
+    assert not any(module.training for module in model.modules()), "evaluation mode everywhere"
+    assert {(p.dtype, p.device.type) for p in model.parameters()} == {(torch.float32, "cpu")}
+    sites = ng.find_norms(model)
+    assert {site.name for site in sites} == (set() if norm == "none" or "centre" in norm else LAYER_NORMS)
+    assert {site.kind for site in sites} <= {norm.split("-")[0]}
+    assert all(site.eps == pytest.approx(3e-3) for site in sites), "ε is the default?"
+
+
+def test_variants_share_no_memory():
+    models = variants(CONFIG, 3)
+    assert list(models) == list(NORMS) == list(TITLES)
+    places = [{p.data_ptr() for p in model.parameters()} for model in models.values()]
+    assert len(set().union(*places)) == sum(map(len, places)), "training one would train another"
+
+
+@torch.no_grad()
+def centre(model):
+    """Take the direction 1 from all that writes to the stream, in place; biases are drawn first."""
+    for block in model.transformer.h:
+        for writer in (block.attn.c_proj, block.mlp.c_proj):
+            writer.bias.copy_(torch.linspace(-1, 1, len(writer.bias)) ** 2)
+            for parameter in (writer.weight, writer.bias):
+                parameter -= parameter.mean(-1, keepdim=True)
+    for embedding in (model.transformer.wte, model.transformer.wpe):
+        embedding.weight -= embedding.weight.mean(-1, keepdim=True)
+    return model
+
+
+@pytest.mark.parametrize(("layer", "rms"), [("layer", "rms"), ("layer-plain", "rms-plain")])
+def test_twins_differ_by_the_mean_alone(layer, rms):
+    """Where no hidden vector has a mean, the initial logits are the same; else they are not."""
+    ids = token_ids(2, 16)
+    for change, same in ((lambda model: model, False), (centre, True)):
+        a, b = (logits(change(variants(CONFIG, 3, (norm,))[norm].double()), ids) for norm in (layer, rms))
+        off = float((a - b).abs().max())
+        assert off <= 1e-12 if same else off > 1e-4, f"logits differ by {off:.1e}: something else than the norm?"
+
+
+def test_plain_variants_begin_as_those_with_an_affine_part():
+    found = {norm: logits(model.double(), token_ids(2, 16)) for norm, model in variants(CONFIG, 3).items()}
+    for norm in ("layer", "rms", "centre"):
+        close(found[f"{norm}-plain"], found[norm], 1e-12, f"logits of {norm}-plain", "Another ε? A mean that stays?")
+    for a, b in (("none", "layer"), ("none", "centre"), ("centre", "layer")):
+        assert (found[a] - found[b]).abs().max() > 1e-4, f"{a} is {b}"
+
+
+@pytest.mark.numerical
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_centring_is_a_product_with_the_projection(dtype):
+    """γ ⊙ (x − mean) + β as the matrix diag(γ)(I − 11ᵀ/d), in float64."""
+    draw = torch.Generator().manual_seed(3)
+    x = (3 + torch.randn(5, 7, generator=draw, dtype=torch.float64)).to(dtype)
+    plain, full = Centring(7, affine=False), Centring(7).to(dtype)
+    assert not list(plain.parameters()) and full.weight.eq(1).all() and full.bias.eq(0).all()
+    with torch.no_grad():
+        for p in full.parameters():
+            p.copy_(torch.randn(7, generator=draw))
+    expected = x.double() @ (torch.eye(7, dtype=torch.float64) - 1 / 7)
+    affine = expected * full.weight.double() + full.bias.double()
+    bound = 8 * torch.finfo(dtype).eps * float(x.abs().max())
+    for got, wanted in ((plain(x), expected), (full(x), affine)):
+        assert got.dtype == dtype
+        close(
+            got, wanted, bound * (1 + float(wanted.detach().abs().max())), "centring", "A mean that stays? A division?"
+        )
