@@ -74,8 +74,8 @@ def one_norm(norm: int) -> list[dict]:
 
 @experiment(
     "published-speech-removed",
-    f"At all norms of a part, or, with an empty part, of both.  {COSTS}",
-    dict(part=("", "encoder", "decoder")),
+    f"At all norms of a part, or of both.  {COSTS}",
+    dict(part=("both", "encoder", "decoder")),
     minutes=3,
     **ABOUT,
 )
@@ -170,8 +170,8 @@ class Speech:
             yield from _rows(costs, site=site.name, direction=which, angle=float(ng.angle(x, u).mean()))
 
     def everywhere(self, part: str, drawn: int = 3) -> Iterator[dict]:
-        """The same at all norms of the "encoder", of the "decoder", or of both with ""."""
-        sites = [site for site in self.sites if part in site.name]
+        """The same at all norms of the "encoder", of the "decoder", or of "both"."""
+        sites = [site for site in self.sites if part == "both" or part in site.name]
         base = self.losses(7)
         yield from _rows(base, part=part, direction="none")
         for which in ("dropped", *(f"signs_{i:03d}" for i in range(drawn))):
