@@ -5,24 +5,17 @@ import ctypes
 import os
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from unittest.mock import patch
 
 import normgeom as ng
 import pandas as pd
 import torch
 import torch.nn.functional as F
 from normgeom.models.watch import replace_module
-from normgeom.text.corpora import load_corpus
-from normgeom.text.tokens import byte_tokens, windows
-from normgeom.training import trainer
-from normgeom.training.twins import SIZES, twin
 from normgeom_lab.precision import in_turns, peak_bytes
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -308,48 +301,3 @@ experiment(
     workers=1,
     **ON_GPU,
 )(partial(converted, shapes=((8, 1024), (4, 256), (1, 128)), rounds=20, fill=0.1, device="cuda"))
-
-
-# trainings
-
-# Of tokens that are measured to tokens that are trained on between two measurements: a million to 1000 updates of 64
-# windows of 1024.
-SHARE = 10**6 / (1000 * 64 * 1024)
-
-
-def over_bare(table: pd.DataFrame) -> pd.DataFrame:
-    """For each norm the whole time over what is left of it without the measurements."""
-    ratio = (table.whole / (table.whole - table.measuring)).groupby(table.norm, sort=False)
-    return ratio.agg(ratio="median", lowest="min", highest="max", rounds="size").reset_index()
-
-
-@experiment(
-    "speed-training",
-    "Processor time of a training with its measurements over the same without the time spent in them.",
-    dict(norm=("layer", "rms"), round=(0, 1, 2)),
-    minutes=15,
-    workers=1,
-    summary=over_bare,
-    model="GPT-2, 4 blocks, d = 128, byte tokens",
-    training=f"400 updates of 8 windows of 128, measured after each 200 on {SHARE:.2%} of the tokens trained on since, "
-    f"the paper's share; {len(trainer.DIRECTIONS)} directions, held-out loss, gains and distances to the surface",
-)
-def measured_training(norm: str, round: int, spacing: int = 200) -> dict:
-    """Processor time of a training of two spacings, and of its measurements but the one before the first update."""
-    size = replace(SIZES["1M"], steps=2 * spacing, eval_interval=spacing)
-    text = byte_tokens(load_corpus("stdlib").text)
-    apart = size.length * max(1, int(SHARE * spacing * size.batch + 0.5))
-    model, spent, measure = twin(size.config(256), 0, norm), [], trainer.measure_stage
-
-    def timed(*arguments):
-        start = time.process_time()
-        tables = measure(*arguments)
-        spent.append(time.process_time() - start)
-        return tables
-
-    held_out = windows(text[-apart:], size.length, size.batch)
-    with tempfile.TemporaryDirectory() as scratch, patch.object(trainer, "measure_stage", timed):
-        start = time.process_time()
-        trainer.fit_and_measure(model, text.numpy(), held_out, size, 0, Path(scratch), progress=False)
-        whole = time.process_time() - start
-    return dict(whole=whole - spent[0], measuring=sum(spent[1:]))

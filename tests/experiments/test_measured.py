@@ -108,11 +108,6 @@ def test_converted_models_and_geometry_race():
     assert size["axes"] == 255 and size["megabytes"] >= 0
 
 
-def test_a_training_that_is_measured_takes_longer():
-    found = speed.over_bare(pd.DataFrame(dict(norm=["rms"] * 3, whole=[4.0, 3.0, 6.0], measuring=[2.0, 1.0, 5.0])))
-    assert found.to_dict("records") == [dict(norm="rms", ratio=2.0, lowest=1.5, highest=6.0, rounds=3)]
-
-
 @pytest.fixture
 def tiny(monkeypatch):
     monkeypatch.setattr(survey_speed, "MODELS", {"tiny": TINY})

@@ -11,7 +11,6 @@ import pandas as pd
 import torch
 from normgeom.checks import Draws
 from normgeom.commands.loading import load_model, most_tokens, title
-from normgeom.models.flow import stream_writers
 from normgeom.models.gpt2 import gpt2
 from normgeom.models.sites import find_norms
 from normgeom.surgery.surgery import center_writers, fold_norms
@@ -170,23 +169,6 @@ def in_words(angles: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     if "kind" in columns:
         rows = rows.replace({"kind": {"layer": "LayerNorm", "rms": "RMSNorm"}})
     return rows.rename(columns=WORDS).rename_axis("norm")
-
-
-def at_last_norm(angles: pd.DataFrame) -> pd.DataFrame:
-    """The mean length of the stream at the last norm by (model, seed), and √(ω/d) of it, roughly that along 1."""
-    last = of_uniform(angles).rename(columns={"run": "seed"})
-    last = last.groupby(["model", "seed"], sort=False).tail(1).set_index(["model", "seed"])
-    along = last.mean_norm * (last.occupancy / last.dim) ** 0.5
-    return pd.DataFrame({"length": last.mean_norm, "along 1": along})
-
-
-@torch.no_grad()
-def with_means_of(model: GPT2LMHeadModel, other: GPT2LMHeadModel) -> GPT2LMHeadModel:
-    """A copy of a GPT-2 in which every writer puts along 1 what the same writer of another puts there (prop-gauge)."""
-    model = copy.deepcopy(model)
-    for p, wanted in zip(stream_writers(model), stream_writers(other), strict=True):
-        p += wanted.to(p).mean(-1, keepdim=True) - p.mean(-1, keepdim=True)
-    return model
 
 
 def rotated(model: GPT2LMHeadModel, rotation: Tensor) -> GPT2LMHeadModel:
