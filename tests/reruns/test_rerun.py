@@ -104,7 +104,7 @@ def test_a_bad_parameter_stops_in_the_first_cell(tmp_path):
     ("parameters", "error", "message"),
     [
         (dict(tokens=-5), ValueError, "parameter tokens: expected a value in"),
-        (dict(model=7), TypeError, "parameter model: expected str, got 7"),
+        (dict(model=7), ValueError, "parameter model: expected str, got 7"),
         (
             dict(corpus="no-file.txt"),
             FileNotFoundError,

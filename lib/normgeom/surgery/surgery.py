@@ -116,7 +116,7 @@ def to_rms_norm(model: nn.Module, example_inputs: Tensor | Mapping | None = None
     >>> import torch, normgeom as ng
     >>> model = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2))
     >>> ng.to_rms_norm(model, torch.arange(9))[1]
-    RMSNorm(4, eps=1e-05, elementwise_affine=True)
+    RMSNorm((4,), eps=1e-05, elementwise_affine=True)
     """
     return _operate(model, (_fold, _center, _swap), example_inputs)
 

@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 from normgeom.view.style import COLORS, WIDTH, style
 
 from normgeom_lab.common.axes import ticks_of_powers
@@ -43,6 +44,7 @@ def angle_and_cost(costs: pd.DataFrame) -> tuple[Figure, str]:
             axis.plot(one.angle, one.cost, "o", color=COLORS["uniform"], ms=4, label="1")
             axis.set_title(model)
             axis.set_yscale("symlog", linthresh=0.01)
+            axis.yaxis.set_major_formatter(FuncFormatter(lambda cost, _: f"{cost:g}"))  # no raised exponents on a phone
             words.append(
                 f"{model}: angles to 1 from {one.angle.min():.0f} to {one.angle.max():.0f} degrees, costs from "
                 f"{one.cost.min():.2g} to {one.cost.max():.2g} nats, for vectors of signs to {null.cost.max():.2g}"
