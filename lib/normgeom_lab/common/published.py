@@ -40,14 +40,14 @@ def angle_and_cost(costs: pd.DataFrame) -> tuple[Figure, str]:
         for model, axis in zip(MODELS, axes.flat, strict=True):
             rows = costs[costs.model == model]
             null, one = rows[rows.direction.str.startswith("signs_")], rows[rows.direction == "uniform"]
-            axis.plot(null.angle, null.cost, "x", color=COLORS["null"], ms=4, label="vectors of signs")
+            axis.plot(null.angle, null.cost, "x", color=COLORS["null"], ms=4, label="sign vectors")
             axis.plot(one.angle, one.cost, "o", color=COLORS["uniform"], ms=4, label="1")
             axis.set_title(model)
             axis.set_yscale("symlog", linthresh=0.01)
             axis.yaxis.set_major_formatter(FuncFormatter(lambda cost, _: f"{cost:g}"))  # no raised exponents on a phone
             words.append(
                 f"{model}: angles to 1 from {one.angle.min():.0f} to {one.angle.max():.0f} degrees, costs from "
-                f"{one.cost.min():.2g} to {one.cost.max():.2g} nats, for vectors of signs to {null.cost.max():.2g}"
+                f"{one.cost.min():.2g} to {one.cost.max():.2g} nats, for sign vectors to {null.cost.max():.2g}"
             )
         figure.supxlabel("mean angle at the norm's input / degrees")
         figure.supylabel("cost / nats a token")
