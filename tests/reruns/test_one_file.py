@@ -74,6 +74,11 @@ def fresh(versions, tmp_path_factory) -> Path:
             (others / entry.name).symlink_to(entry)
     venv.create(folder / "venv", with_pip=True)
     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder / "venv")}))
+    known = site / "notebook-6.5.7.dist-info"  # Colab has it, old widgets ask pip for it, and no cell uses it
+    known.mkdir()
+    (known / "METADATA").write_text("Metadata-Version: 2.1\nName: notebook\nVersion: 6.5.7\n")
+    for old in site.glob("setuptools*"):  # the one that venv brings hides the newer one, which torch asks for
+        shutil.rmtree(old)
     (site / "others.pth").write_text(f"{versions}\n{others}\n")
     return folder / "venv"
 
