@@ -1,4 +1,6 @@
-"""How near the tests come to their bounds: ``make margins`` runs them under several roundings with this plugin.
+"""How near the tests come to their bounds: run it as ``python tests/margins.py``.
+
+It runs them under several roundings.
 
 Every comparison that passes is a number below a bound.  A bound that was fitted to one processor's rounding is passed
 narrowly, and on some other machine not at all.  The plugin notes, for each line that compares, the largest share of

@@ -12,7 +12,7 @@ from hypothesis import settings
 sys.path.append(str(Path(__file__).with_name("lib")))
 
 # The same examples every time, so that a clone is not red on the day when one is drawn that nobody has seen; a longer
-# search, `make search`, draws anew and prints how to repeat what it finds.
+# search, `DRAWN=search pytest …`, draws anew and prints how to repeat what it finds.
 settings.register_profile("fixed", derandomize=True, deadline=None, database=None, max_examples=60)
 settings.register_profile("search", deadline=None, database=None, max_examples=2000, print_blob=True)
 settings.load_profile(os.environ.get("DRAWN", "fixed"))

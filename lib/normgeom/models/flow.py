@@ -49,8 +49,8 @@ class Flow:
         aside: the others, such as those of queries and keys.
         writers: the names of embeddings, convolutions and linear maps.
         added: the names of parameters, their last axis along the stream.
-        obstacle: why centring all that writes leaves a mean on the stream, or changes what the model computes though
-            every norm subtracts the mean; None where it does neither.
+        obstacle: why centring the writers would leave a mean on the stream or change the model's outputs; None if it
+            would do neither.
         unseen: a map or embedding that took no part, in words.
         blocked: the first norm of the stream that reads what no weights centre.
         projected: the module before which a projection takes the mean out.
@@ -157,7 +157,7 @@ class Trial:
         return _judge(Trace(self.model, self.sites, self.answer))
 
     def project(self) -> None:
-        """Project the stream where it begins, if its mean is none that weights decide: behind a nonlinear map."""
+        """Insert a projection where the stream begins, if it begins after a nonlinear map."""
         calls = []
         look = lambda name: lambda _, args, kwargs: calls.append((name, args[0] if args else None))  # noqa: E731
         with hooked(before=[(module, look(name)) for name, module in self.model.named_modules()]):
@@ -246,7 +246,7 @@ def _judge(trace: Trace) -> Flow:
 
 
 def _blocked(trace: Trace, of_stream: list[Read]) -> Iterator[str]:
-    """The norms that read what makes another of the stream read more than a sum of what maps write."""
+    """The norms whose output reaches the stream other than through a linear map, such as a norm on the sum."""
     for read in (read for read in of_stream if not read.whole or None in read.sources.values()):
         odd = {source for source, share in read.sources.items() if share is None}
         yield from (first.name for first in trace.reads if first.name in trace.norms and odd & first.sources.keys())

@@ -186,7 +186,7 @@ def _backward(grad: Tensor, x: Tensor, gain: Tensor | None, rstd: Tensor, wanted
         if by_bias is not None:
             by_bias += gs.sum(0)
         torch.mul(gs, scale, out=scaled)
-        # Block on block: a sum over rows would hand half of them to another thread's cache, and the next pass back.
+        # Products are added block by block: summing over rows would move half of them between the threads' caches.
         if products is not None:
             room[1 + narrow].addcmul_(scaled, start)
         elif wanted[1]:
@@ -206,6 +206,7 @@ def row_blocks(*matrices: Tensor, rooms: int) -> Iterator[tuple[Tensor, ...]]:
     """As many rows of each matrix at a time as stay in a cache, and ``rooms`` wide scratch matrices of their size."""
     (rows, d), wide = matrices[0].shape, formula.wide_dtype(matrices[0])
     touched = sum(m.nbytes for m in matrices) + rooms * rows * d * wide.itemsize
+    # The number of blocks, rounded up, and with it blocks of nearly one size.
     size = -(-rows // -(-rows // max(1, BLOCK * rows // touched)))
     number, rest = -(-rows // size), rows % size
     # Cutting takes as long as a norm of a few rows.
