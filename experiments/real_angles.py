@@ -8,12 +8,10 @@ from normgeom.models.watch import forward
 from normgeom.survey.directions import unit
 from torch import Tensor
 
-from experiments.real_models import LANGUAGE, LARGEST, PARTS, about, blocks, language_model, sites_of
+from experiments.real_models import LANGUAGE, LARGEST, PARTS, about, blocks, language_model, resampled, sites_of
 from experiments.registry import experiment
 
 DRAWN = 1000  # directions of each null
-
-
 WINDOWS, LENGTH = 8, 256
 
 
@@ -42,8 +40,7 @@ def described(x: Tensor) -> dict[str, float]:
     d, first, x = x.shape[-1], x[:1, :1], x[:, 1:]
     second, angle = second_moments(x), ng.angle(x, ng.uniform_vector(d))
     cos2 = angle.deg2rad().cos().square().mean(1)
-    generator = torch.Generator().manual_seed(0)
-    resampled = cos2[torch.randint(len(cos2), (1000, len(cos2)), generator=generator)].mean(1) * d
+    low, high = (d * end for end in resampled(cos2, torch.Generator().manual_seed(0)))
     shares = second.diagonal()
     large = shares.topk(LARGEST).indices
     held = x.clone()
@@ -53,8 +50,8 @@ def described(x: Tensor) -> dict[str, float]:
         mean_deg=angle.mean(),
         std_deg=angle.std(),
         occupancy=omega,
-        low=resampled.quantile(0.05),
-        high=resampled.quantile(0.95),
+        low=low,
+        high=high,
         below=(null["signs"] < omega).sum(),
         **{f"{kind}_q{q:02d}": v.quantile(q / 100) for kind, v in null.items() for q in (5, 50, 95)},
         dimensions=1 / second.square().sum(),

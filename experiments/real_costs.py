@@ -22,6 +22,7 @@ from experiments.real_models import (
     frozen,
     language_model,
     removed,
+    resampled,
     sites_of,
 )
 from experiments.registry import experiment
@@ -139,9 +140,9 @@ def by_text(rows: pd.DataFrame, texts: Sequence[str]) -> list[dict]:
     found, generator = [], torch.Generator().manual_seed(0)
     for (which, text), part in rows.groupby(["direction", rows.block // EVERYWHERE[0]], sort=False):
         cost = torch.tensor(part.cost.to_numpy())
-        drawn = cost[torch.randint(len(cost), (1000, len(cost)), generator=generator)].mean(1)
-        ends = dict(low=float(drawn.quantile(0.05)), high=float(drawn.quantile(0.95)))
-        found.append(dict(direction=which, text=texts[text], cost=float(cost.mean()), kl=part.kl.mean()) | ends)
+        low, high = map(float, resampled(cost, generator))
+        mean = dict(cost=float(cost.mean()), kl=part.kl.mean())
+        found.append(dict(direction=which, text=texts[text]) | mean | dict(low=low, high=high))
     return found
 
 

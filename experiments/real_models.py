@@ -61,6 +61,12 @@ def direction(name: str, d: int, without: Tensor | None = None) -> Tensor:
     return normalize(u, dim=0).float()
 
 
+def resampled(values: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """5 % and 95 % quantiles of the mean of ``values`` ``(n,)`` over 1000 draws of n of them."""
+    means = values[torch.randint(len(values), (1000, len(values)), generator=generator)].mean(1)
+    return means.quantile(0.05), means.quantile(0.95)
+
+
 @contextmanager
 def removed(directions: Mapping[nn.Module, Tensor], spare_first: bool) -> Iterator[None]:
     """While the block runs, each of these norms reads its input less the component along its direction."""

@@ -109,12 +109,13 @@ class Claim:
         """A path to write a result to, which takes its place when the block ends without an error."""
         with atomic_path(self.folder / name) as part:
             yield part
-            self.save(files=self.files | {name: [self.files.get(name, [None])[-1], digest(part)]})
-        self.keep(name)
+            written = digest(part)
+            self.save(files=self.files | {name: [self.files.get(name, [None])[-1], written]})
+        self.keep(name, written)
 
-    def keep(self, name: str) -> None:
-        """Note the digest of a result that is in its place."""
-        self.save(files=self.files | {name: [digest(self.folder / name)]})
+    def keep(self, name: str, found: str | None = None) -> None:
+        """Note the digest of a result that is in its place; ``found`` where it is known."""
+        self.save(files=self.files | {name: [found or digest(self.folder / name)]})
 
     def drop(self, name: str) -> None:
         """Forget and delete a result."""

@@ -5,24 +5,12 @@ import pytest
 import torch
 from norm_checks import close
 from normgeom_lab.common.variants import NORMS, TITLES, Centring, variants
-from tiny_models import token_ids
-from transformers import GPT2Config
-
-CONFIG = GPT2Config(
-    vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=32, layer_norm_epsilon=3e-3,
-    bos_token_id=None, eos_token_id=None,
-)  # fmt: skip
-LAYER_NORMS = {f"transformer.{name}" for name in ("h.0.ln_1", "h.0.ln_2", "h.1.ln_1", "h.1.ln_2", "ln_f")}
-
-
-def logits(model, ids):
-    with torch.no_grad():
-        return model(ids).logits
+from tiny_models import LAYER_NORMS, TWO_BLOCKS, logits, token_ids
 
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_the_norm_is_the_only_difference(norm):
-    model, reference = variants(CONFIG, 3, (norm,))[norm], ng.twins(CONFIG, 3)[0]
+    model, reference = variants(TWO_BLOCKS, 3, (norm,))[norm], ng.twins(TWO_BLOCKS, 3)[0]
     mine, theirs = model.state_dict(), reference.state_dict()
     affine = {"layer": ("weight", "bias"), "centre": ("weight", "bias"), "rms": ("weight",)}.get(norm, ())
     outside = {name for name in theirs if name.rpartition(".")[0] not in LAYER_NORMS}
@@ -42,7 +30,7 @@ def test_the_norm_is_the_only_difference(norm):
 
 
 def test_variants_share_no_memory():
-    models = variants(CONFIG, 3)
+    models = variants(TWO_BLOCKS, 3)
     assert list(models) == list(NORMS) == list(TITLES)
     places = [{p.data_ptr() for p in model.parameters()} for model in models.values()]
     assert len(set().union(*places)) == sum(map(len, places)), "training one would train another"
@@ -66,13 +54,13 @@ def test_twins_differ_by_the_mean_alone(layer, rms):
     """Where no hidden vector has a mean, the initial logits are the same; else they are not."""
     ids = token_ids(2, 16)
     for change, same in ((lambda model: model, False), (centre, True)):
-        a, b = (logits(change(variants(CONFIG, 3, (norm,))[norm].double()), ids) for norm in (layer, rms))
+        a, b = (logits(change(variants(TWO_BLOCKS, 3, (norm,))[norm].double()), ids) for norm in (layer, rms))
         off = float((a - b).abs().max())
         assert off <= 1e-12 if same else off > 1e-4, f"logits differ by {off:.1e}: something else than the norm?"
 
 
 def test_plain_variants_begin_as_those_with_an_affine_part():
-    found = {norm: logits(model.double(), token_ids(2, 16)) for norm, model in variants(CONFIG, 3).items()}
+    found = {norm: logits(model.double(), token_ids(2, 16)) for norm, model in variants(TWO_BLOCKS, 3).items()}
     for norm in ("layer", "rms", "centre"):
         close(found[f"{norm}-plain"], found[norm], 1e-12, f"logits of {norm}-plain", "Another ε? A mean that stays?")
     for a, b in (("none", "layer"), ("none", "centre"), ("centre", "layer")):

@@ -172,7 +172,7 @@ def test_a_kill_at_any_moment_leaves_what_the_note_knows(out, monkeypatch, name,
     works = getattr(owner, what)
 
     def at_result(*args):
-        return kill() if name in (args[-1], getattr(args[-1], "name", "")) else works(*args)
+        return kill() if name in (getattr(arg, "name", arg) for arg in args) else works(*args)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), holding(out) as claim:
         patch.setattr(owner, what, at_result)

@@ -237,3 +237,17 @@ def randomise_norms(model: nn.Module, modules: list[nn.Module], seed: int = 1) -
 def token_ids(batch: int, length: int, seed: int = 0) -> torch.Tensor:
     """Token ids without padding's: ``(batch, length)`` from 2 up."""
     return torch.randint(2, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+# twins
+
+TWO_BLOCKS = transformers.GPT2Config(
+    vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=32, layer_norm_epsilon=3e-3,
+    bos_token_id=None, eos_token_id=None,
+)  # fmt: skip
+LAYER_NORMS = {f"transformer.{name}" for name in ("h.0.ln_1", "h.0.ln_2", "h.1.ln_1", "h.1.ln_2", "ln_f")}
+
+
+def logits(model, ids):
+    with torch.no_grad():
+        return model(ids).logits

@@ -74,7 +74,7 @@ def convert_model(model: str, out: str | os.PathLike) -> dict:
             raise ValueError(f"model: expected logits to differ by at most {BOUND:g} in float64, got {found.exact:.1e}")
         whole = out / "part"
         remove(whole)  # of a run that was killed
-        save_converted(network, whole, {}, encoder.save)
+        save_converted(network, whole, encoder.save)
         for path in sorted(whole.iterdir()):
             with claim.writing(path.name) as part:
                 os.replace(path, part)

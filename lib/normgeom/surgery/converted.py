@@ -29,13 +29,13 @@ WEIGHTS, CONFIG, GENERATION = "converted.safetensors", "config.json", "generatio
 
 
 def save_converted(
-    model: nn.Module, folder: str | os.PathLike, about: dict, tokenizer: Callable[[Path], object] | None = None
+    model: nn.Module, folder: str | os.PathLike, tokenizer: Callable[[Path], object] | None = None
 ) -> None:
     """Write a converted model for :func:`load_converted`, all of it or, on an error, nothing.
 
     The folder takes the weights in their dtype; a ``config.json`` that holds the configuration of the model, ε of each
-    RMSNorm that the conversion made, the names of the weights, and ``about``; what is set for generation; and what
-    ``tokenizer`` writes to the folder that it is called with.
+    RMSNorm that the conversion made, and the names of the weights; what is set for generation; and what ``tokenizer``
+    writes to the folder that it is called with.
 
     Raises:
         ValueError: the folder exists and is not empty.
@@ -49,7 +49,7 @@ def save_converted(
             part.mkdir()
             if tokenizer is not None:
                 tokenizer(part)
-            _write(model, part, about)
+            _write(model, part)
             if folder.exists():
                 folder.rmdir()
             os.replace(part, folder)
@@ -57,7 +57,7 @@ def save_converted(
         raise OSError(f"out: {folder} cannot be written ({error}); nothing is left of it") from error
 
 
-def _write(model: nn.Module, folder: Path, about: dict) -> None:
+def _write(model: nn.Module, folder: Path) -> None:
     # copied, for a file takes no two tensors that share memory, as those of tied weights do
     weights = {name: tensor.clone().contiguous() for name, tensor in model.state_dict().items()}
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
@@ -67,7 +67,7 @@ def _write(model: nn.Module, folder: Path, about: dict) -> None:
     settings.pop("_name_or_path", None)  # of this machine
     norms = {name: module.eps for name, module in model.named_modules() if type(module) is RMSNorm}
     projected = [name.removesuffix(".projection") for name, m in model.named_modules() if isinstance(m, Projection)]
-    config = dict(model_type=MODEL_TYPE, converted=settings, norms=norms, projected=projected, about=about)
+    config = dict(model_type=MODEL_TYPE, converted=settings, norms=norms, projected=projected)
     config |= dict(weights=sorted(weights))
     (folder / CONFIG).write_text(json.dumps(config, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

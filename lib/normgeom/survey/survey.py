@@ -104,7 +104,7 @@ class Survey:
         by_place = {}
         if to_match:
             _check("pilot", model, pilot)
-            if (mask := entries(pilot).get("attention_mask")) is not None and not mask.all():
+            if _padded(pilot, "attention_mask") is not None:
                 raise ValueError("pilot: expected texts without padding, an attention_mask leaves tokens out")
             by_place = matched(model, sites, to_match, self.seed, pilot)
         self._model, self._sites, self._meters = model, sites, []
@@ -184,8 +184,7 @@ class Survey:
         sums, number = self._sums.clone(), {site: i for i, site in enumerate(self._sites)}
         bins, rows = [self._counts.new_empty(0)], []
         waiting: dict[Tensor, list] = defaultdict(list)
-        mask = entries(batch).get("attention_mask")
-        mask = None if mask is None or mask.all() else mask.bool().cpu()
+        mask = _padded(batch, "attention_mask")
 
         def take(member: Tensor) -> None:
             numbers, projected = zip(*waiting.pop(member), strict=True)
@@ -325,10 +324,16 @@ def _members(lead: torch.Size, token_axis: int | None, mask: Tensor | None, devi
     return torch.stack([first, rest]).flatten(1).double().to(device, non_blocking=True)  # no wait for a GPU
 
 
+def _padded(batch: Tensor | Mapping, name: str) -> Tensor | None:
+    """The mask of this name, on the CPU, if it leaves tokens out."""
+    mask = entries(batch).get(name)
+    return None if mask is None or mask.all() else mask.bool().cpu()
+
+
 def _check(argument: str, model: nn.Module, batch: Tensor | Mapping) -> None:
     """Refuse a decoder's padding, and token ids that the model does not know: on a GPU these end the process."""
     given = entries(batch)
-    if (mask := given.get("decoder_attention_mask")) is not None and not mask.all():
+    if _padded(batch, "decoder_attention_mask") is not None:
         raise ValueError(f"{argument}: expected texts without padding in a decoder_attention_mask")
     ids, vocabulary = given.get("input_ids"), getattr(getattr(model, "config", None), "vocab_size", None)
     if ids is None or vocabulary is None:

@@ -106,7 +106,7 @@ def test_the_same_logits_in_a_new_process(tmp_path):
         # as from_pretrained makes it in its dtype, buffers and all
         model = ng.to_rms_norm(AutoModelForCausalLM.from_pretrained(tmp_path / "plain", dtype=dtype).eval())
         shutil.rmtree(tmp_path / "plain")
-        save_converted(model, tmp_path / name, {})
+        save_converted(model, tmp_path / name)
         with torch.no_grad():
             here[name] = model(IDS).logits
     command = [sys.executable, "-c", LOAD, str(tmp_path), str(torch.get_num_threads())]
@@ -149,7 +149,7 @@ def test_weights_that_are_still_tied_are_written_and_loaded(tmp_path, family):
     plain = getattr(transformers, name)(getattr(transformers, kind)(**settings, is_decoder=True))
     plain.save_pretrained(tmp_path / "plain")
     model = ng.to_rms_norm(AutoModelForCausalLM.from_pretrained(tmp_path / "plain").eval())
-    save_converted(model, tmp_path / "out", {})
+    save_converted(model, tmp_path / "out")
     assert torch.equal(logits(ng.load_converted(tmp_path / "out")), logits(model))
 
 

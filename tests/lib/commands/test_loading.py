@@ -50,7 +50,7 @@ def test_what_transformers_saves_is_whole(tmp_path, family):
 def test_folders_that_normgeom_wrote(tmp_path, norm):
     folder = str(tmp_path / "model")
     if norm == "converted":
-        save_converted(model := ng.to_rms_norm(tiny("gpt2")), folder, {})
+        save_converted(model := ng.to_rms_norm(tiny("gpt2")), folder)
     else:
         save_twin(model := twin(OWN, 3, norm), folder)
     loaded, config, ids = load_model(folder), load_config(folder), token_ids(2, 8)

@@ -484,7 +484,7 @@ def test_one_projection_centres_what_no_weights_do(make, where, surgery):
 @pytest.mark.filterwarnings("ignore:no weights centre")
 def test_a_projection_is_written_and_read(tmp_path):
     model = ng.to_rms_norm(uneven("ctrl"))
-    save_converted(model, tmp_path / "out", {})
+    save_converted(model, tmp_path / "out")
     assert torch.equal(logits(ng.load_converted(tmp_path / "out")), logits(model))
 
 

@@ -8,32 +8,21 @@ import numpy as np
 import pytest
 import torch
 from normgeom.training.twins import SIZES, Size, load_twin, save_twin, twin
-from tiny_models import token_ids
+from tiny_models import LAYER_NORMS, TWO_BLOCKS, logits, token_ids
 from torch import nn
-from transformers import AutoModelForCausalLM, GPT2Config
-
-CONFIG = GPT2Config(
-    vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=32, layer_norm_epsilon=3e-3,
-    bos_token_id=None, eos_token_id=None,
-)  # fmt: skip
-LAYER_NORMS = {f"transformer.{name}" for name in ("h.0.ln_1", "h.0.ln_2", "h.1.ln_1", "h.1.ln_2", "ln_f")}
-
-
-def logits(model, ids):
-    with torch.no_grad():
-        return model(ids).logits
+from transformers import AutoModelForCausalLM
 
 
 def test_twins_by_one():
-    both = ng.twins(CONFIG, 3)
-    assert [model.config.norm for model in both] == ["layer", "rms"] and not hasattr(CONFIG, "norm")
+    both = ng.twins(TWO_BLOCKS, 3)
+    assert [model.config.norm for model in both] == ["layer", "rms"] and not hasattr(TWO_BLOCKS, "norm")
     for model, norm in zip(both, ("layer", "rms"), strict=True):
-        assert torch.equal(logits(model, token_ids(1, 8)), logits(twin(CONFIG, 3, norm), token_ids(1, 8)))
-    assert not torch.equal(logits(twin(CONFIG, 4, "rms"), token_ids(1, 8)), logits(model, token_ids(1, 8)))
+        assert torch.equal(logits(model, token_ids(1, 8)), logits(twin(TWO_BLOCKS, 3, norm), token_ids(1, 8)))
+    assert not torch.equal(logits(twin(TWO_BLOCKS, 4, "rms"), token_ids(1, 8)), logits(model, token_ids(1, 8)))
 
 
 def test_the_norm_is_the_only_difference():
-    reference, model = ng.twins(CONFIG, 3)
+    reference, model = ng.twins(TWO_BLOCKS, 3)
     mine, theirs = model.state_dict(), reference.state_dict()
     assert set(mine) == set(theirs) - {f"{name}.bias" for name in LAYER_NORMS}
     for name, value in mine.items():
@@ -53,12 +42,12 @@ def test_the_norm_is_the_only_difference():
 
 
 def test_global_state_is_untouched_and_plays_no_part():
-    expected = ng.twins(CONFIG, 3)[0].state_dict()
+    expected = ng.twins(TWO_BLOCKS, 3)[0].state_dict()
     torch.manual_seed(1)
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
     torch.set_default_dtype(torch.float64)
     try:
-        got = ng.twins(CONFIG, 3)[0].state_dict()
+        got = ng.twins(TWO_BLOCKS, 3)[0].state_dict()
     finally:
         torch.set_default_dtype(torch.float32)
     assert torch.equal(torch.get_rng_state(), before[0]), "torch's generator moved"
@@ -71,7 +60,7 @@ def test_global_state_is_untouched_and_plays_no_part():
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 def test_a_saved_twin_comes_back(tmp_path, norm):
-    model = twin(CONFIG, 3, norm)
+    model = twin(TWO_BLOCKS, 3, norm)
     for p in model.parameters():
         p.data += 0.1
     save_twin(model, tmp_path / "twin")
@@ -104,14 +93,14 @@ def cut(path):
     ids=["half of the weights", "no weights", "half of the configuration", "another model"],
 )
 def test_a_folder_that_holds_no_twin(tmp_path, norm, damage):
-    save_twin(twin(CONFIG, 3, norm), tmp_path)
+    save_twin(twin(TWO_BLOCKS, 3, norm), tmp_path)
     damage(tmp_path)
     with pytest.raises(ValueError, match=rf"^folder: expected what normgeom train wrote, {tmp_path} is not that \("):
         load_twin(tmp_path)
 
 
 def test_weights_that_are_missing_are_not_drawn_anew(tmp_path):
-    model = twin(CONFIG, 3, "layer")
+    model = twin(TWO_BLOCKS, 3, "layer")
     model.transformer.ln_f.bias = None
     save_twin(model, tmp_path)
     with pytest.raises(ValueError, match=r"(?s)^folder: .*transformer.ln_f.bias"):
