@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import math
+import sys
 from collections.abc import Container, Iterable, Mapping
 
 import torch
@@ -149,7 +151,8 @@ def check_parameters(**parameters: tuple[object, object, Container | type]) -> b
     Each parameter is ``name=(value, default, allowed)`` with ``allowed`` a type, or a container such as a ``range``.
 
     Raises:
-        ValueError: a value is not of its default's type, or not in the container.
+        ValueError: a value is not of its default's type, or not in the container; or papermill was given a name that is
+            none of these, for which it only warns.
 
     Example:
         >>> import normgeom as ng
@@ -157,6 +160,11 @@ def check_parameters(**parameters: tuple[object, object, Container | type]) -> b
         >>> ng.check_parameters(d=(d, 768, range(8, 4097)), corpus=(corpus, "stdlib", str))
         False
     """
+    cells = sys._getframe(1).f_globals.get("In", ())  # what this kernel has run; papermill's own cell begins like this
+    injected = ast.parse("\n".join(cell for cell in cells if cell.startswith("# Parameters\n")))
+    given = [node.id for node in ast.walk(injected) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    if unknown := [name for name in given if name not in parameters]:
+        raise ValueError(f"parameters: expected some of {', '.join(parameters)}, got {', '.join(unknown)}")
     for name, (value, default, allowed) in parameters.items():
         of_kind = isinstance(allowed, type)
         if type(value) is not type(default) or not (of_kind or value in allowed):

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import yaml
 
@@ -96,6 +96,7 @@ def used(scope: ast.AST) -> set[str]:
     return found
 
 
+@cache
 def cells(book: Book, name: str) -> list[Cell]:
     """The code cells of a chapter."""
     file = (CHAPTERS / f"{name}.md").as_posix()

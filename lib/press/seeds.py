@@ -6,6 +6,7 @@ import ast
 import csv
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,6 +50,7 @@ def is_recorded(written: list[Cell], at: int) -> bool:
     return any(RECORDED in cell.names for cell in (written[at], *(cell for cell, _ in behind(written, at))))
 
 
+@cache
 def live(book: Book) -> list[Live]:
     """The claims of all pages that are measured when their page runs, in order."""
     found = {}

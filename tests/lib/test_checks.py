@@ -2,11 +2,16 @@
 
 import math
 import re
+from functools import partial
 
+import nbformat
 import normgeom as ng
+import papermill
 import pytest
 import torch
+from nbformat import v4
 from normgeom.checks import Draws, error, excess, outside, relative, verdicts
+from papermill.exceptions import PapermillExecutionError
 
 NAN, INF = math.nan, math.inf
 # what is given to verify, and the line that it prints
@@ -105,6 +110,19 @@ IN = "expected a value in"
 def test_a_bad_parameter_is_named(parameter, message):
     with pytest.raises(ValueError, match="^" + re.escape(f"parameter p: {message}")):
         ng.check_parameters(good=("a", "a", str), p=parameter)
+
+
+CELLS = {"parameters": "d: int = 8", "check": "import normgeom as ng\n\nng.check_parameters(d=(d, 8, range(2, 100)))"}
+
+
+def test_a_misspelt_parameter_of_papermill_stops_the_notebook(tmp_path):
+    cells = [v4.new_code_cell(source, metadata=dict(tags=[tag])) for tag, source in CELLS.items()]
+    kernel = dict(name="python3", display_name="Python 3", language="python")
+    nbformat.write(v4.new_notebook(cells=cells, metadata=dict(kernelspec=kernel)), tmp_path / "in.ipynb")
+    run = partial(papermill.execute_notebook, tmp_path / "in.ipynb", None, progress_bar=False)
+    assert run(parameters=dict(d=9)).cells[-1].outputs[0].data["text/plain"] == "False"
+    with pytest.raises(PapermillExecutionError, match="parameters: expected some of d, got dd"):
+        run(parameters=dict(d=9, dd=9))
 
 
 def test_deviations():

@@ -6,9 +6,13 @@ from pathlib import Path
 README = Path(__file__).parents[2] / "README.md"
 
 
-def test_the_snippet_runs(capsys):
+def snippet():
     (code,) = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.S)
-    exec(compile(code, README.name, "exec"), {})
+    return code
+
+
+def test_the_snippet_runs(capsys):
+    exec(compile(snippet(), README.name, "exec"), {})
     found, *_ = printed = capsys.readouterr().out.splitlines()
     assert found.count("NormSite(") == 5 and printed[-1] == "torch.Size([8, 64])"
     (change,) = (line for line in printed if "MaxBackward" in line)
