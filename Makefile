@@ -1,7 +1,6 @@
 # One rule a step; what did not change does not run again.  `make help` lists the targets.
 SHELL       := bash
 .SHELLFLAGS := -eu -o pipefail -c
-.DEFAULT_GOAL := book
 .DELETE_ON_ERROR:
 .SUFFIXES:
 
