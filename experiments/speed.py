@@ -16,26 +16,18 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 from normgeom.models.watch import replace_module
-from normgeom_lab.precision import in_turns, peak_bytes
+from normgeom_lab.precision import in_turns
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from experiments.registry import experiment
 
-# What holds for experiments on a GPU.
-ON_GPU = dict(
-    needs=lambda: "" if torch.cuda.is_available() else "a GPU",
-    optional=True,
-    processor=lambda _: torch.cuda.get_device_name(),
-)
-
-
 # norms
 
 SHAPES = ((4096, 768), (4096, 4096), (512, 16384), (16, 768))  # rows and features
 # How many times as many rounds: among the large tensors, the smaller scatter more, and their rounds are shorter.
-MORE_ROUNDS = {(4096, 768): 5, (512, 16384): 2}
+MORE_ROUNDS = {(4096, 768): 2, (512, 16384): 2}
 # Results that stay where they are, more than a cache holds: as in a network, no output takes the last one's place.
 KEPT = 8
 # Times of torch's over ours: (norm, dtype, with the backward pass).
@@ -50,7 +42,7 @@ GOALS = {
 CELL = ["threads", "rows", "d", "dtype", "backward"]
 OF_NORMS = (
     "Time of each way over that of a copy of its input, and of torch's own function over that of the way: medians of "
-    "rounds in which all ran in turns; the worst of the runs' medians of the latter{}. Forward without gradients, or "
+    "rounds in which all ran in turns; the worst of the runs' medians of the latter. Forward without gradients, or "
     "forward and backward with gradients by input, gain and (LayerNorm) bias. A goal of 0 is none."
 )
 ABOUT_NORMS = dict(
@@ -58,8 +50,8 @@ ABOUT_NORMS = dict(
 )
 
 
-def norms(d: int) -> dict[tuple[str, str], Callable[..., Tensor]]:
-    """``{(norm, way): function of input, gain and bias}``; compiled ones where there is a compiler."""
+def norms(rows: int, d: int) -> dict[tuple[str, str], Callable[..., Tensor]]:
+    """``{(norm, way): function of input, gain and bias}``; compiled ones of large inputs, where there is a compiler."""
     ways = {
         ("layer", "normgeom"): ng.layer_norm,
         ("layer", "torch"): lambda x, w, b: F.layer_norm(x, (d,), w, b),
@@ -67,7 +59,7 @@ def norms(d: int) -> dict[tuple[str, str], Callable[..., Tensor]]:
         ("rms", "torch"): lambda x, w, b: F.rms_norm(x, (d,), w, 1e-6),
         ("rms", "transformers"): _transformers(d),
     }
-    if any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):
+    if rows > 16 and any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):
         torch.compiler.reset()  # or graphs of other races count, and beyond a limit there is an error
         for norm in ("layer", "rms"):
             ways[norm, "compiled"] = torch.compile(ways[norm, "normgeom"], fullgraph=True)
@@ -97,14 +89,13 @@ def race(rows: int, d: int, dtype: torch.dtype, backward: bool, rounds: int, dev
         return torch.autograd.grad(y, leaves, cotangent) if backward else y
 
     leaves = {"layer": (x, weight, bias), "rms": (x, weight)}
-    calls = {(norm, way): partial(work, function, leaves[norm]) for (norm, way), function in norms(d).items()}
+    calls = {(norm, way): partial(work, function, leaves[norm]) for (norm, way), function in norms(rows, d).items()}
     with torch.set_grad_enabled(backward):
         calls = {("copy", "torch"): lambda: torch.empty_like(x).copy_(x.detach()), **calls}
         seconds = in_turns(calls, rounds, fill=0.02, kept=KEPT)
-        peaks = {way: peak_bytes(call) / x.nbytes if device == "cpu" else torch.nan for way, call in calls.items()}
     cell = dict(rows=rows, d=d, dtype=str(dtype).removeprefix("torch."), backward=backward)
     return [
-        dict(**cell, norm=norm, way=way, round=i, seconds=taken, peak=peaks[norm, way])
+        dict(**cell, norm=norm, way=way, round=i, seconds=taken)
         for norm, way in calls
         for i, taken in enumerate(seconds[norm, way])
     ]
@@ -119,7 +110,7 @@ def ratios(seen: pd.DataFrame) -> pd.DataFrame:
     seen = seen.merge(rivals, on=[*turn, "norm"], suffixes=("", "_torch"))
     seen["over_copy"] = seen.seconds / seen.seconds_copy
     seen["torch_over_this"] = seen["lowest"] = seen.seconds_torch / seen.seconds
-    kinds = dict(seconds="median", over_copy="median", torch_over_this="median", lowest="min", peak="first")
+    kinds = dict(seconds="median", over_copy="median", torch_over_this="median", lowest="min")
     table = seen.groupby([*CELL, "norm", "way"], sort=False, as_index=False).agg(dict(round="size", **kinds))
     table = table.rename(columns={"round": "rounds"})
     by_run = seen.groupby([*CELL, "norm", "way", "process"], sort=False).torch_over_this.median()
@@ -149,25 +140,27 @@ def malloc(**settings: int) -> None:
 
 experiment(
     "speed-norms",
-    OF_NORMS.format("; the most memory that tensors made on the way hold, over that of the input"),
+    OF_NORMS,
     dict(process=(0, 1, 2), threads=(1, 2)),
-    minutes=60,
+    minutes=14,
     workers=1,
     summary=ratios,
     processes=3,
     memory="the C library told to keep what is freed, so that no round clears fresh pages",
     processor="CPU",
     **ABOUT_NORMS,
-)(partial(speed_of_norms, rounds=30, shapes=SHAPES, device="cpu"))
+)(partial(speed_of_norms, rounds=12, shapes=SHAPES, device="cpu"))
 experiment(
     "speed-norms-cuda",
-    OF_NORMS.format(""),
+    OF_NORMS,
     dict(process=(0, 1), threads=(1,)),
     minutes=8,
     workers=1,
-    summary=lambda seen: ratios(seen).drop(columns="peak").assign(goal=lambda table: 0.95 * (table.way == "normgeom")),
+    summary=lambda seen: ratios(seen).assign(goal=lambda table: 0.95 * (table.way == "normgeom")),
     processes=2,
-    **ON_GPU,
+    needs=lambda: "" if torch.cuda.is_available() else "a GPU",
+    optional=True,
+    processor=lambda _: torch.cuda.get_device_name(),
     **ABOUT_NORMS,
 )(partial(speed_of_norms, rounds=15, shapes=((8192, 4096), (4096, 768), (512, 16384)), device="cuda"))
 
@@ -246,16 +239,24 @@ def peak(work: Callable[[], object]) -> tuple[float, float]:
 
 # converted models
 
-CONVERTED = (
-    "Time of a forward pass over that of the same model unconverted, median, lowest and highest of rounds in which the "
-    "versions ran in turns: converted to RMSNorm by to_rms_norm, and with no norms at all, the bound on what any "
-    "replacement can save."
-)
 SMALL = dict(n_layer=4, n_embd=128, n_head=4, vocab_size=256)
 
 
+@experiment(
+    "speed-converted",
+    "Time of a forward pass over that of the same model unconverted, median, lowest and highest of rounds in which the "
+    "versions ran in turns: converted to RMSNorm by to_rms_norm, and with no norms at all, the bound on what any "
+    "replacement can save.",
+    [dict(model=("GPT-2 small",), shapes=[((4, 256), (1, 1))]), dict(model=("small",), shapes=[((8, 128), (1, 1))])],
+    minutes=5,
+    workers=1,
+    summary=lambda table: table.drop(columns="shapes"),
+    model="GPT-2 of random weights with its head, float32; GPT-2 small: 12 layers of 768; small: 4 of 128",
+    rounds=15,
+    norms="torch.nn.LayerNorm in the original, normgeom.RMSNorm in the converted model",
+)
 @torch.no_grad()
-def converted(model: str, shapes: Sequence, rounds: int, fill: float, device: str) -> list[dict]:
+def converted(model: str, shapes: Sequence, rounds: int = 15) -> list[dict]:
     """One row a batch and way: medians of the rounds, and of the ratios within a round to the original."""
     torch.manual_seed(0)
     config = GPT2Config(use_cache=False, bos_token_id=None, eos_token_id=None, **(SMALL if model == "small" else {}))
@@ -264,40 +265,10 @@ def converted(model: str, shapes: Sequence, rounds: int, fill: float, device: st
     versions = {"original": network, "converted": converted, "no norms": bare}
     for site in ng.find_norms(bare):
         replace_module(bare, site.module, nn.Identity())
-    dtype = torch.bfloat16 if "bfloat16" in model else torch.float32
-    versions = {way: v.to(device, dtype) for way, v in versions.items()}
     for batch, length in shapes:
-        ids = torch.randint(config.vocab_size, (batch, length)).to(device)
-        seconds = in_turns({way: partial(version, ids) for way, version in versions.items()}, rounds, fill)
-        rows += [dict(batch=batch, length=length, **row) for row in over(seconds, "original")]
+        ids = torch.randint(config.vocab_size, (batch, length))
+        seconds = in_turns({way: partial(version, ids) for way, version in versions.items()}, rounds, fill=0.2)
+        ratios = seconds.div(seconds.original, axis=0).agg(["median", "min", "max"])
+        for way, of in ratios.set_axis(["ratio", "lowest", "highest"]).items():
+            rows.append(dict(batch=batch, length=length, way=way, seconds=seconds[way].median(), **of))
     return rows
-
-
-def over(seconds: pd.DataFrame, first: str) -> list[dict]:
-    """One row a way: the median of its rounds, and of their ratios to another way: median, lowest and highest."""
-    ratios, rows = seconds.div(seconds[first], axis=0), []
-    for way in seconds:
-        spread = dict(ratio=ratios[way].median(), lowest=ratios[way].min(), highest=ratios[way].max())
-        rows.append(dict(way=way, seconds=seconds[way].median(), **spread))
-    return rows
-
-
-experiment(
-    "speed-converted",
-    CONVERTED,
-    [dict(model=("GPT-2 small",), shapes=[((4, 256), (1, 1))]), dict(model=("small",), shapes=[((8, 128), (1, 1))])],
-    minutes=15,
-    workers=1,
-    summary=lambda table: table.drop(columns="shapes"),
-    model="GPT-2 of random weights with its head, float32; GPT-2 small: 12 layers of 768; small: 4 of 128",
-    rounds=15,
-    norms="torch.nn.LayerNorm in the original, normgeom.RMSNorm in the converted model",
-)(partial(converted, rounds=15, fill=0.5, device="cpu"))
-experiment(
-    "speed-converted-cuda",
-    CONVERTED,
-    dict(model=("GPT-2 small", "GPT-2 small, bfloat16")),
-    minutes=2,
-    workers=1,
-    **ON_GPU,
-)(partial(converted, shapes=((8, 1024), (4, 256), (1, 128)), rounds=20, fill=0.1, device="cuda"))

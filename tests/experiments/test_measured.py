@@ -1,6 +1,5 @@
 """What the book's own experiments measure, at sizes of which nothing can be said: the runs that they name."""
 
-import normgeom as ng
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +8,6 @@ from normgeom.text.tokens import random_windows
 from normgeom.training.loop import next_token_loss
 from normgeom.training.twins import load_twin
 from normgeom_lab.placement import first_over_last, train_bytes, varying_share
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from experiments import placement, speed, survey_speed, twins
 from experiments.registry import registry
@@ -92,13 +90,10 @@ def test_norms_race_in_the_same_rounds(monkeypatch):
     np.testing.assert_allclose(table[table.way == "torch"].torch_over_this, 1)
     np.testing.assert_allclose(table[table.norm == "copy"].over_copy, 1)
     assert (table.lowest <= np.minimum(table.torch_over_this, table.worst) * (1 + 1e-6)).all()
-    peaks = table.query("not backward").set_index(["norm", "way"]).peak
-    assert peaks["layer", "torch"] == pytest.approx(1 + 2 / 64, abs=0.01), "a kernel holds its output"
-    assert peaks["rms", "torch"] >= 2, "a chain holds its intermediate results"
 
 
 def test_converted_models_and_geometry_race():
-    rows = pd.DataFrame(speed.converted("small", ((2, 8),), 3, 0.0, "cpu"))
+    rows = pd.DataFrame(speed.converted("small", ((2, 8),), 3))
     assert rows.way.tolist() == ["original", "converted", "no norms"] and (rows.lowest <= rows.ratio).all()
     assert rows.ratio[0] == 1 and (rows.batch == 2).all() and (rows.length == 8).all()
     for what, goal in (("semi-axes", 40), ("axes", 25), ("product J v", 20)):
@@ -108,35 +103,17 @@ def test_converted_models_and_geometry_race():
     assert size["axes"] == 255 and size["megabytes"] >= 0
 
 
-@pytest.fixture
-def tiny(monkeypatch):
+def test_ways_to_the_vectors_race_and_are_summed(monkeypatch):
     monkeypatch.setattr(survey_speed, "MODELS", {"tiny": TINY})
-    monkeypatch.setattr(survey_speed, "SHAPES", {("tiny", 2, 8): (3, 1.5)})
-
-
-def test_ways_to_the_vectors_race_and_are_summed(tiny, monkeypatch):
+    monkeypatch.setattr(survey_speed, "SHAPES", {("tiny", 2, 8): (survey_speed.WAYS, 3, 1.5)})
     monkeypatch.setattr(survey_speed, "rise_of", lambda way, *_: dict(Survey=5.0).get(way, 2.0))
     points = registry.experiments["speed-survey"].points()
     seen = [point | row for point in points for row in survey_speed.looked_at(**point)]
     table = survey_speed.summed(pd.DataFrame(seen)).set_index("way")
-    assert list(table.index)[:4] == ["bare forward", "Survey", "watch", "output_hidden_states"]
-    assert table.vectors[:4].tolist() == [0, 10, 10, 3] and (table.rounds == 9).all()
+    assert list(table.index) == list(survey_speed.WAYS)
+    assert table.vectors.tolist() == [0, 10, 10, 3] and (table.rounds == 9).all()
     assert table.ratio["bare forward"] == 1 and (table.lowest <= table.ratio).all()
-    assert table.megabytes[:3].tolist() == [0, 3, 0] and table.goal[:3].tolist() == [0, 1.5, 0]
-
-
-def test_plain_statistics_are_those_of_a_survey():
-    torch.manual_seed(0)
-    model, ids = GPT2LMHeadModel(GPT2Config(**TINY)).eval(), torch.randint(101, (4, 16))
-    angles = survey_speed.Angles(model)
-    with torch.no_grad():
-        survey_speed.watched(model, angles)(ids)
-    table = ng.Survey(model, survey_speed.DIRECTIONS).run([ids], progress=False).table().query("positions == 'all'")
-    for (site, side), rows in table.groupby(["site", "side"]):
-        (sums, counts), rows = angles.seen[site, side], rows.set_index("direction").loc[list(survey_speed.DIRECTIONS)]
-        np.testing.assert_allclose(90 + sums[0] / ids.numel(), rows.mean_deg, rtol=1e-4)
-        np.testing.assert_allclose(48 * sums[2] / ids.numel(), rows.occupancy, rtol=1e-3, atol=1e-9)
-        assert counts.view(3, -1).sum(-1).tolist() == [ids.numel()] * 3
+    assert table.megabytes.tolist() == [0, 3, 0, 0] and table.goal.tolist() == [0, 1.5, 0, 0]
 
 
 def test_the_size_of_a_survey(monkeypatch):

@@ -184,39 +184,16 @@ def roofline(race: pd.DataFrame, peak: float, rows: int, d: int) -> tuple[Figure
     )
 
 
-_ON_GPU = {  # by record: what it is of, the names of its rows, a way of each, and another beside it
-    "speed-norms-cuda": ("norms", "{norm}, {dtype}, {pass}, {rows} × {d}", "normgeom", "torch"),
-    "speed-survey-cuda": ("surveys", "Survey of {model}, {texts} × {length}", "Survey", "output_hidden_states"),
-    "speed-converted-cuda": (
-        "conversion",
-        "{model} converted to RMSNorm, {batch} × {length}",
-        "converted",
-        "no norms",
-    ),
-}
-_OVER = {"normgeom": "a copy", "Survey": "the bare pass", "converted": "unconverted"}  # what times are divided by
-
-
 def on_gpu() -> tuple[pd.DataFrame, list[Record]]:
-    """What is recorded of a GPU, and the records themselves: norms at the largest size, surveys, conversion to RMSNorm.
+    """What is recorded of norms on a GPU, at the largest size, and the record itself.
 
-    Returns: a row a time with its ``ratio`` to the time ``over``, and the same of something ``beside`` it; a row of
-    missing values for a record that does not exist.
+    Returns: a row a norm, format and pass with its ``ratio`` to the time of a copy, next to that of torch's own; a row
+    of missing values and no record where nothing was measured.
     """
-    rows, found = {}, []
-    for name, (what, title, way, other) in _ON_GPU.items():
-        try:
-            of = recorded(name)
-        except ValueError:
-            rows[what] = (None, np.nan, None, np.nan)
-            continue
-        found.append(of)
-        race = of.table
-        if "norm" in race:
-            largest = race.loc[(race.rows * race.d).idxmax()]
-            race = _in_words(race, largest.rows, largest.d).rename(columns={"over_copy": "ratio"})
-        for row, cell in race.groupby([title.format(**row) for row in race.to_dict("records")], sort=False):
-            ratio = cell.set_index("way").ratio
-            rows[row] = (_OVER[way], ratio[way], "torch's own" if other == "torch" else other, ratio[other])
-    columns = ["over", "ratio", "beside", "ratio beside"]
-    return pd.DataFrame.from_dict(rows, orient="index", columns=columns), found
+    try:
+        of = recorded("speed-norms-cuda")
+    except ValueError:
+        return pd.DataFrame({"ratio": np.nan, "torch's own": np.nan}, index=["norms"]), []
+    largest = of.table.loc[(of.table.rows * of.table.d).idxmax()]
+    race = _in_words(of.table, largest.rows, largest.d).set_index(["norm", "dtype", "pass", "way"]).over_copy
+    return race.unstack("way")[["normgeom", "torch"]].set_axis(["ratio", "torch's own"], axis=1), [of]
