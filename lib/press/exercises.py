@@ -1,8 +1,4 @@
-"""Exercises as they are written, and what the library's self-checks know of their mistakes.
-
-An exercise asks for code if code stands with it: a cell before the next exercise, a block of code in its solution, or
-in its question a call or a name of the library.  Such an exercise names the self-check that judges it.
-"""
+"""Exercises as they are written, and what the library's self-checks know of their mistakes."""
 
 from __future__ import annotations
 
@@ -13,29 +9,21 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from press.book import CHAPTERS, Book
-from press.labels import ALIAS, Claims
+from press.labels import Claims
 
 MODULE = "exercises"  # of the chapters' package
 SECTION = re.compile(r"^## Exercises\n(.*?)(?=^## |\Z)", re.M | re.S)
-BEGIN = re.compile(r"^(?=```\{exercise\})", re.M)
-QUESTION = re.compile(r"```\{exercise\}[^\n]*\n:label: (?P<label>[\w-]+)\n(?P<text>.*?)^```(?P<rest>.*)", re.M | re.S)
-CALLED = re.compile(rf"`(?:(?:{ALIAS}|{MODULE})\.[\w.]+|\w+\([^`]*\))`")
-CODE = re.compile(r"^```(?:\{code-cell\}|python)|(?<=\n\n) {4}\S", re.M)
+QUESTION = re.compile(r"^```\{exercise\}[^\n]*\n:label: (?P<label>[\w-]+)\n(?P<text>.*?)^```", re.M | re.S)
 GRADER = re.compile(rf"\b{MODULE}\.(\w+)")
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """An exercise: its question, and what stands between it and the next one."""
+    """An exercise: ``text`` is its question."""
 
     label: str
     page: str
     text: str
-    rest: str
-
-    @property
-    def asks_for_code(self) -> bool:
-        return bool(CALLED.search(self.text) or CODE.search(self.rest))
 
     @property
     def graders(self) -> list[str]:
@@ -49,8 +37,7 @@ def exercises(book: Book) -> list[Exercise]:
     for name in book.names:
         text = (book.root / CHAPTERS / f"{name}.md").read_text("utf-8")
         for section in SECTION.findall(text):
-            matches = map(QUESTION.match, BEGIN.split(section)[1:])
-            found += [Exercise(match["label"], name, match["text"], match["rest"]) for match in matches]
+            found += [Exercise(match["label"], name, match["text"]) for match in QUESTION.finditer(section)]
     return found
 
 
@@ -68,11 +55,9 @@ def mistakes(book: Book, grader: str) -> dict[str, str]:
     return dict(said.split(". ", 1) for said in graders(book)[grader])
 
 
-def code_without_grader(book: Book, claims: Claims) -> Iterator[str]:
+def unknown_grader(book: Book, claims: Claims) -> Iterator[str]:
     known = graders(book)
     for exercise in exercises(book):
-        if exercise.asks_for_code and not exercise.graders:
-            yield f"{exercise.page}: {exercise.label} asks for code and names no self-check ({MODULE}.…)"
         for name in exercise.graders:
             if name not in known:
                 yield f"{exercise.page}: {exercise.label} names {MODULE}.{name}, which judges nothing"

@@ -82,7 +82,6 @@ class Check:
     cell: int
     verifies: list[str]
     measured_on: str
-    functions: list[str]
     verdicts: list[Verdict] = field(default_factory=list)
 
     @property
@@ -169,13 +168,11 @@ def _stated(block: Block, inside: tuple[Block, ...], page: str, cell: int, prove
 
 
 def _check(page: Page, number: int, cell: nbformat.NotebookNode) -> Check:
-    names = FUNCTION.findall(cell.source)
     return Check(
         page=page.name,
         cell=number,
         verifies=list(cell.metadata.get("verifies", [])),
         measured_on=cell.metadata.get("measured-on", ""),
-        functions=[f"{ALIAS}{name}" for name in dict.fromkeys(names) if name != ".verify"],
         verdicts=verdicts(cell),
     )
 

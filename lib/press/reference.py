@@ -68,7 +68,7 @@ def reference(book: Book) -> str:
     parts = [table(COLUMNS, _rows(names, claims))]
     for module, group in groupby(names, key=lambda p: p.value.__module__):
         about = linked(inspect.getdoc(sys.modules[module]).partition("\n\n")[0], package)
-        parts += [f"## {module.removeprefix(f'{package}.')}\n", _rst(about), *(_entry(p, claims) for p in group)]
+        parts += [f"## {module.removeprefix(f'{package}.')}\n", _rst(about), *map(_entry, group)]
     return "\n".join(parts)
 
 
@@ -84,22 +84,14 @@ def _rows(names: list[Public], claims: Claims) -> Iterator[list[str]]:
             ]
 
 
-def _entry(p: Public, claims: Claims) -> str:
-    lines = [f".. autoclass:: {p.name}\n   :members:" if inspect.isclass(p.value) else f".. autofunction:: {p.name}"]
-    if checks := [check for check in claims.checks if any(calls(name, p.name) for name in check.functions)]:
-        lines.append(f"\n   Called in the checks of {'; '.join(map(_verified, checks))}.")
-    return _rst("\n".join(lines))
+def _entry(p: Public) -> str:
+    return _rst(f".. autoclass:: {p.name}\n   :members:" if inspect.isclass(p.value) else f".. autofunction:: {p.name}")
 
 
 def linked(doc: str, package: str) -> str:
     """A docstring's reST with its labels as references and the package called as the chapters call it."""
     doc = EQUATIONS.sub(r"\1", doc.replace(f"`{package}.", f"`{ALIAS}."))
     return NAMED.sub(lambda label: f":{role(label[0])}:`{label[0]}`", doc)
-
-
-def _verified(check: Check) -> str:
-    labels = ", ".join(f":{role(label)}:`{label}`" for label in check.verifies)
-    return f"{labels} (:ref:`{_place(check)} <{check.anchor}>`)"
 
 
 def _place(check: Check) -> str:
@@ -109,8 +101,3 @@ def _place(check: Check) -> str:
 
 def _rst(text: str) -> str:
     return f"````{{eval-rst}}\n{text}\n````\n"
-
-
-def calls(written: str, name: str) -> bool:
-    """Whether what a cell wrote, ``ng.Box.of``, is the object ``name`` or something in it."""
-    return written == name or written.startswith(f"{name}.")

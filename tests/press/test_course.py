@@ -7,7 +7,7 @@ import pytest
 from bs4 import BeautifulSoup
 from press.book import Book
 from press.course import course, lectures, shown_of_nothing
-from press.exercises import code_without_grader, exercises, grader_without_exercise
+from press.exercises import grader_without_exercise, unknown_grader
 from press.site.slides import Place, deck, shown
 
 LIBRARY = """
@@ -82,31 +82,10 @@ def small(tmp_path, monkeypatch):
     return write
 
 
-def test_what_asks_for_code(small):
-    asks = {exercise.label: exercise.asks_for_code for exercise in exercises(small())}
-    assert asks == {"ex-thought": False, "ex-code": True}
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("Why is `hidden_states` longer", "Write `angle(x, u)`"),
-        ("Why is `hidden_states` longer", "What does `ng.angle` return"),
-        ("Because of `ng.angle(x)`, see there.", "Thus:\n\n    def angle(x):\n        pass"),
-        ("Because of `ng.angle(x)`, see there.\n```", "Thus.\n```\n\n```{code-cell} ipython3\npass\n```"),
-    ],
-    ids=["a call", "a name of the library", "code in the solution", "a cell"],
-)
-def test_code_without_a_grader_is_refused(small, old, new):
-    assert old in CHAPTER
-    (message,) = code_without_grader(small(CHAPTER.replace(old, new)), None)
-    assert "ex-thought asks for code and names no self-check" in message
-
-
 def test_graders_and_exercises_name_each_other(small):
-    assert not [*code_without_grader(small(), None), *grader_without_exercise(small(), None)]
+    assert not [*unknown_grader(small(), None), *grader_without_exercise(small(), None)]
     other = small(CHAPTER.replace("exercises.angle", "exercises.angles"))
-    assert "names exercises.angles, which judges nothing" in next(code_without_grader(other, None))
+    assert "names exercises.angles, which judges nothing" in next(unknown_grader(other, None))
     assert list(grader_without_exercise(other, None)) == ["exercises.angle judges what no exercise asks for"]
 
 

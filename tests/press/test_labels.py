@@ -63,7 +63,6 @@ def test_a_statement_refers_to_what_its_title_and_its_text_name():
 def test_checks_of_the_toy_book(book):
     first, claim, _ = Claims(book).checks
     assert first.verifies == ["eq-mean", "eq-short", "eq-shorter", "thm-mean"]
-    assert first.functions == ["ng.center", "ng.secular.mean"]
     assert claim.measured_on == "eight toy vectors"
 
 

@@ -31,7 +31,7 @@ def test_numbers_are_written_as_one_prints_them(text, said):
 
 
 def check(*verdicts, measured_on=""):
-    return Check("02-angle", 3, [v.label for v in verdicts], measured_on, [], list(verdicts))
+    return Check("02-angle", 3, [v.label for v in verdicts], measured_on, list(verdicts))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from bs4 import BeautifulSoup
 from press.book import Book
 from press.labels import NAMED, role
-from press.reference import calls, linked, public, reference
+from press.reference import linked, public, reference
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +53,6 @@ def test_a_docstring_becomes_links():
     assert said == "Of :class:`ng.Box` :eq:`eq-mean`, :eq:`eq-short`; never longer (:prf:ref:`thm-mean`)."
 
 
-def test_a_call_of_a_member_is_a_call_of_its_class_and_not_of_a_namesake():
-    assert calls("ng.Box", "ng.Box") and calls("ng.Box.of", "ng.Box")
-    assert not calls("ng.Boxes", "ng.Box") and not calls("ng.Box", "ng.Box.of")
-
-
 def test_modules_stand_in_order_with_the_first_words_of_their_docstrings(page):
     assert re.findall(r"^## (.*)$", page, re.M) == ["norms", "secular", "view.draw"]
     assert "````{eval-rst}\nWhat takes the mean away.\n````" in page
@@ -71,7 +66,6 @@ def test_the_page_shows_names_signatures_links_and_no_markup(html):
     text = " ".join(html.get_text().split())
     assert "(x, *, times=1, tol=1e-12)" in text, "defaults as written, no types"
     assert "never longer (Theorem 1.1)" in text and "(1.1), (1.2); never longer" in text
-    assert "Called in the checks of (1.1), (1.2), (1.3), Theorem 1.1 (chapter 1, cell 3)." in text
     assert "a claim-no in code is no label" in text and "how often." in text
     assert not re.findall(r":(?:eq|ref|prf:ref|func|class|meth|param|raises)\b[ :]", text), "reST that nobody rendered"
     links = {a["href"] for a in html.select("a[href]")}
