@@ -1,4 +1,4 @@
-"""The code cells of a chapter as it is written: where each stands, what it makes, and what it is made from."""
+"""The code cells of a chapter as it is written: what each makes, and what it is made from."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-import yaml
+import jupytext
 
 from press.book import CHAPTERS, Book
 from press.labels import ALIAS, FUNCTION, LAB
 
-CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```$", re.M | re.S)
-HEAD = re.compile(r"\A(?:---\n(?P<block>.*?)^---\n|(?P<lines>(?::[\w-]+:[^\n]*\n)+))", re.M | re.S)
 MAGIC = re.compile(r"^[%!].*$", re.M)
 DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 BLOCKS = (ast.For, ast.With)  # names that they make and use are taken for their own
@@ -24,10 +22,8 @@ SCOPES = (*DEFINED, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.Gen
 
 @dataclass(frozen=True)
 class Cell:
-    """A code cell of a chapter's text: ``line`` is that of its first line of code."""
+    """A code cell of a chapter's text; ``head`` are its metadata."""
 
-    file: str
-    line: int
     head: dict
     code: str
 
@@ -98,16 +94,11 @@ def used(scope: ast.AST) -> set[str]:
 
 @cache
 def cells(book: Book, name: str) -> list[Cell]:
-    """The code cells of a chapter."""
-    file = (CHAPTERS / f"{name}.md").as_posix()
-    text, found = (book.root / file).read_text("utf-8"), []
-    for match in CELL.finditer(text):
-        head = HEAD.match(match[1])
-        code = match[1][head.end() if head else 0 :]
-        line = 1 + text.count("\n", 0, match.start(1)) + (match[1][: head.end()].count("\n") if head else 0)
-        line += len(code) - len(code.lstrip("\n"))
-        found.append(Cell(file, line, _head(head) if head else {}, code))
-    return found
+    """The code cells of a chapter; a page of text has none."""
+    if not book.is_notebook(name):
+        return []
+    written = jupytext.read(book.root / CHAPTERS / f"{name}.md").cells
+    return [Cell(cell.metadata, cell.source) for cell in written if cell.cell_type == "code"]
 
 
 def behind(written: list[Cell], at: int) -> Iterator[tuple[Cell, set[str]]]:
@@ -124,10 +115,3 @@ def through(written: list[Cell], at: int) -> list[str]:
     read = [written[at], *(cell for cell, _ in behind(written, at))]
     names = dict.fromkeys(name for cell in read for name in FUNCTION.findall(cell.code))
     return [f"{ALIAS}{name}" for name in names if name not in EVERYWHERE]
-
-
-def _head(match: re.Match) -> dict:
-    if match["block"] is not None:
-        return yaml.safe_load(match["block"])
-    pairs = (line[1:].split(":", 1) for line in match["lines"].splitlines())
-    return {key: yaml.safe_load(value) for key, value in pairs}

@@ -43,15 +43,13 @@ def status(s: Statement) -> str:
     return named.get(s.prefix) or ("proved and checked" if s.proved else "checked numerically")
 
 
-def _written(book: Book) -> dict[tuple[str, int], dict]:
-    """Page and number of a code cell → where it is written, and what of the library it goes through."""
+def _written(book: Book) -> dict[tuple[str, int], list[str]]:
+    """Page and number of a code cell → what of the library it goes through."""
     found = {}
     for page in book.notebooks:
         numbers = [number for number, cell in enumerate(page.cells, 1) if cell.cell_type == "code"]
         written = cells(book, page.name)
-        for at, number in enumerate(numbers):
-            place = {"file": written[at].file, "line": written[at].line}
-            found[page.name, number] = {"source": place, "functions": through(written, at)}
+        found |= {(page.name, number): through(written, at) for at, number in enumerate(numbers)}
     return found
 
 
@@ -78,7 +76,7 @@ def _checks(s: Statement, claims: Claims, written: dict) -> Iterator[dict]:
                 "cell": check.cell,
                 "anchor": check.anchor,
                 "measured_on": check.measured_on or None,
-                **written[check.page, check.cell],
+                "functions": written[check.page, check.cell],
                 "printed": [
                     {"holds": v.holds, "near_miss": v.mutant, "gave": v.breaks}
                     for v in check.verdicts

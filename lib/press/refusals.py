@@ -85,8 +85,8 @@ def measured_when(book: Book, claims: Claims) -> Iterator[str]:
         for at, cell in enumerate(written):
             said = "recorded" in str(cell.head.get("measured-on", ""))
             if any(label.startswith("claim-") for label in cell.verifies) and said != seeds.is_recorded(written, at):
-                how = "a run of the page" if said else "a recorded table"
-                yield f"{cell.file}:{cell.line}: measured-on {'says' if said else 'does not say'} recorded; it is {how}"
+                how = "says recorded; it is a run of the page" if said else "does not say recorded; it is a record"
+                yield f"{name}, {cell.verifies[0]}: measured-on {how}"
 
 
 def claim_untried(book: Book, claims: Claims) -> Iterator[str]:

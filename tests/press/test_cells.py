@@ -26,7 +26,7 @@ USES = {
 
 
 def cell(code, **head):
-    return Cell("chapters/a.md", 1, head, code)
+    return Cell(head, code)
 
 
 @pytest.mark.parametrize("code", MAKES)

@@ -42,7 +42,6 @@ def test_an_entry_is_whole(entries):
                 "page": "01-mean",
                 "cell": 3,
                 "anchor": "check-01-mean-3",
-                "source": {"file": "chapters/01-mean.md", "line": 69},
                 "measured_on": None,
                 "functions": ["ng.center", "ng.secular.mean"],
                 "printed": [{"holds": SHORT, "near_miss": "the mean | forgotten", "gave": "3e-02"}],

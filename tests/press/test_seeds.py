@@ -8,10 +8,10 @@ from press.cells import Cell
 from press.refusals import bound_of_nothing, claim_untried, measured_when
 from press.seeds import Live, Tried, amiss, is_recorded, live, tried, version
 
-PARAMETERS = Cell("a", 1, {"tags": ["parameters"]}, "d: int = 4  # length\nseed: int = 0")
-RUNS = Cell("a", 5, {}, "runs = train(d)")
-PLOT = Cell("a", 7, {}, "plot(runs)")
-CHECK = Cell("a", 9, {"verifies": ["claim-a"]}, "ng.verify('claim-a', max(runs), 1, 0.1)")
+PARAMETERS = Cell({"tags": ["parameters"]}, "d: int = 4  # length\nseed: int = 0")
+RUNS = Cell({}, "runs = train(d)")
+PLOT = Cell({}, "plot(runs)")
+CHECK = Cell({"verifies": ["claim-a"]}, "ng.verify('claim-a', max(runs), 1, 0.1)")
 CHAPTER = [PARAMETERS, RUNS, PLOT, CHECK]
 GOOD = Tried(seeds=20, held=20, deviation=0.7, mutant=3.0, version="v")
 CLAIM = Live("claim-a", "a", "v")
@@ -27,7 +27,7 @@ AMISS = {
 
 
 def replaced(old, new):
-    return [Cell(c.file, c.line, c.head, c.code.replace(old, new)) for c in CHAPTER]
+    return [Cell(c.head, c.code.replace(old, new)) for c in CHAPTER]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_what_it_does_not_rest_on_is_not(old, new):
 
 
 def test_a_claim_is_recorded_where_a_cell_behind_it_reads_a_record():
-    read = Cell("a", 3, {}, "runs = ng.recorded('runs').table")
+    read = Cell({}, "runs = ng.recorded('runs').table")
     assert not is_recorded(CHAPTER, 3)
     assert is_recorded([PARAMETERS, read, CHECK], 2)
 

@@ -12,7 +12,7 @@ DRAWN = "show(draw(one))"
 
 
 def code(source, **head):
-    return Cell("chapters/02-x.md", 1, head, source)
+    return Cell(head, source)
 
 
 @pytest.fixture
