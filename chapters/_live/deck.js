@@ -36,7 +36,9 @@
   // A displayed formula that is wider than the slide is set smaller; its number stands beside it.
   const narrow = (math) => {
     math.style.fontSize = "";
-    const needs = [...math.querySelectorAll("mjx-container")].map((set) => set.scrollWidth + math.clientWidth - set.clientWidth);
+    const needs = [...math.querySelectorAll("mjx-container")].map((set) =>
+      set.scrollWidth + math.clientWidth - set.clientWidth
+    );
     const share = math.clientWidth / Math.max(math.scrollWidth, ...needs);
     if (share < 1) math.style.fontSize = `${Math.floor(100 * Math.max(LEAST_FORMULA, 0.98 * share))}%`;
   };
@@ -72,13 +74,16 @@
     target.closest("input, select, textarea, svg, .shown[tabindex]") || (key === " " && target.closest("a, button"));
   const pressed = (event) => {
     if (event.key === "Escape") slides[at].focus({ preventScroll: true });
-    if (event.ctrlKey || event.altKey || event.metaKey || !(event.key in MOVES) || wants(event.target, event.key)) return;
+    if (event.ctrlKey || event.altKey || event.metaKey || !(event.key in MOVES) || wants(event.target, event.key)) {
+      return;
+    }
     event.preventDefault();
     show(at + (event.key === " " && event.shiftKey ? -1 : MOVES[event.key]));
   };
 
   const SWIPE = 50; // pixels
-  const sideways = (e) => e.scrollWidth > e.clientWidth + 1 && ["auto", "scroll"].includes(getComputedStyle(e).overflowX);
+  const sideways = (e) =>
+    e.scrollWidth > e.clientWidth + 1 && ["auto", "scroll"].includes(getComputedStyle(e).overflowX);
   const scrolls = (e) => e && (sideways(e) || scrolls(e.parentElement));
   const touched = () => {
     let from;
@@ -108,7 +113,10 @@
     host.className = "deck-keys";
     host.setAttribute("aria-label", "Slides");
     button(host, "Light or dark", "◐", () => (root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark"));
-    buttons = [button(host, "The slide before", "‹", () => show(at - 1)), button(host, "The next slide", "›", () => show(at + 1))];
+    buttons = [
+      button(host, "The slide before", "‹", () => show(at - 1)),
+      button(host, "The next slide", "›", () => show(at + 1)),
+    ];
     show(byAddress(), false);
     addEventListener("keydown", pressed);
     addEventListener("hashchange", () => show(byAddress()));

@@ -12,7 +12,12 @@
     eps: 1e-5,
     on: { centre: true, divide: true, gain: true, bias: false },
   };
-  const SWITCHES = { centre: "subtract the mean", divide: "divide by the spread", gain: "gain", bias: "bias (0.3, 0.2, 0.4)" };
+  const SWITCHES = {
+    centre: "subtract the mean",
+    divide: "divide by the spread",
+    gain: "gain",
+    bias: "bias (0.3, 0.2, 0.4)",
+  };
   const RMS = "divide by the root mean square"; // what the spread is without the subtraction
   const FARTHEST = 1e6; // that a field takes
   const NAMES = { one: "(1, 1, 1)", plane: "mean 0", first: "1", second: "2", third: "3", n: "n", y: "y", x: "x" };
@@ -20,43 +25,78 @@
     const start = jacobian
       ? "Around x a small circle; at the output y its image by the Jacobian, and dashed the circle’s true image."
       : "Grey disc: the plane of mean 0.";
-    if (!divide) return `${start} Dotted: from x ${centre ? "over x less its mean " : ""}to the output y. Without a division nothing bounds the outputs.`;
-    if (!centre)
+    if (!divide) {
+      return `${start} Dotted: from x ${
+        centre ? "over x less its mean " : ""
+      }to the output y. Without a division nothing bounds the outputs.`;
+    }
+    if (!centre) {
       return `${start} Grey circles: of the sphere on which n lies for ε = 0. Blue: circles of the ellipsoid within which all outputs lie; dashed, LayerNorm’s slice of it. Dotted: from x over n to y.`;
+    }
     const axes = jacobian ? "" : ", and its semi-axes";
     return `${start} Grey circle: where n lies for ε = 0. Blue: the ellipse within which all outputs lie, on its rim for ε = 0${axes}. Dotted: from x over x less its mean and n to the output y.`;
   };
-  const HINT = "Drag x; drag beside it to turn. With the keyboard: arrows, Page Up and Page Down along (1, 1, 1), Shift with arrows to turn, Home to put x back.";
+  const HINT =
+    "Drag x; drag beside it to turn. With the keyboard: arrows, Page Up and Page Down along (1, 1, 1), Shift with arrows to turn, Home to put x back.";
   const SMALL = 0.4; // radius of the circle around x
   const TURN = 0.5; // of the picture, at first
 
   // To try, what is set up for it, and what one should see.
   const QUESTIONS = {
     norm: [
-      ["Move x up and down, along (1, 1, 1). What does the output do?", { x: [1.6, -0.8, -1.1] },
-        "Nothing. A multiple of (1, 1, 1) changes the mean, and with it the angle; the mean is subtracted. Switch “subtract the mean” off, and the output moves."],
-      ["Make x longer, then shorter. When does n leave the circle?", { x: [0.3, 0, -0.3], eps: 0.1 },
-        "When the spread of x is no longer large beside √ε: then ε decides, n is shorter than √3, and the output comes in from the ellipse towards the centre."],
-      ["Set one gain to 0. What is left of the ellipse?", { gain: [1.5, 1, 0] },
-        "It lies flat in the plane of the axes 1 and 2. The third entry of the output is 0, or its bias if that is on, whatever x is, and yet neither semi-axis becomes 0: the third entry of n is minus the sum of the others."],
-      ["Set two gains to 0. What is left?", { gain: [1.5, 0, 0] },
-        "A segment: one semi-axis is 0."],
-      ["Change the sign of a gain. Do the semi-axes change?", { gain: [1.5, -1, 0.5] },
-        "No. The ellipse is mirrored along the axis 2; its semi-axes depend on the squares of the gains alone."],
-      ["Without the subtraction, where can outputs be?", { on: { centre: false } },
-        "On a whole ellipsoid with semi-axes √3·|γ|: that is RMSNorm. Turn it. LayerNorm’s outputs are one slice of it, dashed."],
+      [
+        "Move x up and down, along (1, 1, 1). What does the output do?",
+        { x: [1.6, -0.8, -1.1] },
+        "Nothing. A multiple of (1, 1, 1) changes the mean, and with it the angle; the mean is subtracted. Switch “subtract the mean” off, and the output moves.",
+      ],
+      [
+        "Make x longer, then shorter. When does n leave the circle?",
+        { x: [0.3, 0, -0.3], eps: 0.1 },
+        "When the spread of x is no longer large beside √ε: then ε decides, n is shorter than √3, and the output comes in from the ellipse towards the centre.",
+      ],
+      [
+        "Set one gain to 0. What is left of the ellipse?",
+        { gain: [1.5, 1, 0] },
+        "It lies flat in the plane of the axes 1 and 2. The third entry of the output is 0, or its bias if that is on, whatever x is, and yet neither semi-axis becomes 0: the third entry of n is minus the sum of the others.",
+      ],
+      ["Set two gains to 0. What is left?", { gain: [1.5, 0, 0] }, "A segment: one semi-axis is 0."],
+      [
+        "Change the sign of a gain. Do the semi-axes change?",
+        { gain: [1.5, -1, 0.5] },
+        "No. The ellipse is mirrored along the axis 2; its semi-axes depend on the squares of the gains alone.",
+      ],
+      [
+        "Without the subtraction, where can outputs be?",
+        { on: { centre: false } },
+        "On a whole ellipsoid with semi-axes √3·|γ|: that is RMSNorm. Turn it. LayerNorm’s outputs are one slice of it, dashed.",
+      ],
     ],
     jacobian: [
-      ["Move x outwards, away from (1, 1, 1). What becomes of the image of the small circle?", { x: [0.6, 0, -0.6] },
-        "It shrinks as 1 over the spread, where ε is small beside its square: the same step moves the output of a longer vector less."],
-      ["Why is the image of a circle a segment?", { x: [0.9, -0.1, -0.8] },
-        "The circle lies in the plane of the axes 1 and 2. The norm loses two directions of three, (1, 1, 1) and n: what is left of a step is its part across both. Only ε lets a little of n through."],
-      ["Make ε large. What changes?", { x: [0.6, 0, -0.6], eps: 0.3 },
-        "The segment gets a width: where ε decides, the norm no longer forgets the length of x. If ε is larger still, all of the image shrinks: the norm divides by √ε."],
-      ["How far do the image by the Jacobian and the circle's true image lie apart?", { x: [0.5, 0, -0.4], eps: 1e-5 },
-        "The dashed outline is the true image: it is bent along the ellipse where the circle is not small beside the spread; farther out the two are one."],
-      ["Switch the subtraction off. What becomes of the image?", { on: { centre: false } },
-        "RMSNorm loses one direction of three, that of x: the image is an ellipse, unless x lies in the plane of the small circle."],
+      [
+        "Move x outwards, away from (1, 1, 1). What becomes of the image of the small circle?",
+        { x: [0.6, 0, -0.6] },
+        "It shrinks as 1 over the spread, where ε is small beside its square: the same step moves the output of a longer vector less.",
+      ],
+      [
+        "Why is the image of a circle a segment?",
+        { x: [0.9, -0.1, -0.8] },
+        "The circle lies in the plane of the axes 1 and 2. The norm loses two directions of three, (1, 1, 1) and n: what is left of a step is its part across both. Only ε lets a little of n through.",
+      ],
+      [
+        "Make ε large. What changes?",
+        { x: [0.6, 0, -0.6], eps: 0.3 },
+        "The segment gets a width: where ε decides, the norm no longer forgets the length of x. If ε is larger still, all of the image shrinks: the norm divides by √ε.",
+      ],
+      [
+        "How far do the image by the Jacobian and the circle's true image lie apart?",
+        { x: [0.5, 0, -0.4], eps: 1e-5 },
+        "The dashed outline is the true image: it is bent along the ellipse where the circle is not small beside the spread; farther out the two are one.",
+      ],
+      [
+        "Switch the subtraction off. What becomes of the image?",
+        { on: { centre: false } },
+        "RMSNorm loses one direction of three, that of x: the image is an ellipse, unless x lies in the plane of the small circle.",
+      ],
     ],
   };
 
@@ -118,10 +158,28 @@
     let [turn, home] = [TURN, START.x];
     host.replaceChildren();
     const svg = make(host, "svg", { viewBox: "-320 -235 640 470", role: "group" });
-    const LAYERS = ["disc", "coordinates", "sphere", "slice", "one", "ring", "image", "axes", "way", "small", "small-true"];
+    const LAYERS = [
+      "disc",
+      "coordinates",
+      "sphere",
+      "slice",
+      "one",
+      "ring",
+      "image",
+      "axes",
+      "way",
+      "small",
+      "small-true",
+    ];
     const layers = Object.fromEntries(LAYERS.map((name) => [name, make(svg, "path", { class: name })]));
-    const dots = Object.fromEntries(["n", "y", "x"].map((name) => [name, make(svg, "circle", { class: `dot ${name}`, r: name === "x" ? 8 : jacobian ? 3.5 : 5 })]));
-    const names = Object.fromEntries(Object.entries(NAMES).map(([name, words]) => [name, make(svg, "text", { class: `name-${name}` }, words)]));
+    const dots = Object.fromEntries(
+      ["n", "y", "x"].map((
+        name,
+      ) => [name, make(svg, "circle", { class: `dot ${name}`, r: name === "x" ? 8 : jacobian ? 3.5 : 5 })]),
+    );
+    const names = Object.fromEntries(
+      Object.entries(NAMES).map(([name, words]) => [name, make(svg, "text", { class: `name-${name}` }, words)]),
+    );
     const handle = make(svg, "circle", { class: "handle", r: 24, tabindex: 0, role: "slider", "aria-valuenow": 0 });
     handle.setAttribute("aria-label", `The vector x. ${HINT}`);
     const below = make(host, "p", { class: "live-legend" });
@@ -142,7 +200,9 @@
         const value = attributes.type === "checkbox" ? input.checked : input.value === "" ? NaN : Number(input.value);
         const wrong = typeof value === "number" && !(Math.abs(value) <= FARTHEST);
         input.setAttribute("aria-invalid", wrong);
-        warning.textContent = wrong ? `${label}: expected a number from −1,000,000 to 1,000,000; what was there before stays.` : "";
+        warning.textContent = wrong
+          ? `${label}: expected a number from −1,000,000 to 1,000,000; what was there before stays.`
+          : "";
         if (!wrong) {
           write(value);
           draw(input);
@@ -159,10 +219,18 @@
       gains.push(field(rows[1], `γ${"₁₂₃"[i]}`, slid, () => state.gain[i], (v) => (state.gain[i] = v)));
     }
     const powers = { type: "range", min: -6, max: 0.5, step: 0.25 };
-    const small = field(rows[1], "ε", powers, () => Math.log10(state.eps), (v) => (state.eps = 10 ** v), () => number(state.eps));
+    const small = field(
+      rows[1],
+      "ε",
+      powers,
+      () => Math.log10(state.eps),
+      (v) => (state.eps = 10 ** v),
+      () => number(state.eps),
+    );
     const switches = {};
-    for (const [key, label] of Object.entries(SWITCHES))
+    for (const [key, label] of Object.entries(SWITCHES)) {
       switches[key] = field(rows[2], label, { type: "checkbox" }, () => state.on[key], (v) => (state.on[key] = v));
+    }
     const full = { type: "range", min: -180, max: 180, step: 5 };
     field(rows[2], "turn", full, () => degrees(turn), (v) => (turn = (v * Math.PI) / 180), (v) => `${minus(v)}°`);
     // Words that follow the switches are written when they change: while x is dragged they do not.
@@ -174,13 +242,16 @@
     const list = make(host, "ol", { class: "live-questions" });
     for (const [question, set, answer] of QUESTIONS[jacobian ? "jacobian" : "norm"]) {
       const item = make(list, "li", {}, `${question} `);
-      make(item, "button", { type: "button", "aria-label": `Set up: ${question}` }, "set up").addEventListener("click", () => {
-        Object.assign(state, structuredClone({ ...START, ...set, on: { ...START.on, ...set.on } }));
-        [turn, home] = [TURN, [...state.x]];
-        warning.textContent = "";
-        svg.scrollIntoView({ block: "nearest" });
-        draw();
-      });
+      make(item, "button", { type: "button", "aria-label": `Set up: ${question}` }, "set up").addEventListener(
+        "click",
+        () => {
+          Object.assign(state, structuredClone({ ...START, ...set, on: { ...START.on, ...set.on } }));
+          [turn, home] = [TURN, [...state.x]];
+          warning.textContent = "";
+          svg.scrollIntoView({ block: "nearest" });
+          draw();
+        },
+      );
       const fold = make(item, "details");
       make(fold, "summary", {}, "what one sees");
       make(fold, "p", {}, answer);
@@ -191,7 +262,18 @@
       outlines(found);
       const to = flat(SCALE, turn);
       const rim = around([0, 0, 0], DISC).reduce((a, b) => (to(b)[0] > to(a)[0] ? b : a));
-      for (const [name, at] of Object.entries({ n: found.n, y: found.y, x: state.x, one: [1.3, 1.3, 1.3], plane: rim, first: [AXIS, 0, 0], second: [0, AXIS, 0], third: [0, 0, AXIS] })) {
+      for (
+        const [name, at] of Object.entries({
+          n: found.n,
+          y: found.y,
+          x: state.x,
+          one: [1.3, 1.3, 1.3],
+          plane: rim,
+          first: [AXIS, 0, 0],
+          second: [0, AXIS, 0],
+          third: [0, 0, AXIS],
+        })
+      ) {
         const place = to(at);
         const [left, top] = inside(place);
         for (const dot of [dots[name], name === "x" && handle].filter(Boolean)) {
@@ -210,7 +292,7 @@
         if (input.type === "checkbox") input.checked = read();
         else if (input !== from || input.type === "range") input.value = +read().toPrecision(6);
         if (input !== from) input.setAttribute("aria-invalid", false);
-        if (said) input.setAttribute("aria-valuetext", (said.textContent = say(read())));
+        if (said) input.setAttribute("aria-valuetext", said.textContent = say(read()));
       }
       for (const { input } of gains) input.disabled = !state.on.gain;
       small.input.disabled = !state.on.divide;
@@ -220,7 +302,12 @@
 
     const outlines = ({ mean, n, y, gain, bias, ends, image, true_image }) => {
       const to = flat(SCALE, turn);
-      const line = (points, close) => (points.length ? `M${points.map((p) => to(p).map((v) => v.toFixed(1)).join(",")).join("L")}${close ? "Z" : ""}` : "");
+      const line = (
+        points,
+        close,
+      ) => (points.length
+        ? `M${points.map((p) => to(p).map((v) => v.toFixed(1)).join(",")).join("L")}${close ? "Z" : ""}`
+        : "");
       const outward = (v) => v.map((e, i) => gain[i] * e + bias[i]);
       const { centre, divide } = state.on;
       const E = [[1, 0, 0], [0, 1, 0], [0, 0, 1]];
@@ -260,7 +347,11 @@
       const words = parts.map((pair) => pair.join(" ")).join("; ");
       svg.setAttribute("aria-label", `x is (${state.x.map(number).join(", ")}); ${words}.`);
       handle.setAttribute("aria-valuetext", `(${state.x.map(number).join(", ")})`);
-      speak(`Output (${y.map(number).join(", ")}); mean ${number(mean)}, length of n ${number(length)}${axes.length ? `, semi-axes ${axes.map(number).join(" and ")}` : ""}.`);
+      speak(
+        `Output (${y.map(number).join(", ")}); mean ${number(mean)}, length of n ${number(length)}${
+          axes.length ? `, semi-axes ${axes.map(number).join(" and ")}` : ""
+        }.`,
+      );
     };
 
     let dragged;
@@ -288,7 +379,9 @@
         turn += TURNS[event.key];
         return draw();
       }
-      const step = KEYS[event.key] ? lifted(SCALE, turn, ...KEYS[event.key]) : event.key in ALONG && [1, 1, 1].map(() => ALONG[event.key]);
+      const step = KEYS[event.key]
+        ? lifted(SCALE, turn, ...KEYS[event.key])
+        : event.key in ALONG && [1, 1, 1].map(() => ALONG[event.key]);
       if (!step && event.key !== "Home") return;
       event.preventDefault();
       if (!step) turn = TURN;

@@ -241,11 +241,12 @@ globalThis.normgeom = (() => {
         const full = `h.${l}.${reader}`;
         fold(full, `h.${l}.${name}`, weights[`${full}.weight`], weights[`${full}.bias`], outer);
       }
-      for (const writer of ["attn.c_proj", "mlp.c_proj"])
+      for (const writer of ["attn.c_proj", "mlp.c_proj"]) {
         for (const name of ["weight", "bias"]) {
           const full = `h.${l}.${writer}.${name}`;
           made[full] = centred(weights[full]);
         }
+      }
     }
     fold("head", "ln_f", transposed(weights["wte.weight"], vocabulary, d), null, vocabulary);
     return { ...network, kind: "rms", weights: made };
@@ -267,9 +268,13 @@ globalThis.normgeom = (() => {
     const x = run.sites["ln_f"].in.subarray(t * d, (t + 1) * d);
     const c = run.parts[part].subarray(t * d, (t + 1) * d);
     const centre = kind === "layer" && !uncentred.includes("ln_f");
-    const read = (vector, scale) => norm(vector, { eps, centre, held: scale }).n.reduce((sum, v, i) => sum + v * w[i], 0);
+    const read = (vector, scale) =>
+      norm(vector, { eps, centre, held: scale }).n.reduce((sum, v, i) => sum + v * w[i], 0);
     const scale = held["ln_f"]?.[t];
-    return { frozen: read(c, run.sites["ln_f"].scales[t]), direct: read(x, scale) - read(x.map((v, i) => v - c[i]), scale) };
+    return {
+      frozen: read(c, run.sites["ln_f"].scales[t]),
+      direct: read(x, scale) - read(x.map((v, i) => v - c[i]), scale),
+    };
   };
 
   // Of one prediction from another: the divergence at each position, in nats, and the largest change of a logit at any.

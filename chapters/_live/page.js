@@ -25,7 +25,7 @@ globalThis.livePage = (() => {
   const onceAFrame = (work) => {
     let asked;
     return (...given) => {
-      if (!asked) requestAnimationFrame(() => work(...[asked, (asked = undefined)][0]));
+      if (!asked) requestAnimationFrame(() => work(...[asked, asked = undefined][0]));
       asked = given;
     };
   };

@@ -48,7 +48,13 @@
     const words = make(host, "p");
     const row = make(host, "div", { class: "live-row" });
     const button = make(row, "button", { type: "button" });
-    const slider = make(row, "input", { type: "range", min: 0, max: 3, step: 0.01, "aria-label": "Steps of LayerNorm" });
+    const slider = make(row, "input", {
+      type: "range",
+      min: 0,
+      max: 3,
+      step: 0.01,
+      "aria-label": "Steps of LayerNorm",
+    });
     const round = make(make(row, "label", {}, "turn "), "input", { type: "range", min: -180, max: 180, step: 5 });
 
     let turn = 0.5;

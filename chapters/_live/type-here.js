@@ -13,10 +13,24 @@
     length: { words: "length", say: (v) => v.toFixed(1) },
     largest: { words: "entry of largest size", say: (v) => v.toFixed(1) },
   };
-  const LEGEND = { before: "● before a norm", after: "■ after it", untouched: "┄ before it, nothing changed in this network" };
+  const LEGEND = {
+    before: "● before a norm",
+    after: "■ after it",
+    untouched: "┄ before it, nothing changed in this network",
+  };
   const BEST = 6; // bytes that are shown
   const [TOLD, MARKED] = [12, 40]; // places of a chart whose numbers are all read out; whose marks are large
-  const START = { text: "", model: "layer", shift: 0, uncentred: "", held: false, removed: "", quantity: "angle", site: "", at: Infinity };
+  const START = {
+    text: "",
+    model: "layer",
+    shift: 0,
+    uncentred: "",
+    held: false,
+    removed: "",
+    quantity: "angle",
+    site: "",
+    at: Infinity,
+  };
 
   const shown = (byte) => {
     if (byte === 10) return "⏎";
@@ -24,7 +38,11 @@
     return byte > 32 && byte < 127 ? String.fromCharCode(byte) : byte.toString(16).toUpperCase().padStart(2, "0");
   };
   const PARTS = { ln_1: "before attention", ln_2: "before the MLP", attn: "attention", mlp: "MLP" };
-  const WHOLE = { ln_f: "the final norm", tokens: "the vectors of the bytes", positions: "the vectors of the positions" };
+  const WHOLE = {
+    ln_f: "the final norm",
+    tokens: "the vectors of the bytes",
+    positions: "the vectors of the positions",
+  };
   const inWords = (name) => {
     const [, block, part] = name.match(/^h\.(\d+)\.(\w+)$/) ?? [];
     return block ? `block ${Number(block) + 1}, ${PARTS[part]}` : WHOLE[name];
@@ -51,20 +69,19 @@
     };
   };
   let loading;
-  const load = () =>
-    (loading ??= new Promise((resolve, reject) => {
-      const script = document.createElement("script");
-      script.src = WEIGHTS;
-      script.onload = () => {
-        try {
-          resolve(unpacked(normgeom.saved));
-        } catch (error) {
-          reject(error);
-        }
-      };
-      script.onerror = () => reject(new Error("its weights, twins.js, are not there"));
-      document.head.append(script);
-    }));
+  const load = () => (loading ??= new Promise((resolve, reject) => {
+    const script = document.createElement("script");
+    script.src = WEIGHTS;
+    script.onload = () => {
+      try {
+        resolve(unpacked(normgeom.saved));
+      } catch (error) {
+        reject(error);
+      }
+    };
+    script.onerror = () => reject(new Error("its weights, twins.js, are not there"));
+    document.head.append(script);
+  }));
 
   // The untouched network on a text; of the converted one, the network that it comes from.
   const untouched = (networks, { text, model }) => {
@@ -106,7 +123,11 @@
     const area = make(labelled(host, "Your text"), "textarea", { rows: 2, spellcheck: "false", autocapitalize: "off" });
     area.value = state.text;
     const said = make(host, "p", { class: "live-said", role: "status" });
-    const strip = make(host, "div", { class: "network-strip", role: "listbox", "aria-label": "What the network reads; choose a position" });
+    const strip = make(host, "div", {
+      class: "network-strip",
+      role: "listbox",
+      "aria-label": "What the network reads; choose a position",
+    });
     const heading = make(host, "p", { class: "network-heading" });
     const next = make(host, "ol", { class: "network-next", "aria-label": "Most probable next bytes" });
     const controls = make(host, "div", { class: "live-row" });
@@ -133,15 +154,29 @@
       shift: () => {
         const words = "Add to every entry of the stream";
         const wrap = labelled(controls, words);
-        const input = make(wrap, "input", { type: "range", min: 0, max: SHIFTS.length - 1, step: 1, "aria-label": words });
+        const input = make(wrap, "input", {
+          type: "range",
+          min: 0,
+          max: SHIFTS.length - 1,
+          step: 1,
+          "aria-label": words,
+        });
         make(wrap, "output", SILENT);
         input.addEventListener("input", () => change({ shift: SHIFTS[input.value] }));
         return input;
       },
-      uncentred: () => choose(controls, "uncentred", "Leave the subtraction out", { "": "nowhere", everywhere: "at every norm", ...named(sites) }),
-      removed: () => choose(controls, "removed", "Remove a part", { "": "none", ...named(normgeom.parts(networks.layer)) }),
+      uncentred: () =>
+        choose(controls, "uncentred", "Leave the subtraction out", {
+          "": "nowhere",
+          everywhere: "at every norm",
+          ...named(sites),
+        }),
+      removed: () =>
+        choose(controls, "removed", "Remove a part", { "": "none", ...named(normgeom.parts(networks.layer)) }),
       held: () => {
-        const input = make(labelled(controls, "Hold every norm’s scale as in the unchanged network"), "input", { type: "checkbox" });
+        const input = make(labelled(controls, "Hold every norm’s scale as in the unchanged network"), "input", {
+          type: "checkbox",
+        });
         input.addEventListener("input", () => change({ held: input.checked }));
         return input;
       },
@@ -151,7 +186,12 @@
       const { text, quantity, site, at } = state;
       change({ ...START, text, quantity, site, at });
     });
-    inputs.quantity = choose(looking, "quantity", "Show", Object.fromEntries(Object.entries(QUANTITIES).map(([key, { words }]) => [key, words])));
+    inputs.quantity = choose(
+      looking,
+      "quantity",
+      "Show",
+      Object.fromEntries(Object.entries(QUANTITIES).map(([key, { words }]) => [key, words])),
+    );
     const everywhere = Object.fromEntries(sites.map((name) => [name, `${inWords(name)}, every position`]));
     inputs.site = choose(looking, "site", "at", { "": "every norm, the chosen position", ...everywhere });
     area.addEventListener("input", () => change({ text: area.value, at: Infinity }));
@@ -227,7 +267,9 @@
 
     const rowOf = (logits, network, at) => logits.subarray(at * network.vocabulary, (at + 1) * network.vocabulary);
     const bars = ({ run, network, ids }, at) => {
-      const read = ids.slice(Math.max(0, at - 9), at + 1).map((byte) => (shown(byte).length > 1 ? `\\x${shown(byte)}` : shown(byte)));
+      const read = ids.slice(Math.max(0, at - 9), at + 1).map((
+        byte,
+      ) => (shown(byte).length > 1 ? `\\x${shown(byte)}` : shown(byte)));
       heading.textContent = `After ${read.join("")}, the next byte:`;
       const p = normgeom.softmax(rowOf(run.logits, network, at));
       const best = [...p.keys()].sort((a, b) => p[b] - p[a]).slice(0, BEST);
@@ -249,7 +291,11 @@
         const other = state.model === "converted" ? "the network that was converted" : "the unchanged network";
         words.push(
           `From ${other}, the prediction is ${number(found.divergences[at])} nats away at this position,`,
-          `${number(found.divergence)} on average over the positions (KL). The logit that moves most, at any of them, moves by ${number(found.change)}.`,
+          `${
+            number(found.divergence)
+          } on average over the positions (KL). The logit that moves most, at any of them, moves by ${
+            number(found.change)
+          }.`,
         );
       } else words.push("Nothing is changed yet.");
       if (state.removed) {
@@ -260,8 +306,12 @@
         const { frozen, direct } = normgeom.effects(network, whole, state.removed, at, token, changes);
         words.push(
           `With the part, the logit of ${shown(token)} is ${number(above(whole.logits))} above the mean logit.`,
-          `The part is credited with ${number(frozen)} of that while the final scale is held. Without the part it sinks by ${number(direct)}`,
-          `if the part is taken out before the final norm, and by ${number(above(whole.logits) - above(run.logits))} if it is taken out of the whole network.`,
+          `The part is credited with ${
+            number(frozen)
+          } of that while the final scale is held. Without the part it sinks by ${number(direct)}`,
+          `if the part is taken out before the final norm, and by ${
+            number(above(whole.logits) - above(run.logits))
+          } if it is taken out of the whole network.`,
         );
       }
       return (effect.textContent = words.join(" "));
@@ -272,11 +322,16 @@
     const SERIES = [["before", "run", "in"], ["after", "run", "out"], ["untouched", "own", "in"]];
     const series = (found, places) =>
       Object.fromEntries(
-        SERIES.map(([key, from, side]) => [key, places.map(([name, t]) => looks(found[from], name, side, t, found.network.width))]),
+        SERIES.map(([key, from, side]) => [
+          key,
+          places.map(([name, t]) => looks(found[from], name, side, t, found.network.width)),
+        ]),
       );
     const byNorm = (found, at) => ({
       where: `At position ${at + 1}`,
-      short: sites.map((name) => (name === "ln_f" ? "final" : `${Number(name[2]) + 1}${name.endsWith("1") ? "a" : "m"}`)),
+      short: sites.map((
+        name,
+      ) => (name === "ln_f" ? "final" : `${Number(name[2]) + 1}${name.endsWith("1") ? "a" : "m"}`)),
       long: sites.map(inWords),
       series: series(found, sites.map((name) => [name, at])),
     });
@@ -289,7 +344,9 @@
 
     const chart = ({ where, short, long, series }) => {
       const { words, say } = QUANTITIES[state.quantity];
-      const values = Object.fromEntries(Object.entries(series).map(([name, of]) => [name, of.map((v) => v[state.quantity])]));
+      const values = Object.fromEntries(
+        Object.entries(series).map(([name, of]) => [name, of.map((v) => v[state.quantity])]),
+      );
       const every = Object.values(values).flat().filter(Number.isFinite);
       const angles = state.quantity === "angle";
       const least = state.quantity === "occupancy" ? 0.01 : 0; // rounding is not drawn in full height
@@ -308,11 +365,19 @@
         make(svg, "polyline", { class: name, points: points.map((p) => p.join()).join(" ") });
         if (name === "untouched") continue;
         const size = short.length <= MARKED ? 5 : 2.2;
-        for (const [x, y] of points)
+        for (const [x, y] of points) {
           if (name === "before") make(svg, "circle", { class: name, cx: x, cy: y, r: size });
-          else make(svg, "rect", { class: name, x: x - 0.9 * size, y: y - 0.9 * size, width: 1.8 * size, height: 1.8 * size });
+          else {make(svg, "rect", {
+              class: name,
+              x: x - 0.9 * size,
+              y: y - 0.9 * size,
+              width: 1.8 * size,
+              height: 1.8 * size,
+            });}
+        }
       }
-      const each = () => long.map((name, i) => `${name}: ${say(values.before[i])} and ${say(values.after[i])}`).join("; ");
+      const each = () =>
+        long.map((name, i) => `${name}: ${say(values.before[i])} and ${say(values.after[i])}`).join("; ");
       const range = (side) => `${say(Math.min(...values[side]))} to ${say(Math.max(...values[side]))} ${side}`;
       const told = short.length <= TOLD ? each() : `${range("before")}, ${range("after")}`;
       svg.setAttribute("aria-label", `${where}, ${words}, before and after: ${told}.`);
@@ -321,7 +386,9 @@
       table.replaceChildren();
       const head = make(make(table, "thead"), "tr");
       make(head, "td");
-      const cells = Object.entries(QUANTITIES).flatMap(([key, quantity]) => ["before", "after"].map((side) => ({ key, side, ...quantity })));
+      const cells = Object.entries(QUANTITIES).flatMap(([key, quantity]) =>
+        ["before", "after"].map((side) => ({ key, side, ...quantity }))
+      );
       for (const { words, side } of cells) make(head, "th", { scope: "col" }, `${words}, ${side}`);
       const body = make(table, "tbody");
       long.forEach((name, i) => {

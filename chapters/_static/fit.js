@@ -2,7 +2,8 @@
    that is wider than the line scrolls in a line of its own. */
 {
   const LEAST = 0.55; // of the size it would have
-  const shown = (selector) => [...document.querySelectorAll(`.bd-article ${selector}`)].filter((set) => set.checkVisibility());
+  const shown = (selector) =>
+    [...document.querySelectorAll(`.bd-article ${selector}`)].filter((set) => set.checkVisibility());
   const fit = () => {
     const displayed = shown("div.math");
     const inLines = shown("span.math");

@@ -4,14 +4,13 @@
   const root = new URL(document.documentElement.dataset.content_root || "./", location.href).href;
   let loading, waiting, box, near;
 
-  const load = () =>
-    (loading ??= new Promise((done) => {
-      const script = document.createElement("script");
-      script.src = `${root}_static/previews.js`;
-      script.onload = () => done(window.previews);
-      script.onerror = () => done({});
-      document.head.append(script);
-    }));
+  const load = () => (loading ??= new Promise((done) => {
+    const script = document.createElement("script");
+    script.src = `${root}_static/previews.js`;
+    script.onload = () => done(window.previews);
+    script.onerror = () => done({});
+    document.head.append(script);
+  }));
 
   const hide = () => {
     clearTimeout(waiting);

@@ -2,15 +2,17 @@
    listen; a table has its caption.  Of code the theme takes care. */
 {
   const SAYS = { role: "group", "aria-label": "Formula, scrolls sideways" };
-  const scrolls = (box) => box.scrollWidth > box.clientWidth + 1 && ["auto", "scroll"].includes(getComputedStyle(box).overflowX);
+  const scrolls = (box) =>
+    box.scrollWidth > box.clientWidth + 1 && ["auto", "scroll"].includes(getComputedStyle(box).overflowX);
   const reach = () => {
     const boxes = [...document.querySelectorAll(".bd-article :is(.math, mjx-container, table)")];
     // All widths are read before anything is changed.
     for (const [box, reached] of boxes.map((box) => [box, scrolls(box)])) {
       if (reached === box.hasAttribute("tabindex")) continue;
-      for (const [key, value] of Object.entries({ tabindex: 0, ...(box.matches("table") ? {} : SAYS) }))
+      for (const [key, value] of Object.entries({ tabindex: 0, ...(box.matches("table") ? {} : SAYS) })) {
         if (reached) box.setAttribute(key, value);
         else box.removeAttribute(key);
+      }
     }
   };
   addEventListener("DOMContentLoaded", () => {
