@@ -2,7 +2,6 @@
 SHELL       := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.SUFFIXES:
 
 # Two kernels at a time, one thread each: on two cores more threads are many times slower.
 ifeq ($(MAKELEVEL),0)
@@ -126,7 +125,8 @@ $(PDF): $(BOOK)
 	@python -m press pdf
 
 lint: | $(VENV)
-	@$(call timed,test/style,sh -c 'ruff check && ruff format --check')
+	@$(call timed,test/style,sh -c 'ruff check && ruff format --check && deno fmt -q --check --line-width=120 chapters/_*/*.js && \
+	  deno lint -q --rules-exclude=no-empty --rules-exclude=no-window chapters/_*/*.js')
 
 suite/book: $(BOOK)
 suite/doctests: WHAT := --doctest-modules lib/normgeom
