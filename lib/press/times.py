@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -19,15 +18,6 @@ from press.book import Book
 
 TIMES = Path("_build/times")
 REFERENCE = 0.22  # processor seconds of the workload where the shares were set
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Seconds of one step: on the processor, all its processes together, and on the wall."""
-
-    name: str
-    processor: float
-    wall: float
 
 
 def calibration(repeats: int = 3) -> float:
@@ -44,34 +34,33 @@ def calibration(repeats: int = 3) -> float:
     return median(took)
 
 
-def costs(book: Book, of: str) -> list[Cost]:
-    """What the steps of ``of``, ``"book"`` or ``"test"``, cost when they ran last."""
-    folder = book.root / TIMES / of
-    found = []
+def costs(book: Book, of: str) -> dict[str, tuple[float, float]]:
+    """Seconds of each step of ``"book"`` or ``"test"``: on the processor, all its processes, and on the wall."""
+    folder, found = book.root / TIMES / of, {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         if seconds := path.read_text().split()[-3:]:
             user, system, wall = map(float, seconds)
-            found.append(Cost(path.relative_to(folder).as_posix(), user + system, wall))
+            found[path.relative_to(folder).as_posix()] = (user + system, wall)
     return found
 
 
 def table(book: Book, of: str) -> Iterator[str]:
     """The lines of a table."""
     found = costs(book, of)
-    width = max((len(cost.name) for cost in found), default=0)
-    yield f"{'seconds of':{width}}  processor   wall"
-    for cost in found:
-        yield f"{cost.name:{width}}  {cost.processor:9.0f} {cost.wall:6.0f}"
-    yield f"{'all':{width}}  {sum(cost.processor for cost in found):9.0f}"
+    yield f"{'seconds of':22}  processor   wall"
+    for name, (processor, wall) in found.items():
+        yield f"{name:22}  {processor:9.0f} {wall:6.0f}"
+    yield f"{'all':22}  {sum(processor for processor, _ in found.values()):9.0f}"
 
 
 def above(book: Book, of: str) -> list[str]:
     """What is above its share on this machine."""
-    limits, found, scale = book.settings.get("seconds", {}).get(of, {}), costs(book, of), calibration() / REFERENCE
-    measured = [(cost.name, cost.processor, limits.get(cost.name, limits.get("each"))) for cost in found]
-    measured.append(("all together", sum(cost.processor for cost in found), limits.get("all")))
+    limits, scale = book.settings.get("seconds", {}).get(of, {}), calibration() / REFERENCE
+    spent = {name: processor for name, (processor, _) in costs(book, of).items()}
+    shares = {name: limits.get(name, limits.get("each")) for name in spent} | {"all together": limits.get("all")}
+    spent["all together"] = sum(spent.values())
     return [
-        f"{name}: {seconds:.0f} processor seconds, at most {share * scale:.0f} are meant on this machine"
-        for name, seconds, share in measured
-        if share is not None and seconds > share * scale
+        f"{name}: {spent[name]:.0f} processor seconds, at most {share * scale:.0f} are meant on this machine"
+        for name, share in shares.items()
+        if share is not None and spent[name] > share * scale
     ]

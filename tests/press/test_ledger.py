@@ -1,6 +1,5 @@
 """The ledger page."""
 
-import nbformat
 from press.ledger import ledger
 from press.stage import stage
 
@@ -34,18 +33,6 @@ def test_a_claim_says_at_how_many_seeds_it_held(book):
     assert rows(book)["claim-right"].split(" | ")[2] == "20 of 20, 69%"
 
 
-def test_a_pipe_in_a_title_does_not_end_the_cell(book):
-    assert "(The norm $\\|x\\|$ shrinks)" in rows(book)["thm-mean"]
-
-
 def test_the_page_keeps_its_words_and_takes_the_table(book):
     page = stage(book)["chapters/appendix/ledger.md"].decode()
     assert page == f"# The ledger\n\nWhat is stated.\n\n{ledger(book)}\n"
-
-
-def test_a_row_leads_to_its_check(book):
-    files = stage(book)
-    for page, cell in (("01-mean", 3),):
-        staged = nbformat.reads(files[f"chapters/{page}.ipynb"].decode(), as_version=4).cells
-        place = next(i for i, c in enumerate(staged) if c.source == f"(check-{page}-{cell})=")
-        assert "check" in staged[place + 1].metadata.tags

@@ -21,9 +21,9 @@ def with_shares(copy, book):
 def test_every_step_is_timed_and_an_unfinished_one_left_out(copy):
     (copy / "_build/times/book/slow").touch()
     found = costs(Book(copy), "book")
-    assert {cost.name for cost in found} == STEPS
-    for cost in found:
-        assert 0 < cost.processor < 100 and 0 < cost.wall < 300, f"{cost}: user, system and wall seconds mixed up?"
+    assert set(found) == STEPS
+    for name, (processor, wall) in found.items():
+        assert 0 < processor < 100 and 0 < wall < 300, f"{name}: user, system and wall seconds mixed up?"
     rows = [float(line.split()[1]) for line in list(table(Book(copy), "book"))[1:]]
     assert abs(sum(rows[:-1]) - rows[-1]) <= len(STEPS), "all is not the sum"
 
@@ -34,7 +34,7 @@ def test_a_chapter_above_its_share_is_named(copy):
 
 
 def test_a_slower_machine_has_larger_shares(copy, monkeypatch):
-    seconds = sum(cost.processor for cost in costs(Book(copy), "book"))
+    seconds = sum(processor for processor, _ in costs(Book(copy), "book").values())
     monkeypatch.setattr(times, "calibration", lambda: times.REFERENCE)
     assert with_shares(copy, f"all = {seconds / 2}") and "all together" in above(Book(copy), "book")[0]
     monkeypatch.setattr(times, "calibration", lambda: 3 * times.REFERENCE)
