@@ -59,12 +59,6 @@ class Cell:
         imports = any(isinstance(node, ast.ImportFrom) for node in self.tree.body)
         return imports or "parameters" in self.head.get("tags", []) or f"{ALIAS}.check_parameters" in self.names
 
-    @property
-    def captioned(self) -> set[str]:
-        """The labels of its figure and its table."""
-        heads = (self.head.get("mystnb", {}).get("figure", {}), self.head.get("table", {}))
-        return {head["name"] for head in heads if "name" in head}
-
 
 def bound(scope: ast.AST) -> Iterator[str]:
     """The names that a scope binds, those of scopes inside it left out."""

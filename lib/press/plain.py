@@ -16,9 +16,7 @@ from press.myst import ROLE, Block, blocks
 ADMONITIONS = ("note", "tip", "hint", "important", "warning", "caution", "attention", "seealso")
 STATEMENTS = ("theorem", "proposition", "corollary", "lemma", "definition", "conjecture", "observation", "remark")
 MORE_STATEMENTS = ("example", "algorithm", "assumption", "axiom", "property", "criterion", "notation")
-OPENING = (
-    "opening"  # the class of a page's first picture: a figure of the page once more, which a notebook draws itself
-)
+OPENING = "opening"  # the class of a page's first picture, which a notebook draws itself
 TITLED = re.compile(r"(?P<words>.*?)\s*<(?P<target>[^<>]+)>", re.S)
 LOCAL_LINK = re.compile(r"\]\((#[^)]*|[^):]*\.(?:md|ipynb)[^)]*)\)")
 
@@ -152,27 +150,30 @@ def _folded(plain: Plain, head: str, block: Block) -> str:
     return f"<details>\n<summary>{head}</summary>\n\n{plain.render(block.body)}\n\n</details>"
 
 
+def _titled(text: str) -> tuple[str, str]:
+    """The words of a role, if any, and what it leads to: ``words <target>``."""
+    titled = TITLED.fullmatch(text)
+    return (titled["words"], titled["target"]) if titled else ("", text)
+
+
 def _reference(field: str) -> Callable[[Plain, str], str]:
     def role(plain: Plain, text: str) -> str:
-        titled = TITLED.fullmatch(text)
-        entry = plain._label(titled["target"] if titled else text)
+        words, target = _titled(text)
+        entry = plain._label(target)
         if field not in entry:
             raise plain._unknown(f"a reference to {text}: it has no number or title")
-        words = entry[field]
-        if titled:
-            words = titled["words"].replace("%s", words.rpartition(" ")[2])
-        return plain._linked(words, entry["doc"])
+        number = entry[field].rpartition(" ")[2]
+        return plain._linked(words.replace("%s", number) or entry[field], entry["doc"])
 
     return role
 
 
 def _doc(plain: Plain, text: str) -> str:
-    titled = TITLED.fullmatch(text)
-    target = titled["target"] if titled else text
+    words, target = _titled(text)
     doc = posixpath.normpath(posixpath.join("/chapters", posixpath.dirname(plain.page), target))[1:]
     if doc not in plain.titles:
         raise plain._unknown(f"{{doc}}`{text}`, which is no page")
-    return plain._linked(titled["words"] if titled else plain.titles[doc], doc)
+    return plain._linked(words or plain.titles[doc], doc)
 
 
 def _cite(textual: bool) -> Callable[[Plain, str], str]:
@@ -192,11 +193,11 @@ def _cite(textual: bool) -> Callable[[Plain, str], str]:
 
 
 def _term(plain: Plain, text: str) -> str:
-    titled = TITLED.fullmatch(text)
-    name = " ".join((titled["target"] if titled else text).split())
+    words, target = _titled(text)
+    name = " ".join(target.split())
     if name.lower() not in plain.terms:
         raise plain._unknown(f"the term {name}, which is in no glossary")
-    return plain._linked(titled["words"] if titled else text, plain.terms[name.lower()])
+    return plain._linked(words or text, plain.terms[name.lower()])
 
 
 DIRECTIVES: dict[str, Callable[[Plain, Block], str]] = {

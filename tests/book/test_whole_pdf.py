@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from press.pdf import FILE
+from press.pdf import FILE, pdf
 from pypdf import PdfReader
 
 pytestmark = pytest.mark.slow
@@ -60,7 +60,9 @@ def test_contents_and_heads_say_the_sheets(texts, begins):
 
 def test_links_inside_lead_somewhere_and_none_to_a_file(printed):
     notes = [note.get_object() for page in printed.pages for note in page.get("/Annots", [])]
-    assert sum("/Dest" in note for note in notes) > 2000, "links between chapters are lost"
+    goals = [note["/Dest"] for note in notes if "/Dest" in note]
+    assert len(goals) > 2000, "links between chapters are lost"
+    assert any(isinstance(goal[3], float) for goal in goals), "they lead to chapters and not to statements"
     addresses = [str(note["/A"]["/URI"]) for note in notes if "/A" in note]
     assert len(addresses) > 50 and all(re.match("https?://", address) for address in addresses)
 
@@ -86,5 +88,12 @@ def test_no_sheet_is_all_but_empty_and_no_chapter_cut_short(texts, book):
             assert words(heading) in whole, f"{page.name}: {heading} is missing"
 
 
-def test_it_can_be_sent_by_mail(file):
+def test_without_a_browser_it_says_so_before_any_work(book, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(FileNotFoundError, match="chromium"):
+        pdf(book)
+
+
+def test_it_says_whose_it_is_and_can_be_sent_by_mail(file, printed):
+    assert printed.metadata.title == "The Geometry of Layer Normalization" and printed.metadata.author
     assert file.stat().st_size <= MOST, f"{file.stat().st_size / 2**20:.1f} MiB"
