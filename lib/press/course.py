@@ -82,12 +82,10 @@ def course(book: Book) -> str:
     )
 
 
-def shown_of_nothing(book: Book, claims: Claims) -> Iterator[str]:
+def asked_of_nothing(book: Book, claims: Claims) -> Iterator[str]:
+    """Sphinx refuses other labels of the course that no page has."""
     asked = {exercise.label for exercise in exercises(book)}
     for lecture in lectures(book):
-        for label in (*lecture.shown, *lecture.prove):
-            if label not in claims.by_label:
-                yield f"{FILE}, lecture {lecture.number}: shows {label}, which no page defines"
         for label in lecture.exercises:
             if label not in asked:
                 yield f"{FILE}, lecture {lecture.number}: {label} is no exercise"

@@ -13,7 +13,7 @@ from nbformat import NotebookNode
 from press import seeds
 from press.book import Book
 from press.cells import cells
-from press.course import shown_of_nothing
+from press.course import asked_of_nothing
 from press.exercises import grader_without_exercise, unknown_grader
 from press.labels import CHECKED, NAMED, NOT_ASSERTED, PREFIXES, STATED, Check, Claims
 from press.myst import walk
@@ -101,12 +101,6 @@ def bound_of_nothing(book: Book, claims: Claims) -> Iterator[str]:
     for claim in seeds.live(book):
         if claim.theorem and claim.theorem not in claims.by_label:
             yield f"{claim.page}: the bound of {claim.label} is that of {claim.theorem}, which no page defines"
-
-
-def hidden_without_words(book: Book, claims: Claims) -> Iterator[str]:
-    for at, cell in _code(book):
-        if {"hide-input", "hide-cell"} & set(cell.metadata.get("tags", [])):
-            yield f"{at}: hidden without words; say what is folded (:fold: …)"
 
 
 def long_open_cell(book: Book, claims: Claims) -> Iterator[str]:
@@ -223,7 +217,6 @@ RULES = [
     measured_when,
     claim_untried,
     bound_of_nothing,
-    hidden_without_words,
     long_open_cell,
     figure_without_alt,
     figure_without_caption,
@@ -233,5 +226,5 @@ RULES = [
     used_before_stated,
     unknown_grader,
     grader_without_exercise,
-    shown_of_nothing,
+    asked_of_nothing,
 ]

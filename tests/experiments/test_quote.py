@@ -3,8 +3,6 @@
 import re
 
 import pandas as pd
-import pytest
-from click import ClickException
 
 from experiments import quote
 
@@ -22,12 +20,3 @@ def test_a_line_by_hand():
     assert len(three) == 3
     for got, exact in ((low, three.min()), (high, three.max())):
         assert 0 <= exact - float(got) < 0.01, "rounded up, a goal that is just missed looks met"
-
-
-def test_a_readme_without_marks_is_left_alone(tmp_path, monkeypatch):
-    other = tmp_path / "README.md"
-    other.write_text("no marks")
-    monkeypatch.setattr(quote, "README", other)
-    with pytest.raises(ClickException, match="expected the lines"):
-        quote.main.callback()
-    assert other.read_text() == "no marks"

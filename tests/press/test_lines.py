@@ -49,20 +49,11 @@ def test_cells_are_counted_with_their_blank_lines(book):
     assert counts(mean) == [2, 4, 5, 3] and counts(mean, "check") == [4]
 
 
-@pytest.mark.parametrize(
-    ("limit", "message"),
-    [
-        (dict(all=14), "all chapters: "),
-        (dict(chapter=13), "01-mean: 14 lines of code, at most 13 are meant"),
-        (dict(checks=4), "all checks: "),
-        (dict(median=1), "the median cell: "),
-        (dict(longest=4), "the longest cell of 01-mean: 5 lines"),
-        (dict(check=3), "a check of 01-mean: 4 lines"),
-    ],
-    ids=str,
-)
-def test_each_limit_is_named(copy, limit, message):
-    assert [line for line in limited(copy, **limit) if line.startswith(message)]
+def test_each_limit_is_named(copy):
+    found = limited(copy, all=14, chapter=13, checks=4, median=1, longest=4, check=3)
+    assert "01-mean: 14 lines of code, at most 13 are meant" in found
+    for what in ("all chapters", "all checks", "the median cell", "the longest cell of 01-mean", "a check of 01-mean"):
+        assert any(line.startswith(f"{what}: ") for line in found), what
 
 
 def test_press_check_fails_above_a_limit_and_not_below(copy):

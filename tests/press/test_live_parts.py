@@ -2,7 +2,6 @@
 
 import base64
 import json
-import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -37,20 +36,3 @@ def test_a_network_goes_into_a_script_and_comes_back(tmp_path):
             own, numbers = np.split(numbers, [int(np.prod(shape))])
             assert np.array_equal(own.reshape(shape), tensors[f"{kind}.{name}"].numpy()), f"{kind}.{name}"
         assert not len(numbers)
-
-
-def test_scripts_are_loaded_where_something_is_alive(copy, root):
-    """A toy page with a host loads the scripts; the others do not."""
-    from toybook import make
-
-    shutil.copytree(root / "chapters/_live", copy / "chapters/_live")
-    page = copy / "chapters/index.md"
-    page.write_text(page.read_text("utf-8") + '\n<div class="hold" data-show="norm"><p>A norm.</p></div>\n', "utf-8")
-    done = make(copy, "book")
-    assert done.returncode == 0, done.stdout + done.stderr
-    pages = {path.name: path.read_text("utf-8") for path in (copy / "_build/html/chapters").glob("*.html")}
-    scripts = ["norms", "page", "hold"]
-    places = [pages["index.html"].find(f"_static/live/{name}.js") for name in scripts]
-    assert -1 not in places and places == sorted(places), "each, in this order"
-    assert not [name for name, text in pages.items() if name != "index.html" and "_static/live" in text]
-    assert (copy / "_build/html/_static/live/norms.js").read_bytes() == (root / "chapters/_live/norms.js").read_bytes()

@@ -114,7 +114,6 @@ CASES = {
         text("Pythagoras, with {eq}`eq-mean`.\n:::", "As {eq}`eq-late`.\n:::\n\n$$ y $$ (eq-late)\n"),
         "01-mean, cell 1: the proof of thm-mean uses eq-late, stated later: 01-mean, cell 1",
     ),
-    "hidden without words": ("01-mean", metadata(5, tags=["hide-input"]), "01-mean, cell 5: hidden without words"),
     "a long open cell": ("01-mean", long_and_open, "01-mean, cell 5: 13 lines stay open, at most 12 are meant"),
     "image without caption": ("01-mean", metadata(4, mystnb={}), "01-mean, cell 4: a figure without a name and a"),
     "slider without caption": ("02-angle", a_slider, "02-angle, cell 5: a figure without a name and a caption"),
