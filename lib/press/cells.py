@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
+from symtable import SymbolTable, symtable
 
 import jupytext
 
@@ -14,10 +15,8 @@ from press.book import CHAPTERS, Book
 from press.labels import ALIAS, FUNCTION, LAB
 
 MAGIC = re.compile(r"^[%!].*$", re.M)
-DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 BLOCKS = (ast.For, ast.With)  # names that they make and use are taken for their own
 EVERYWHERE = {".verify", ".check_parameters"}  # what every check calls and no statement is about
-SCOPES = (*DEFINED, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Cell:
     @cached_property
     def makes(self) -> frozenset[str]:
         """The names that it leaves behind."""
-        return frozenset(bound(self.tree))
+        return frozenset().union(*map(bound, self.tree.body))
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -47,9 +46,8 @@ class Cell:
         attributes = (ast.unparse(node) for node in ast.walk(self.tree) if isinstance(node, ast.Attribute))
         found, made = {a for a in attributes if a.startswith((f"{ALIAS}.", f"{LAB}."))}, set()
         for node in self.tree.body:
-            alone = ast.Module([node], type_ignores=[])
-            here = set(bound(alone))
-            found |= used(alone) - made - (here if isinstance(node, BLOCKS) else set())
+            here = bound(node)
+            found |= used(node) - made - (here if isinstance(node, BLOCKS) else set())
             made |= here
         return frozenset(found)
 
@@ -60,30 +58,25 @@ class Cell:
         return imports or "parameters" in self.head.get("tags", []) or f"{ALIAS}.check_parameters" in self.names
 
 
-def bound(scope: ast.AST) -> Iterator[str]:
-    """The names that a scope binds, those of scopes inside it left out."""
-    for node in ast.iter_child_nodes(scope):
-        if isinstance(node, DEFINED):
-            yield node.name
-        elif isinstance(node, ast.alias):
-            yield (node.asname or node.name).partition(".")[0]
-        elif isinstance(node, ast.arg):
-            yield node.arg
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        if not isinstance(node, SCOPES):
-            yield from bound(node)
+def _tables(scope: ast.stmt) -> Iterator[SymbolTable]:
+    """The symbols of a statement, and those of the scopes inside it."""
+    waiting = [symtable(ast.unparse(scope), "a cell", "exec")]
+    while waiting:
+        yield (table := waiting.pop())
+        waiting += table.get_children()
 
 
-def used(scope: ast.AST) -> set[str]:
-    """The names that a scope and those inside it look up outside of themselves; of a cell, all that it looks up."""
-    found: set[str] = set()
-    for node in ast.iter_child_nodes(scope):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            found.add(node.id)
-        inside = used(node)
-        found |= inside - set(bound(node)) if isinstance(node, SCOPES) else inside
-    return found
+def bound(scope: ast.stmt) -> set[str]:
+    """The names that a statement binds, those of scopes inside it left out."""
+    symbols = next(_tables(scope)).get_symbols()
+    return {s.get_name() for s in symbols if s.is_assigned() or s.is_imported() or s.is_namespace()}
+
+
+def used(scope: ast.stmt) -> set[str]:
+    """The names that a statement and the scopes inside it look up outside of those."""
+    own, *inside = _tables(scope)
+    outer = (symbol for table in inside for symbol in table.get_symbols() if symbol.is_global())
+    return {symbol.get_name() for symbol in (*own.get_symbols(), *outer) if symbol.is_referenced()}
 
 
 @cache
