@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import nbformat
-import yaml
+from sphinx_external_toc.parsing import parse_toc_yaml
 
 CHAPTERS = Path("chapters")
 EXECUTED = Path("_build/run")
@@ -50,7 +49,7 @@ class Book:
     @cached_property
     def names(self) -> list[str]:
         """Every page that the table of contents names."""
-        return _names(self._toc)
+        return [Path(file).relative_to(CHAPTERS).as_posix() for file in parse_toc_yaml(self.root / "_toc.yml")]
 
     @cached_property
     def pages(self) -> list[Page]:
@@ -75,10 +74,6 @@ class Book:
     def _pyproject(self) -> dict:
         return tomllib.loads((self.root / "pyproject.toml").read_text("utf-8"))
 
-    @cached_property
-    def _toc(self) -> dict:
-        return yaml.safe_load((self.root / "_toc.yml").read_text("utf-8"))
-
     def is_notebook(self, name: str) -> bool:
         """Whether a page runs: its file has jupytext's header."""
         return HEADER.match(self._text(name)) is not None
@@ -92,17 +87,3 @@ class Book:
             executed = nbformat.read(self.root / EXECUTED / f"{name}.ipynb", as_version=4)
             return Page(name, True, executed)
         return Page(name, False, nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text)]))
-
-
-def _names(entry: dict | list) -> list[str]:
-    return [Path(file).relative_to(CHAPTERS).as_posix() for file in _files(entry)]
-
-
-def _files(entry: dict | list) -> Iterator[str]:
-    if isinstance(entry, list):
-        for item in entry:
-            yield from _files(item)
-        return
-    yield from (entry[key] for key in ("root", "file") if key in entry)
-    for key in ("parts", "chapters", "sections"):
-        yield from _files(entry.get(key, []))

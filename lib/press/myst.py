@@ -7,13 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import yaml
-from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
-from mdit_py_plugins.amsmath import amsmath_plugin
-from mdit_py_plugins.colon_fence import colon_fence_plugin
-from mdit_py_plugins.dollarmath import dollarmath_plugin
-from mdit_py_plugins.front_matter import front_matter_plugin
-from mdit_py_plugins.myst_blocks import myst_block_plugin
+from myst_parser.config.main import MdParserConfig
+from myst_parser.parsers.mdit import create_md_parser
 
 NAME = re.compile(r"\{([\w:.-]+)\}$")
 OPTION = re.compile(r":([\w-]+):[ \t]*(.*)")
@@ -22,15 +19,8 @@ ROLE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)|\{(?P<name>[\w:.-]+)\}(`+)(?P<text
 REFERENCES = ("prf:ref", "eq", "ref", "numref")
 NO_MYST_INSIDE = {"math", "code", "code-block", "code-cell", "literalinclude", "raw", "bibliography"}
 
-_parser = (
-    MarkdownIt("commonmark")
-    .enable("table")
-    .use(front_matter_plugin)
-    .use(colon_fence_plugin)
-    .use(dollarmath_plugin, double_inline=True)
-    .use(amsmath_plugin)
-    .use(myst_block_plugin)
-)
+_extensions = {"amsmath", "colon_fence", "dollarmath"}
+_parser = create_md_parser(MdParserConfig(enable_extensions=_extensions, dmath_double_inline=True), RendererHTML)
 
 
 @dataclass(frozen=True)
