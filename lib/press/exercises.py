@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 
-from press.book import CHAPTERS, Book
+from press.book import Book
 from press.labels import Claims
+from press.myst import walk
 
 MODULE = "exercises"  # of the chapters' package
-SECTION = re.compile(r"^## Exercises\n(.*?)(?=^## |\Z)", re.M | re.S)
-QUESTION = re.compile(r"^```\{exercise\}[^\n]*\n:label: (?P<label>[\w-]+)\n(?P<text>.*?)^```", re.M | re.S)
 GRADER = re.compile(rf"\b{MODULE}\.(\w+)")
 
 
@@ -33,12 +32,14 @@ class Exercise:
 
 def exercises(book: Book) -> list[Exercise]:
     """The exercises of all pages, in order."""
-    found = []
-    for name in book.names:
-        text = (book.root / CHAPTERS / f"{name}.md").read_text("utf-8")
-        for section in SECTION.findall(text):
-            found += [Exercise(match["label"], name, match["text"]) for match in QUESTION.finditer(section)]
-    return found
+    return [
+        Exercise(block.label, page.name, block.body)
+        for page in book.pages
+        for cell in page.cells
+        if cell.cell_type == "markdown"
+        for block, _ in walk(cell.source)
+        if block.name == "exercise"
+    ]
 
 
 def graders(book: Book) -> dict[str, list[str]]:
