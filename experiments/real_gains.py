@@ -7,7 +7,7 @@ from normgeom.models.watch import forward, hooked
 from torch import Tensor
 from transformers.models.gemma3.modeling_gemma3 import apply_rotary_pos_emb
 
-from experiments.real_models import LANGUAGE, PARTS, TEXTS, about, blocks, language_model
+from experiments.real_models import LANGUAGE, PARTS, TEXTS, about, blocks, language_model, sites_of
 from experiments.registry import experiment
 
 WINDOWS, LENGTH = 4, 128
@@ -33,6 +33,36 @@ def gains(model: str) -> pd.DataFrame:
             dict(site=site.name, dim=site.dim) | cuts | dict(negative=int((site.weight < 0).sum()), small=small)
         )
     return pd.DataFrame(rows)
+
+
+@experiment(
+    "published-massive",
+    "At every norm over the stream: the coordinate of its input that holds most of the squared length, its mean share, "
+    "its gain, the median size of the norm's gains, and the rank of its gain by size, 1 for the smallest.  The first "
+    "position is left out.",
+    dict(model=LANGUAGE, text=PARTS),
+    minutes=1,
+    corpus=f"WikiText-2, {WINDOWS} windows of {LENGTH} tokens of each part, begun by BOS",
+    **about(*LANGUAGE),
+)
+def massive(model: str, text: str) -> list[dict]:
+    network, tokenizer = language_model(model)
+    sites, shares = sites_of(network), {}
+
+    def look(site: ng.NormSite, x: Tensor, _y: Tensor) -> None:
+        squares = x[:, 1:].square()
+        shares[site.name] = (squares / squares.sum(-1, keepdim=True)).mean((0, 1))
+
+    with ng.watch(network, sites, look):
+        forward(network.model, dict(input_ids=blocks(tokenizer, text, WINDOWS, LENGTH), use_cache=False))
+    rows = []
+    for site in sites:
+        share, coordinate = (of.item() for of in shares[site.name].max(0))
+        size = site.weight.abs()
+        rank = 1 + int((size < size[coordinate]).sum())
+        gain = dict(gain=site.weight[coordinate].item(), median=size.median().item(), rank=rank)
+        rows.append(dict(site=site.name, dim=site.dim, coordinate=coordinate, share=round(share, 4)) | gain)
+    return rows
 
 
 @experiment(

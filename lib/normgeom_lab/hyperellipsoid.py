@@ -1,9 +1,8 @@
-"""Chapter 3: shapes of ellipsoids, gains set to zero, and figures with their alt texts."""
+"""Chapter 3: shapes of ellipsoids, and figures with their alt texts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from itertools import pairwise
 
 import matplotlib.pyplot as plt
@@ -14,7 +13,6 @@ from matplotlib.figure import Figure
 from normgeom.geometry import secular
 from normgeom.geometry.ellipsoid import Ellipsoid
 from normgeom.geometry.uniform import angle
-from normgeom.models.sites import NormSite
 from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor
 
@@ -73,30 +71,6 @@ def shapes(gains: Mapping[str, Tensor]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-ORDERS = ("smallest", "random", "largest")
-
-
-def silencing_order(sites: Sequence[NormSite], order: str, seed: int = 0) -> dict[str, Tensor]:
-    """For each norm, by name, its coordinates ``(dim,)`` in the order in which to silence them."""
-    if order == "random":
-        generator = torch.Generator().manual_seed(seed)
-        return {site.name: torch.randperm(site.dim, generator=generator) for site in sites}
-    # "largest" is this order reversed, where "descending" would leave equal gains in their order
-    rising = {site.name: site.weight.abs().argsort() for site in sites}
-    return rising if order == "smallest" else {name: ranked.flip(0) for name, ranked in rising.items()}
-
-
-@contextmanager
-def silenced(sites: Sequence[NormSite], coordinates: Mapping[str, Tensor]) -> Iterator[None]:
-    """While the block runs, the gains of these coordinates are zero, so that they put out β (prop-zero-gains)."""
-    with ExitStack() as kept:
-        for site in sites:
-            weight = site.module.weight.data
-            kept.callback(weight.copy_, weight.clone())
-            weight[coordinates[site.name].to(weight.device)] = 0
-        yield
-
-
 def critical_points(gain: Tensor) -> tuple[Figure, str]:
     """The polynomial ∏(t − γ²) with its roots and critical points, as a curve and on a line (thm-critical-points)."""
     roots = gain.double().square().sort().values
@@ -149,6 +123,27 @@ def secular_equation(gain: Tensor, deficit: float) -> tuple[Figure, str]:
         f"are {len(poles) - 1} with one root each; with a deficit of {deficit:g} one more appears between zero and the "
         f"first pole, with its root at {float(roots[0]):.3f}, and the other roots move a little to the right."
     )
+
+
+def gains_by_norm(gains: pd.DataFrame) -> tuple[Figure, str]:
+    """Quantiles of the sizes of gains over their median, a panel a model, from the record published-gains."""
+    words = []
+    with style():
+        models = gains.model.nunique()
+        figure, axes = plt.subplots(1, models, figsize=(WIDTH, 3.2), sharey=True, squeeze=False)
+        for axis, (model, rows) in zip(axes.flat, gains.groupby("model", sort=False), strict=True):
+            place = range(1, len(rows) + 1)
+            axis.vlines(place, rows.q05 / rows.q50, rows.q95 / rows.q50, color=COLORS["uniform"], lw=2)
+            axis.plot(place, rows.q100 / rows.q50, ".", color=COLORS["random_a"], ms=4)
+            axis.plot(place, (rows.q00 / rows.q50).clip(lower=1e-4), ".", color=COLORS["random_b"], ms=4)
+            axis.set(yscale="log", title=model, xlabel="norm")
+            words.append(
+                f"{model}: largest gain over the median {(rows.q100 / rows.q50).median():.1f} in the median norm, at "
+                f"most {(rows.q100 / rows.q50).max():.0f}; {(rows.q00 == 0).sum()} norms with a gain of 0"
+            )
+        ticks_of_powers(axes[0, 0].yaxis)
+        axes[0, 0].set_ylabel("gain / median gain")
+    return figure, f"Gains of each norm. {'; '.join(words)}."
 
 
 def shares_near_surface(found: pd.DataFrame, theory: pd.DataFrame, edge: float) -> tuple[Figure, str]:

@@ -1,4 +1,4 @@
-"""Ellipsoids against dense linear algebra, silenced gains against weights set by hand, and figures of both."""
+"""Ellipsoids against dense linear algebra, and figures of them."""
 
 import math
 
@@ -9,7 +9,6 @@ import pytest
 import torch
 from norm_checks import draw
 from normgeom_lab import hyperellipsoid as lab
-from surgery_models import Untouched, uneven
 
 F64 = torch.float64
 GAINS = {
@@ -67,24 +66,6 @@ def test_shapes_are_those_of_dense_algebra():
         assert row.to_dict() == pytest.approx(expected, rel=1e-8), name
 
 
-@pytest.fixture
-def model():
-    return uneven("gpt2")
-
-
-def test_a_silenced_coordinate_puts_out_its_bias_until_the_block_ends(model):
-    sites = ng.find_norms(model)
-    x = torch.randn(5, 32, dtype=F64)
-    before = [site.module(x).detach() for site in sites]
-    index = {site.name: torch.tensor([i, 7]) for i, site in enumerate(sites)}
-    with Untouched(model), lab.silenced(sites[1:], index):
-        for i, (site, y) in enumerate(zip(sites, before, strict=True)):
-            now, gone = site.module(x).detach(), [i, 7] if i else []
-            others = [j for j in range(32) if j not in gone]
-            assert torch.equal(now[:, gone], site.module.bias.detach()[gone].expand(5, -1)), f"{site.name}: not β"
-            assert torch.equal(now[:, others], y[:, others]), f"{site.name}: others changed"
-
-
 GAIN = torch.tensor([0.9, -0.4, 1.3, 0.7], dtype=F64)
 SQUARES = np.sort(GAIN.numpy() ** 2)
 
@@ -130,3 +111,11 @@ def test_shares_are_drawn_as_given():
     marks = {line.get_label(): line.get_ydata() for line in figure.axes[0].lines if line.get_marker() != "None"}
     assert np.allclose(marks["d = 3"], found[3]) and np.allclose(marks["d = 16"], found[16])
     assert "for 3 features it climbs from 0.1 at 2.0 to 0.9 at 10.0" in alt and "within 0.02" in alt
+
+
+def test_gains_are_drawn_over_their_medians():
+    rows = dict(site=["a", "b"], q00=[0.0, 1.0], q05=[0.5, 1.0], q50=[1.0, 2.0], q95=[2.0, 6.0], q100=[3.0, 16.0])
+    figure, alt = lab.gains_by_norm(pd.DataFrame(rows).assign(model="M"))
+    largest, smallest = (line.get_ydata() for line in figure.axes[0].lines)
+    assert list(largest) == [3, 8] and list(smallest) == [1e-4, 0.5], "not the median's multiples"
+    assert "at most 8" in alt and "1 norms with a gain of 0" in alt

@@ -1,6 +1,5 @@
 """Chapter 6's measurements: against losses differentiated text by text, and models computed by hand."""
 
-import copy
 import math
 
 import pytest
@@ -8,11 +7,9 @@ import torch
 import torch.nn.functional as F
 from norm_checks import close, draw, rounding
 from normgeom.text.tokens import random_windows
-from normgeom.training.loop import next_token_loss
 from normgeom_lab import placement as lab
 from normgeom_lab.common.growth import seeded_stack, shaken, unroll
 from normgeom_lab.common.stacks import PLACEMENTS, Attention, LanguageModel, Stack, normalise_weights
-from torch import nn
 
 WIDTH = 16
 EACH = pytest.mark.parametrize("placement", PLACEMENTS)
@@ -168,36 +165,3 @@ def test_gradients_of_the_first_and_last_matrix():
     sizes = [block.mlp.branch[2].weight.grad.square().sum().sqrt() for block in model.stack.blocks]
     expected = float(sizes[0] / sizes[2])
     assert lab.first_over_last(model, ids) == pytest.approx(expected, rel=1e-10), "Last over first? W₁?"
-
-
-def test_blocks_one_by_one():
-    model, ids = model_and_ids()
-    before = copy.deepcopy(model.state_dict())
-    table = lab.block_table(model, ids)
-    assert list(table.index) == [1, 2, 3], "blocks are counted from 1"
-    assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items()), "the model has changed"
-    x = (model.tokens(ids) + model.positions.weight[:7]).detach()
-    for number, block in enumerate(model.stack.blocks, 1):
-        y = block(x).detach()
-        rows = list(zip(x.flatten(0, 1), y.flatten(0, 1), strict=True))
-        lengths = [sum(float(t.norm()) for t in ts) for ts in zip(*((b - a, a) for a, b in rows), strict=True)]
-        cosine = sum(float(a @ (b - a) / (a.norm() * (b - a).norm())) for a, b in rows) / len(rows)
-        less = copy.deepcopy(model)
-        less.stack.blocks = nn.ModuleList(b for i, b in enumerate(less.stack.blocks, 1) if i != number)
-        more = float((next_token_loss(less, ids) - next_token_loss(model, ids)).detach())
-        expected = [float(y.square().mean()), lengths[0] / lengths[1], cosine, more]
-        suspects = "The stream before the block? The stream behind it in the ratio? Another block taken out?"
-        assert list(table.loc[number]) == pytest.approx(expected, rel=1e-9, abs=1e-12), suspects
-        x = y
-
-
-@pytest.mark.parametrize("placement", ["pre", "post", "sandwich"])
-def test_without_norms_nothing_is_divided(placement):
-    model, ids = model_and_ids(placement, layers=1)
-    got = lab.loss_without_norms(model, ids)
-    block, x = model.stack.blocks[0], (model.tokens(ids) + model.positions.weight[:7])[:, :-1]
-    x = x + block.attention.branch(x)
-    x = x + block.mlp.branch(x)
-    expected = F.cross_entropy((x @ model.head.weight.T).flatten(0, 1), ids[:, 1:].flatten()).detach()
-    close(torch.tensor(got).double(), expected, 1e-6, f"{placement} without norms", "A norm left: final, after, sum?")
-    assert lab.loss_without_norms(model, ids) == got != float(next_token_loss(model, ids).detach()), "another model"

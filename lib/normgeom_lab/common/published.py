@@ -82,6 +82,39 @@ def moved_and_predicted(moved: pd.DataFrame) -> tuple[Figure, str]:
     return figure, f"Relative change of a norm's output, a point a norm. {'; '.join(words)}."
 
 
+def on_the_stream(measured: pd.DataFrame) -> pd.DataFrame:
+    """Rows of norms that read the stream: Gemma's others, every second one, read what a branch computed."""
+    return measured[(measured.model == "SmolLM2-135M-Instruct") | (measured.norm % 2 == 0)]
+
+
+def streams(measured: pd.DataFrame, sinks: pd.DataFrame) -> tuple[Figure, str]:
+    """Lengths of the stream at each norm and attention to the first position, a line a text.
+
+    ``measured`` is what :func:`on_the_stream` leaves of published-angles, ``sinks`` is published-sinks.
+    """
+    words, colors = [], dict(zip(NAMES, (COLORS["random_a"], COLORS["uniform"]), strict=True))
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.6))
+        for (model, _text), at in measured.groupby(["model", "text"], sort=False):
+            depth, color = np.arange(len(at)) / (len(at) - 1), colors[model]
+            left.semilogy(depth, at.length, color=color, lw=1.2)
+            left.semilogy(depth, at.first_length, "--", color=color, lw=1.2)
+            left.semilogy(depth, at.length.iloc[0] * np.sqrt(1 + np.arange(len(at))), ":", color=color, lw=1)
+            words.append(
+                f"{NAMES[model]}: mean length from {at.length.iloc[0]:.3g} to {at.length.iloc[-1]:.3g}, of the first "
+                f"position up to {at.first_length.max():.3g}"
+            )
+        for (model, _text), at in sinks.groupby(["model", "text"], sort=False):
+            right.plot(np.linspace(0, 1, len(at)), at["mean"], color=colors[model], lw=1.2)
+            words.append(f"attention to it in {NAMES[model]} up to {at['mean'].max():.2f}")
+        left.set(xlabel="share of the depth", title="length of the stream")
+        right.set(xlabel="share of the depth", ylim=(0, 1), title="attention to position 0")
+        ticks_of_powers(left.yaxis)
+        handles = [left.plot([], [], color=color, label=NAMES[model])[0] for model, color in colors.items()]
+        figure.legend(handles=handles, loc="outside upper center", ncols=2)
+    return figure, f"Two panels against the share of the depth. {'; '.join(words)}."
+
+
 def changes(moved: pd.DataFrame) -> pd.DataFrame:
     """Root mean squares at each norm, over texts."""
     return moved.groupby("norm")[["predicted", "uniform", "signs", "uniform_rest"]].mean() ** 0.5

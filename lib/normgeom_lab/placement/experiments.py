@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-import pandas as pd
 import torch
 import torch.nn.functional as F
 from normgeom.norms.formula import center, rstd
@@ -245,32 +243,3 @@ def first_over_last(model: LanguageModel, ids: Tensor) -> float:
     matrices = [model.stack.blocks[i].mlp.branch[2].weight for i in (0, -1)]
     first, last = torch.autograd.grad(next_token_loss(model, ids), matrices)
     return float(first.norm() / last.norm())
-
-
-@torch.no_grad()
-def block_table(model: LanguageModel, ids: Tensor) -> pd.DataFrame:
-    """What each block of a model does to the stream, one row a block, from 1.
-
-    ``square``, the mean square of the stream behind it; ``update``, the mean length of what it changes over that of the
-    stream before; ``cosine`` of the two, mean over positions; ``more``, by how much the loss grows without the block.
-    """
-    streams, whole = model.stack.streams(model.embed(ids))[::2], next_token_loss(model, ids)
-    rows = []
-    for block, (x, y) in enumerate(itertools.pairwise(streams)):
-        less = copy.deepcopy(model)
-        del less.stack.blocks[block]
-        cosine, more = F.cosine_similarity(x, y - x, dim=-1).mean(), next_token_loss(less, ids) - whole
-        update = (y - x).norm(dim=-1).mean() / x.norm(dim=-1).mean()
-        rows.append([float(value) for value in (y.square().mean(), update, cosine, more)])
-    index = pd.RangeIndex(1, len(rows) + 1, name="block")
-    return pd.DataFrame(rows, index, ["square", "update", "cosine", "more"])
-
-
-@torch.no_grad()
-def loss_without_norms(model: LanguageModel, ids: Tensor) -> float:
-    """The loss in nats per token of a copy without norms."""
-    bare = copy.deepcopy(model)
-    bare.stack.final = nn.Identity()
-    for sublayer in bare.stack.sublayers:
-        sublayer.before = sublayer.after = sublayer.sum = nn.Identity()
-    return float(next_token_loss(bare, ids))
