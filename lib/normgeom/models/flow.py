@@ -14,6 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from normgeom.models.held import which
 from normgeom.models.sites import NormSite, default_example, find_norms
 from normgeom.models.trace import READS, WRITES, Projection, Read, Trace, matrix_of
 from normgeom.models.watch import hooked
@@ -285,7 +286,7 @@ def _as_norm(trace: Trace, site: NormSite) -> StreamNorm:
     readers = dict.fromkeys(read.name for read in trace.reads if site.name in read.sources)
     others = [read.name for read in trace.reads if read.name in readers and not _takes_gain(trace, read, site.name)]
     parameters = dict(site.module.named_parameters(recurse=False))
-    gain, bias = _which(site.weight, parameters, (0.0, 1.0), 1.0), _which(site.bias, parameters, (0.0,), 0.0)
+    gain, bias = which(site.weight, parameters, (0.0, 1.0), 1.0), which(site.bias, parameters, (0.0,), 0.0)
     kept = None
     if others or not readers:
         by = (others[0] or "the caller") if others else "nothing"
@@ -301,15 +302,6 @@ def _takes_gain(trace: Trace, read: Read, norm: str) -> bool:
     share = read.sources.get(norm)
     alone = len(read.sources) == 1 and share is not None and abs(share - 1) < 1e-9
     return alone and matrix_of(trace.modules[read.name], READS) is not None
-
-
-def _which(acts: Tensor, parameters: Mapping, offsets: tuple[float, ...], none: float) -> tuple | None:
-    """Which parameter of a norm acts as its gain or bias, plus which number; None if something else acts."""
-    for name, parameter in parameters.items():
-        for offset in offsets:
-            if parameter.shape == acts.shape and torch.allclose(parameter.float() + offset, acts, rtol=1e-3, atol=1e-3):
-                return name, offset
-    return (None, 0.0) if torch.allclose(acts, torch.full_like(acts, none), atol=1e-3) else None
 
 
 class double_throughout(TorchFunctionMode):
