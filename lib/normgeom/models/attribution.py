@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import copy
-import re
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from normgeom.models.held import acting, per_unit, projected
-from normgeom.models.sites import NormSite, find_norms
-from normgeom.models.trace import WRITES, Read, Trace, matrix_of
+from normgeom.models.parts import Part, Stream, followed, logits_of
+from normgeom.models.trace import WRITES, matrix_of
 from normgeom.models.watch import entries, evaluating, forward, hooked
 
 COLUMNS = ("credit", "direct", "total", "kappa")
@@ -85,276 +81,165 @@ def attribute(
 
 @torch.no_grad()
 def effects(model, inputs, answer, against=None, ablate="mean", by="part") -> tuple[list[str], Tensor]:
-    """The names and the four columns of :func:`attribute` for each sequence, ``(4, rows, batch)`` float64."""
-    for name, value, known in (("ablate", ablate, REPLACED), ("by", by, ("part", "head"))):
+    """The names of the rows of :func:`attribute`, and its columns for each sequence, ``(4, rows, batch)`` float64."""
+    for name, value, known in (("ablate", ablate, _REPLACED), ("by", by, ("part", "head"))):
         if value not in known:
             raise ValueError(f"{name}: expected one of {', '.join(map(repr, known))}, got {value!r}")
-    ids = _checked(inputs, ablate)
-    parts, final, head = _followed(model, inputs)
-    run = _Run(model, inputs, ids, parts, final, head)
-    w, constant = _read(run, answer, against)
-    replaced, pieces = REPLACED[ablate], []
-    for part in parts:
-        pieces += _heads(run, part, replaced) if by == "head" and part.mixes else [_piece(run, part, replaced)]
-    change = torch.stack([piece.change for piece in pieces])
-    scale, whole = 1 / per_unit(final, run.end), _reads(final, w, run.end)
-    credit = (w * projected(final, change)).sum(-1) / scale.squeeze(-1)
-    direct = whole - _reads(final, w, run.end - change)
-    kappa = (projected(final, run.end) * change).mean(-1) / scale.squeeze(-1) ** 2
-    total = torch.stack([whole - _reads(final, w, run.ends(*piece.hooks)) for piece in pieces])
-    left = run.end - change.sum(0)
-    baseline = (w * projected(final, left)).sum(-1) / scale.squeeze(-1) + constant
-    nothing = torch.full_like(baseline, torch.nan)
-    rows = zip((credit, direct, total, kappa), (baseline, nothing, nothing, nothing), strict=True)
-    return [piece.name for piece in pieces] + ["baseline"], torch.stack([torch.cat([a, b[None]]) for a, b in rows])
+    batch, length = _shape(inputs, ablate)
+    run = _Run(model, inputs, batch, length)
+    w, constant = run.reader(answer, against)
+    pieces = [piece for part in run.stream.parts for piece in run.pieces(part, _REPLACED[ablate], by == "head")]
+    final, x, changes = run.stream.final, run.end, torch.stack([change for _, change, _ in pieces])
+    per_s = per_unit(final, x)
+
+    def reads(x: Tensor, per_s: Tensor) -> Tensor:
+        return (w * projected(final, x) * per_s).sum(-1)
+
+    whole, left = reads(x, per_s), x - changes.sum(0)
+    direct = whole - reads(x - changes, per_unit(final, x - changes))
+    total = whole - torch.stack([reads(x, per_unit(final, x)) for x in (run.ends(*hooks) for *_, hooks in pieces)])
+    kappa = (projected(final, x) * changes).mean(-1) * per_s.squeeze(-1) ** 2
+    rows = torch.stack([reads(changes, per_s), direct, total, kappa])
+    baseline = torch.full_like(rows[:, :1], torch.nan)
+    baseline[0] = reads(left, per_s) + constant
+    return [*(name for name, *_ in pieces), "baseline"], torch.cat([rows, baseline], 1)
 
 
-REPLACED: dict[str, Callable[[Tensor], Tensor]] = {  # of what a part is, (batch, length, d)
+# what replaces a part, ``(batch, length, d)``
+_REPLACED: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": lambda y: y.flatten(0, -2).mean(0).expand_as(y),
     "zero": torch.zeros_like,
     "resample": lambda y: y.roll(-1, 0),
 }
 
 
-class _Part(NamedTuple):
-    """What one module adds to the stream, ``factor`` times: a map or embedding, or the ``norm`` behind ``map``."""
-
-    name: str
-    writer: str
-    factor: float
-    map: str
-    norm: NormSite | None
-    mixes: bool
-
-
-class _Piece(NamedTuple):
-    """A part or a head: its change of the last vector of the stream, and the hooks that replace it in a run."""
-
-    name: str
-    change: Tensor
-    hooks: tuple[list, list]
-
-
-def _checked(inputs: Tensor | Mapping, ablate: str) -> Tensor:
-    given = entries(inputs)
-    ids, mask = given.get("input_ids"), given.get("attention_mask")
+def _shape(inputs: Tensor | Mapping, ablate: str) -> torch.Size:
+    ids, mask = (entries(inputs).get(name) for name in ("input_ids", "attention_mask"))
     if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.shape[1] < 2:
-        raise ValueError(
-            f"inputs: expected token ids (batch, length), length 2 or more, got {getattr(ids, 'shape', ids)}"
-        )
-    if mask is not None and not bool(torch.as_tensor(mask).bool().all()):
-        raise ValueError(
-            "inputs: expected sequences of one length without padding, an attention_mask leaves tokens out"
-        )
+        came = tuple(ids.shape) if isinstance(ids, Tensor) else type(ids).__name__
+        raise ValueError(f"inputs: expected token ids (batch, length) of length 2 or more, got {came}")
+    if mask is not None and not mask.bool().all():
+        raise ValueError("inputs: expected texts of one length without padding, an attention_mask leaves tokens out")
     if ablate == "resample" and len(ids) < 2:
-        raise ValueError('inputs: ablate="resample" needs two sequences or more, got one')
-    return ids
-
-
-@torch.enable_grad()
-def _followed(model: nn.Module, inputs: Tensor | Mapping) -> tuple[list[_Part], NormSite, nn.Module]:
-    """The parts of a model's stream, its final norm and its head, from a run on the first tokens of ``inputs``."""
-    sites = find_norms(model, inputs)
-    few = {name: v[:2, :11] if isinstance(v, Tensor) and v.dim() == 2 else v for name, v in entries(inputs).items()}
-    # its parameters are other objects with the same numbers; half precision becomes float32
-    memo = {id(p): nn.Parameter(p.detach(), requires_grad=p.is_floating_point()) for p in model.parameters()}
-    copied = copy.deepcopy(model, memo).eval()
-    if next((p for p in model.parameters() if p.dtype in (torch.float16, torch.bfloat16)), None) is not None:
-        copied.float()
-
-    def call() -> list[Tensor]:
-        output = copied(**few) if isinstance(inputs, Mapping) else copied(*few.values())
-        return [_logits(output)]
-
-    trace = Trace(copied, sites, call)
-    order = [name for name, _ in trace.given]
-    reads = {name: trace.read(name, given) for name, given in trace.given if name in trace.norms}
-    if not reads:
-        raise ValueError(f"model: this {type(model).__name__} runs no LayerNorm or RMSNorm")
-    final = max(reads, key=order.index)
-    if _lost(reads[final]):
-        lost = next(
-            read for read in reads.values() if trace.norms[read.name].dim == trace.norms[final].dim and _lost(read)
-        )
-        raise ValueError(f"model: its stream cannot be followed at {lost.name}, {_lost(lost)}")
-    after = [trace.read(name, given) for name, given in trace.given[order.index(final) + 1 : -1]]
-    heads = [read.name for read in after if read.sources.keys() == {final}]
-    if len(heads) != 1 or len(after) != 1:
-        raise ValueError(f"model: expected one linear map after its last norm, {final}, got {len(after)}")
-    found = [_part(trace, reads, source, share) for source, share in reads[final].sources.items()]
-    twice = {name for name, count in Counter(part.name for part in found).items() if count > 1}
-    found = [part._replace(name=part.writer) if part.name in twice else part for part in found]
-    return found, trace.norms[final], model.get_submodule(heads[0])
-
-
-def _lost(read: Read) -> str | None:
-    """Why what a norm reads is not the sum of what modules wrote."""
-    odd = next((source for source, share in read.sources.items() if share is None), None)
-    if odd is not None:
-        return f"which reads {odd} otherwise than as a summand"
-    return None if read.whole else "which reads a sum with a part that comes from no map, embedding or norm"
-
-
-def _part(trace: Trace, reads: dict[str, Read], writer: str, factor: float) -> _Part:
-    source, norm = writer, trace.norms.get(writer)
-    if norm is not None:
-        if len(reads[writer].sources) != 1:
-            raise ValueError(f"model: expected a pre-norm model, and {writer} normalises the stream itself")
-        (source,) = reads[writer].sources
-    if source in trace.parameters:
-        raise ValueError(f"model: its stream cannot be followed at {source}, a parameter that is added to it")
-    if isinstance(trace.modules[source], nn.Embedding):
-        return _Part(source.rpartition(".")[2], writer, factor, source, norm, False)
-    mixes, layer = trace.mixes(source), re.search(r"\.(\d+)\.", source)
-    name = f"{'attn' if mixes else 'mlp'} {layer[1]}" if layer else writer
-    return _Part(name, writer, factor, source, norm, mixes)
+        raise ValueError("inputs: expected two sequences or more, from which to resample, got one")
+    return ids.shape
 
 
 class _Run:
-    """One run: what parts wrote, what their maps and norms read, and the end of the stream at the last position."""
+    """A run of a model: what modules read and wrote, and the end of its stream, ``(batch, d)`` float64."""
 
-    def __init__(self, model: nn.Module, inputs, ids: Tensor, parts: list[_Part], final: NormSite, head: nn.Module):
-        self.model, self.inputs, self.ids, self.final, self.head = model, inputs, ids, final, head
-        self.modules = dict(model.named_modules())
-        self.read, self.written = {}, {}
-        self.factor = 1.0
-        before = [(self.modules[name], self._keep_read) for part in parts for name in (part.writer, part.map)]
-        after = [(self.modules[part.writer], self._keep_written) for part in parts]
-        ramp = []
+    def __init__(self, model: nn.Module, inputs: Tensor | Mapping, batch: int, length: int):
+        self.model, self.inputs, self.shape = model, inputs, (batch, length)
+        self.stream: Stream = followed(model, inputs)
+        self.head = model.get_submodule(self.stream.head)
+        self.read: dict[str, Tensor] = {}
+        self.written: dict[str, Tensor] = {}
 
-        def replace(module, args, kwargs, output):
-            ramp.append(torch.linspace(-100, 100, output.shape[-1]).to(output).expand_as(output))
-            return ramp[0]
+        def keep(name: str) -> Callable:
+            def look(module, args, kwargs, output):
+                self.read[name], self.written[name] = (
+                    next(iter((*args, *kwargs.values()))),
+                    output.clone(),
+                )  # it may be added to
 
-        self.end, logits = self._run(before, [*after, (head, replace)])
-        ramp, logits = (t.double().flatten(0, -2)[-1] for t in (ramp[0], logits))
-        self.factor = float(logits @ ramp / (ramp @ ramp)) if logits.shape == ramp.shape else torch.nan
-        if not torch.allclose(logits, self.factor * ramp, rtol=1e-2, atol=1e-2):
+            return look
+
+        def instead(module, args, kwargs, output):  # a ramp shows what is done to logits
+            return ramp.to(output).expand_as(output)
+
+        ramp = torch.linspace(-100, 100, len(self._unembedding()[0]))
+        modules = {name: model.get_submodule(name) for part in self.stream.parts for name in (part.writer, part.map)}
+        looks = [(module, keep(name)) for name, module in modules.items()]
+        self.end, logits = self._forward([], [*looks, (self.head, instead)])
+        ramp, shown = ramp.double(), logits.flatten(0, -2)[-1].double().cpu()
+        self.factor = float(shown @ ramp / (ramp @ ramp)) if shown.shape == ramp.shape else torch.nan
+        if not torch.allclose(shown, self.factor * ramp, rtol=1e-2, atol=1e-2):
             raise ValueError(
-                "model: expected its unembedding's outputs, times a number, as logits, got others, such as capped ones"
+                "model: expected as logits what its unembedding puts out, or a multiple, got others, such as capped ones"
             )
-        total = sum(
-            part.factor * self.spread(self.written[self.modules[part.writer]])[:, -1].double() for part in parts
-        )
-        wide = self.end.abs().max() * (1e-4 if self.written[self.modules[parts[0].writer]].element_size() > 2 else 0.1)
-        if (total - self.end).abs().max() > wide:
-            raise ValueError(
-                f"model: its stream cannot be followed at {final.name}: the parts do not add up to its input"
-            )
+        added = sum(part.factor * self.spread(self.written[part.writer])[:, -1].double() for part in self.stream.parts)
+        if (added - self.end).abs().max() > (0.1 if logits.element_size() < 4 else 1e-4) * self.end.abs().max():
+            raise ValueError(f"model: its stream cannot be followed to {self.stream.final.name}: parts are missing")
 
     def ends(self, before: list, after: list) -> Tensor:
-        """The end of the stream at the last position, ``(batch, d)`` float64, in a run with these hooks."""
-        return self._run(before, after)[0]
+        """The end of the stream at the last position in a run with hooks."""
+        return self._forward(before, after)[0]
 
-    def _run(self, before: list, after: list) -> tuple[Tensor, Tensor]:
+    def _forward(self, before: list, after: list) -> tuple[Tensor, Tensor]:
         seen = []
 
         def keep(module, args, kwargs):
             seen.append(self.spread(args[0])[:, -1].double())
 
-        def last(module, args, kwargs):
+        def last(module, args, kwargs):  # the other positions need no logits
             return (self.spread(args[0])[:, -1:], *args[1:]), kwargs
 
-        with evaluating(self.model), hooked([*before, (self.final.module, keep), (self.head, last)], after):
-            output = forward(self.model, self.inputs)
-        return seen[-1], _logits(output)
+        own = [(self.stream.final.module, keep), (self.head, last)]
+        with evaluating(self.model), hooked([*before, *own], after):
+            logits = logits_of(forward(self.model, self.inputs))
+        return seen[0], logits
 
     def spread(self, y: Tensor) -> Tensor:
-        """Vectors ``(batch, length, …)`` of what may be flattened, or the same for all sequences."""
-        batch, length = self.ids.shape
-        y = y.reshape(-1, length, y.shape[-1])
-        return y.expand(batch, *y.shape[1:])
+        """``(batch, length, d)`` of vectors that are flattened, or the same for all sequences."""
+        y = y.reshape(-1, self.shape[1], y.shape[-1])
+        return y.expand(self.shape[0], -1, -1)
 
-    def _keep_read(self, module, args, kwargs):
-        self.read[module] = args[0].clone()
+    def _unembedding(self) -> tuple[Tensor, Tensor]:
+        matrix = matrix_of(self.head, WRITES)
+        weight, bias = getattr(self.head, matrix.weight).movedim(matrix.axis, 0), getattr(self.head, matrix.bias)
+        return weight, weight.new_zeros(len(weight)) if bias is None else bias
 
-    def _keep_written(self, module, args, kwargs, output):
-        self.written[module] = output.clone()  # which the model may add to in place
+    def reader(self, answer: object, against: object) -> tuple[Tensor, Tensor]:
+        """What reads the logit from n, ``(batch, d)``, and what the biases add to it, ``(batch,)``."""
+        weight, bias = self._unembedding()
+        ids = _tokens("answer", answer, self.shape[0], len(weight))
+        row, constant = weight[ids].double(), bias[ids].double()
+        if against is not None:
+            ids = _tokens("against", against, self.shape[0], len(weight))
+            row, constant = row - weight[ids].double(), constant - bias[ids].double()
+        gain, shift = (parameter().to(row) for parameter in acting(self.stream.final))
+        return self.factor * gain * row, self.factor * (row @ shift + constant)
 
+    def pieces(self, part: Part, replaced: Callable, heads: bool) -> Iterator[tuple[str, Tensor, tuple[list, list]]]:
+        """Of a part, or of each head in it: name, change of the end of the stream, hooks that replace it in a run."""
+        if heads and part.mixes:
+            yield from self._heads(part, replaced)
+            return
+        written = self.spread(self.written[part.writer])
+        instead = replaced(written)
 
-def _logits(output: object) -> Tensor:
-    return output if isinstance(output, Tensor) else getattr(output, "logits", output[0])
+        def replace(module, args, kwargs, output):
+            return instead.reshape(-1, output.shape[-1])[: output[..., 0].numel()].reshape(output.shape).clone()
 
+        change = part.factor * (written[:, -1].double() - instead[:, -1].double())
+        yield part.name, change, ([], [(self.model.get_submodule(part.writer), replace)])
 
-def _reads(final: NormSite, w: Tensor, x: Tensor) -> Tensor:
-    return (w * projected(final, x)).sum(-1) * per_unit(final, x).squeeze(-1)
+    def _heads(self, part: Part, replaced: Callable) -> Iterator[tuple[str, Tensor, tuple[list, list]]]:
+        module, read = self.model.get_submodule(part.map), self.spread(self.read[part.map])
+        count = getattr(getattr(self.model, "config", None), "num_attention_heads", None)
+        if not count or read.shape[-1] % count:
+            raise ValueError(
+                f'by: "head" needs config.num_attention_heads, a divisor of what {part.map} reads, got {count}'
+            )
+        instead, matrix = replaced(read), matrix_of(module, WRITES)
+        weight = getattr(module, matrix.weight).movedim(matrix.axis, 0).double()
+        change = part.factor * (read[:, -1].double() - instead[:, -1].double()).unflatten(-1, (count, -1))
+        written = torch.einsum("bhi,dhi->hbd", change, weight.unflatten(-1, (count, -1)))
+        if part.norm:  # its scale as in the run
+            per_s = per_unit(part.norm, self.spread(self.read[part.writer])[:, -1].double())
+            written = projected(part.norm, written) * per_s * acting(part.norm)[0]().to(written)
+        for head in range(count):
+            own = torch.arange(read.shape[-1], device=read.device) // (read.shape[-1] // count) == head
 
+            def replace(module, args, kwargs, own=own):
+                return (torch.where(own, instead.reshape(args[0].shape), args[0]), *args[1:]), kwargs
 
-def _read(run: _Run, answer, against) -> tuple[Tensor, Tensor]:
-    """What reads the logit from n, ``(batch, d)``, and what the biases add to it, ``(batch,)``."""
-    matrix = matrix_of(run.head, WRITES)
-    weight = getattr(run.head, matrix.weight).movedim(matrix.axis, 0)
-    bias = getattr(run.head, matrix.bias, None)
-    bias = weight.new_zeros(len(weight)) if bias is None else bias
-    rows, added = 0.0, 0.0
-    for sign, name, tokens in ((1, "answer", answer), (-1, "against", against)):
-        if tokens is not None:
-            tokens = _tokens(name, tokens, len(run.ids), len(weight)).to(weight.device)
-            rows, added = rows + sign * weight[tokens].double(), added + sign * bias[tokens].double()
-    gain, shift = (parameter().detach().to(rows) for parameter in acting(run.final))
-    return run.factor * gain * rows, run.factor * (rows @ shift + added)
+            yield f"head {part.name.removeprefix('attn ')}.{head}", written[head], ([(module, replace)], [])
 
 
 def _tokens(name: str, tokens: object, count: int, vocabulary: int) -> Tensor:
     ids = torch.as_tensor(tokens)
-    if ids.is_floating_point() or ids.dim() > 1 or (ids.dim() == 1 and len(ids) != count):
-        raise ValueError(f"{name}: expected a token id, or one for each of {count} sequences, got {tokens!r}")
-    if bool(((ids < 0) | (ids >= vocabulary)).any()):
-        raise ValueError(f"{name}: expected ids from 0 to {vocabulary - 1}, got {tokens!r}")
+    if ids.is_floating_point() or ids.shape not in ((), (count,)) or not bool(((ids >= 0) & (ids < vocabulary)).all()):
+        wanted = f"a token id from 0 to {vocabulary - 1}, or {count} of them, one for each sequence"
+        raise ValueError(f"{name}: expected {wanted}, got {tokens!r}")
     return ids.expand(count)
-
-
-def _piece(run: _Run, part: _Part, replaced: Callable) -> _Piece:
-    module = run.modules[part.writer]
-    written = run.spread(run.written[module])
-    instead = replaced(written)
-
-    def replace(module, args, kwargs, output):
-        return instead.reshape(-1)[: output.numel()].reshape(output.shape)
-
-    change = part.factor * (written.double() - instead.double())[:, -1]
-    return _Piece(part.name, change, ([], [(module, replace)]))
-
-
-def _heads(run: _Run, part: _Part, replaced: Callable) -> list[_Piece]:
-    module = run.modules[part.map]
-    count = getattr(getattr(run.model, "config", None), "num_attention_heads", None)
-    read = run.spread(run.read[module])
-    if not count or read.shape[-1] % count:
-        raise ValueError(f'by: "head" needs config.num_attention_heads, which divides what {part.map} reads')
-    size, pieces = read.shape[-1] // count, []
-    without = read - replaced(read)
-    for number in range(count):
-        own = slice(number * size, (number + 1) * size)
-        alone = torch.zeros_like(read[:, -1:])
-        alone[..., own] = without[:, -1:, own]
-        change = part.factor * _carried(run, part, module(alone) - module(torch.zeros_like(alone)))
-        pieces.append(
-            _Piece(
-                f"head {part.name.removeprefix('attn ')}.{number}",
-                change,
-                ([(module, _replace_head(read, own, replaced))], []),
-            )
-        )
-    return pieces
-
-
-def _replace_head(read: Tensor, own: slice, replaced: Callable) -> Callable:
-    instead = replaced(read[..., own])
-
-    def replace(module, args, kwargs):
-        changed = args[0].clone()
-        changed[..., own] = instead.reshape(*changed.shape[:-1], -1)
-        return (changed, *args[1:]), kwargs
-
-    return replace
-
-
-def _carried(run: _Run, part: _Part, y: Tensor) -> Tensor:
-    """What the output ``y`` of a part's map, ``(batch, 1, d)``, is on the stream, ``(batch, d)`` float64."""
-    y = y[:, -1].double()
-    if part.norm is None:
-        return y
-    gain, _ = acting(part.norm)
-    read = run.spread(run.read[part.norm.module])[:, -1].double()
-    return projected(part.norm, y) * per_unit(part.norm, read) * gain().to(y)

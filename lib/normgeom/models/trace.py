@@ -109,6 +109,10 @@ class Trace:
         """Of all that norms and maps were given, the caller last."""
         return [self.read(name, tensors) for name, tensors in self.given]
 
+    def read_by(self, name: str) -> Read:
+        """Of the first call of a norm or map."""
+        return self.read(name, next(tensors for called, tensors in self.given if called == name))
+
     def read(self, name: str, tensors: list[Tensor]) -> Read:
         """From the gradient of a weighted sum of what is read, the weights of each row a multiple of one vector."""
         generator = torch.Generator().manual_seed(0)
