@@ -154,9 +154,7 @@ class _Run:
         ramp, shown = ramp.double(), logits.flatten(0, -2)[-1].double().cpu()
         self.factor = float(shown @ ramp / (ramp @ ramp)) if shown.shape == ramp.shape else torch.nan
         if not torch.allclose(shown, self.factor * ramp, rtol=1e-2, atol=1e-2):
-            raise ValueError(
-                "model: expected as logits what its unembedding puts out, or a multiple, got others, such as capped ones"
-            )
+            raise ValueError("model: expected logits that are its unembedding's outputs or a multiple, not capped ones")
         added = sum(part.factor * self.spread(self.written[part.writer])[:, -1].double() for part in self.stream.parts)
         if (added - self.end).abs().max() > (0.1 if logits.element_size() < 4 else 1e-4) * self.end.abs().max():
             raise ValueError(f"model: its stream cannot be followed to {self.stream.final.name}: parts are missing")

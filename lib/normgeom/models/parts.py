@@ -41,7 +41,6 @@ class Stream(NamedTuple):
     head: str
 
 
-@torch.enable_grad()
 def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
     """The stream of a pre-norm decoder, as its run on the beginning of ``inputs`` shows it.
 

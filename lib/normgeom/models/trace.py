@@ -113,6 +113,7 @@ class Trace:
         """Of the first call of a norm or map."""
         return self.read(name, next(tensors for called, tensors in self.given if called == name))
 
+    @torch.enable_grad()
     def read(self, name: str, tensors: list[Tensor]) -> Read:
         """From the gradient of a weighted sum of what is read, the weights of each row a multiple of one vector."""
         generator = torch.Generator().manual_seed(0)
@@ -143,6 +144,7 @@ class Trace:
         sums = {source: None if None in parts else float(sum(parts) / count) for source, parts in found.items()}
         return Read(name, sums, whole)
 
+    @torch.enable_grad()
     def mixes(self, name: str) -> bool:
         """Whether the last vector that ``name`` was given depends on other rows than the last of an earlier output."""
         given = next(tensors for called, tensors in self.given if called == name)[0].flatten(0, -2)[-1].sum()

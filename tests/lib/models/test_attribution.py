@@ -218,7 +218,7 @@ def mixed(**changes):
         ("gpt2", dict(inputs=IDS[:1], ablate="resample"), "^inputs: expected two sequences or more"),
         ("gpt2", dict(ablate="noise"), "^ablate: expected one of 'mean', 'zero', 'resample', got 'noise'$"),
         ("gpt2", dict(by="neuron"), "^by: expected one of 'part', 'head', got 'neuron'$"),
-        ("gemma2", {}, "^model: expected as logits what its unembedding puts out, .* such as capped ones$"),
+        ("gemma2", {}, "^model: expected logits that are its unembedding's outputs or a multiple, not capped ones$"),
         (
             "openai_gpt",
             {},
