@@ -33,7 +33,7 @@ def attribute(
 
     - ``credit``: :math:`w^\top\Pi\Delta/s`, the final scale as in the run (eq-attribution);
     - ``direct``: by how much the logit falls if only the final norm sees the replacement (eq-removal);
-    - ``total``: by how much it falls if the part is replaced at all positions and all that follows runs again;
+    - ``total``: by how much it falls if the part is replaced wherever it writes and all that follows runs again;
     - ``kappa``: :math:`\langle n,\Delta\rangle/(ds)`, the part's share of the scale (eq-scale-ratio); ``credit`` is
       about ``direct`` where kappa is small compared with the ratio of ``direct`` to the logit.
 
@@ -43,13 +43,15 @@ def attribute(
 
     Args:
         model: a language model whose blocks read the stream through LayerNorms or RMSNorms, also in parallel, or whose
-            branches end in norms (Gemma 3); unchanged afterwards.  Inside :func:`normgeom.held_scales` ``total`` is
-            measured with the scales of the inner norms held, the final one's live.
+            branches end in norms (Gemma 3); a bridge of TransformerLens 4 as it is loaded; of nnsight's, the module
+            that it wraps, ``traced._module``.  It is unchanged afterwards.  Inside :func:`normgeom.held_scales`
+            ``total`` is measured with the scales of all norms but the final one held.
         inputs: token ids ``(batch, length)``, without padding, or a mapping passed as ``model(**inputs)``.
         answer: a token id, or one for each sequence.
         against: another id, or one for each sequence: the logit of ``answer`` minus that of ``against`` is divided.
-        ablate: what replaces a part: ``"zero"``, its ``"mean"`` over all positions and sequences of ``inputs``, or
-            ``"resample"``, what it is in the next sequence of the batch.
+        ablate: what replaces a part: ``"zero"``, its ``"mean"`` over the positions and sequences of ``inputs``, or
+            ``"resample"``, what it is in the next sequence of the batch.  The first position keeps what it has, and
+            no mean counts it: in many models its vector is of another kind and the others attend to it (claim-massive).
         by: ``"part"``, or ``"head"`` for each attention head in place of the attentions.  The bias of an attention's
             output belongs to no head and is in ``baseline``.  A norm at the end of the branch has its scale as in the
             run for ``credit``, ``direct`` and ``kappa``.
@@ -82,13 +84,13 @@ def attribute(
 @torch.no_grad()
 def effects(model, inputs, answer, against=None, ablate="mean", by="part") -> tuple[list[str], Tensor]:
     """The names of the rows of :func:`attribute`, and its columns for each sequence, ``(4, rows, batch)`` float64."""
-    for name, value, known in (("ablate", ablate, _REPLACED), ("by", by, ("part", "head"))):
+    for name, value, known in (("ablate", ablate, REPLACED), ("by", by, ("part", "head"))):
         if value not in known:
             raise ValueError(f"{name}: expected one of {', '.join(map(repr, known))}, got {value!r}")
     batch, length = _shape(inputs, ablate)
     run = _Run(model, inputs, batch, length)
     w, constant = run.reader(answer, against)
-    pieces = [piece for part in run.stream.parts for piece in run.pieces(part, _REPLACED[ablate], by == "head")]
+    pieces = [piece for part in run.stream.parts for piece in run.pieces(part, REPLACED[ablate], by == "head")]
     final, x, changes = run.stream.final, run.end, torch.stack([change for _, change, _ in pieces])
     per_s = per_unit(final, x)
 
@@ -105,11 +107,15 @@ def effects(model, inputs, answer, against=None, ablate="mean", by="part") -> tu
     return [*(name for name, *_ in pieces), "baseline"], torch.cat([rows, baseline], 1)
 
 
-# what replaces a part, ``(batch, length, d)``
-_REPLACED: dict[str, Callable[[Tensor], Tensor]] = {
-    "mean": lambda y: y.flatten(0, -2).mean(0).expand_as(y),
-    "zero": torch.zeros_like,
-    "resample": lambda y: y.roll(-1, 0),
+def _after_first(replaced: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda y: torch.cat([y[:, :1], replaced(y[:, 1:])], 1)
+
+
+# what replaces what a part writes, ``(batch, length, d)``
+REPLACED = {
+    "mean": _after_first(lambda y: y.flatten(0, 1).mean(0).expand_as(y)),
+    "zero": _after_first(torch.zeros_like),
+    "resample": _after_first(lambda y: y.roll(-1, 0)),
 }
 
 
