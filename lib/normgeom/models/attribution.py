@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from normgeom.models.held import acting, per_unit, projected
 from normgeom.models.parts import Part, Stream, followed, logits_of
 from normgeom.models.trace import WRITES, matrix_of
-from normgeom.models.watch import entries, evaluating, forward, hooked
+from normgeom.models.watch import entries, evaluating, forward, hooked, watch
 
 COLUMNS = ("credit", "direct", "total", "kappa")
 
@@ -87,8 +87,7 @@ def effects(model, inputs, answer, against=None, ablate="mean", by="part") -> tu
     for name, value, known in (("ablate", ablate, REPLACED), ("by", by, ("part", "head"))):
         if value not in known:
             raise ValueError(f"{name}: expected one of {', '.join(map(repr, known))}, got {value!r}")
-    batch, length = _shape(inputs, ablate)
-    run = _Run(model, inputs, batch, length)
+    run = _Run(model, inputs, _shape(inputs, ablate))
     w, constant = run.reader(answer, against)
     pieces = [piece for part in run.stream.parts for piece in run.pieces(part, REPLACED[ablate], by == "head")]
     final, x, changes = run.stream.final, run.end, torch.stack([change for _, change, _ in pieces])
@@ -99,7 +98,7 @@ def effects(model, inputs, answer, against=None, ablate="mean", by="part") -> tu
 
     whole, left = reads(x, per_s), x - changes.sum(0)
     direct = whole - reads(x - changes, per_unit(final, x - changes))
-    total = whole - torch.stack([reads(x, per_unit(final, x)) for x in (run.ends(*hooks) for *_, hooks in pieces)])
+    total = whole - torch.stack([reads(x, per_unit(final, x)) for x in (run.without(hooks) for *_, hooks in pieces)])
     kappa = (projected(final, x) * changes).mean(-1) * per_s.squeeze(-1) ** 2
     rows = torch.stack([reads(changes, per_s), direct, total, kappa])
     baseline = torch.full_like(rows[:, :1], torch.nan)
@@ -134,42 +133,35 @@ def _shape(inputs: Tensor | Mapping, ablate: str) -> torch.Size:
 class _Run:
     """A run of a model: what modules read and wrote, and the end of its stream, ``(batch, d)`` float64."""
 
-    def __init__(self, model: nn.Module, inputs: Tensor | Mapping, batch: int, length: int):
-        self.model, self.inputs, self.shape = model, inputs, (batch, length)
+    def __init__(self, model: nn.Module, inputs: Tensor | Mapping, shape: torch.Size):
+        self.model, self.inputs, self.shape = model, inputs, shape
         self.stream: Stream = followed(model, inputs)
         self.head = model.get_submodule(self.stream.head)
         self.read: dict[str, Tensor] = {}
         self.written: dict[str, Tensor] = {}
+        ramp = torch.linspace(-100, 100, len(self._unembedding()[0]), dtype=torch.float64)
 
-        def keep(name: str) -> Callable:
-            def look(module, args, kwargs, output):
-                self.read[name], self.written[name] = (
-                    next(iter((*args, *kwargs.values()))),
-                    output.clone(),
-                )  # it may be added to
+        def keep(name: str, x: Tensor, y: Tensor) -> None:
+            self.read[name], self.written[name] = x, y.clone()  # the model may add to it in place
 
-            return look
-
-        def instead(module, args, kwargs, output):  # a ramp shows what is done to logits
+        def instead(module, args, kwargs, output):  # shows what becomes of the unembedding's outputs
             return ramp.to(output).expand_as(output)
 
-        ramp = torch.linspace(-100, 100, len(self._unembedding()[0]))
-        modules = {name: model.get_submodule(name) for part in self.stream.parts for name in (part.writer, part.map)}
-        looks = [(module, keep(name)) for name, module in modules.items()]
-        self.end, logits = self._forward([], [*looks, (self.head, instead)])
-        ramp, shown = ramp.double(), logits.flatten(0, -2)[-1].double().cpu()
-        self.factor = float(shown @ ramp / (ramp @ ramp)) if shown.shape == ramp.shape else torch.nan
+        with watch(model, {name for part in self.stream.parts for name in (part.writer, part.map)}, keep):
+            self.end, logits = self._forward(after=[(self.head, instead)])
+        shown = logits.flatten(0, -2)[-1].double().cpu()
+        self.factor = float(shown @ ramp / ramp.square().sum()) if shown.shape == ramp.shape else torch.nan
         if not torch.allclose(shown, self.factor * ramp, rtol=1e-2, atol=1e-2):
             raise ValueError("model: expected logits that are its unembedding's outputs or a multiple, not capped ones")
         added = sum(part.factor * self.spread(self.written[part.writer])[:, -1].double() for part in self.stream.parts)
         if (added - self.end).abs().max() > (0.1 if logits.element_size() < 4 else 1e-4) * self.end.abs().max():
             raise ValueError(f"model: its stream cannot be followed to {self.stream.final.name}: parts are missing")
 
-    def ends(self, before: list, after: list) -> Tensor:
-        """The end of the stream at the last position in a run with hooks."""
-        return self._forward(before, after)[0]
+    def without(self, hooks: Mapping[str, list]) -> Tensor:
+        """The end of the stream in a run with hooks that replace something."""
+        return self._forward(**hooks)[0]
 
-    def _forward(self, before: list, after: list) -> tuple[Tensor, Tensor]:
+    def _forward(self, before: Sequence = (), after: Sequence = ()) -> tuple[Tensor, Tensor]:
         seen = []
 
         def keep(module, args, kwargs):
@@ -178,8 +170,10 @@ class _Run:
         def last(module, args, kwargs):  # the other positions need no logits
             return (self.spread(args[0])[:, -1:], *args[1:]), kwargs
 
-        own = [(self.stream.final.module, keep), (self.head, last)]
-        with evaluating(self.model), hooked([*before, *own], after):
+        with (
+            evaluating(self.model),
+            hooked([*before, (self.stream.final.module, keep), (self.head, last)], after),
+        ):
             logits = logits_of(forward(self.model, self.inputs))
         return seen[0], logits
 
@@ -204,7 +198,7 @@ class _Run:
         gain, shift = (parameter().to(row) for parameter in acting(self.stream.final))
         return self.factor * gain * row, self.factor * (row @ shift + constant)
 
-    def pieces(self, part: Part, replaced: Callable, heads: bool) -> Iterator[tuple[str, Tensor, tuple[list, list]]]:
+    def pieces(self, part: Part, replaced: Callable, heads: bool) -> Iterator[tuple[str, Tensor, Mapping[str, list]]]:
         """Of a part, or of each head in it: name, change of the end of the stream, hooks that replace it in a run."""
         if heads and part.mixes:
             yield from self._heads(part, replaced)
@@ -216,29 +210,28 @@ class _Run:
             return instead.reshape(-1, output.shape[-1])[: output[..., 0].numel()].reshape(output.shape).clone()
 
         change = part.factor * (written[:, -1].double() - instead[:, -1].double())
-        yield part.name, change, ([], [(self.model.get_submodule(part.writer), replace)])
+        yield part.name, change, {"after": [(self.model.get_submodule(part.writer), replace)]}
 
-    def _heads(self, part: Part, replaced: Callable) -> Iterator[tuple[str, Tensor, tuple[list, list]]]:
+    def _heads(self, part: Part, replaced: Callable) -> Iterator[tuple[str, Tensor, Mapping[str, list]]]:
         module, read = self.model.get_submodule(part.map), self.spread(self.read[part.map])
-        count = getattr(getattr(self.model, "config", None), "num_attention_heads", None)
-        if not count or read.shape[-1] % count:
-            raise ValueError(
-                f'by: "head" needs config.num_attention_heads, a divisor of what {part.map} reads, got {count}'
-            )
+        width, count = read.shape[-1], getattr(getattr(self.model, "config", None), "num_attention_heads", None)
+        if not count or width % count:
+            wanted = f"a divisor of the {width} entries that {part.map} reads"
+            raise ValueError(f'model: for by="head" expected config.num_attention_heads, {wanted}, got {count}')
         instead, matrix = replaced(read), matrix_of(module, WRITES)
         weight = getattr(module, matrix.weight).movedim(matrix.axis, 0).double()
-        change = part.factor * (read[:, -1].double() - instead[:, -1].double()).unflatten(-1, (count, -1))
-        written = torch.einsum("bhi,dhi->hbd", change, weight.unflatten(-1, (count, -1)))
+        change = part.factor * (read[:, -1].double() - instead[:, -1].double())
+        written = torch.einsum("bhi,dhi->hbd", *(t.unflatten(-1, (count, -1)) for t in (change, weight)))
         if part.norm:  # its scale as in the run
             per_s = per_unit(part.norm, self.spread(self.read[part.writer])[:, -1].double())
             written = projected(part.norm, written) * per_s * acting(part.norm)[0]().to(written)
         for head in range(count):
-            own = torch.arange(read.shape[-1], device=read.device) // (read.shape[-1] // count) == head
+            own = torch.arange(width, device=read.device) // (width // count) == head
 
             def replace(module, args, kwargs, own=own):
                 return (torch.where(own, instead.reshape(args[0].shape), args[0]), *args[1:]), kwargs
 
-            yield f"head {part.name.removeprefix('attn ')}.{head}", written[head], ([(module, replace)], [])
+            yield f"head {part.name.removeprefix('attn ')}.{head}", written[head], {"before": [(module, replace)]}
 
 
 def _tokens(name: str, tokens: object, count: int, vocabulary: int) -> Tensor:

@@ -185,7 +185,7 @@ def test_a_table_has_the_means_over_sequences_and_the_model_stays():
 
 @pytest.mark.parametrize("family", ["cohere", "bloom", "olmo2", "falcon", "phi"])
 def test_credits_add_up(family):
-    """With a factor on the logits, a norm after the embedding, norms only after branches, additions in place, biases."""
+    """A factor on the logits, a norm after the embedding, norms only after branches, additions in place, biases."""
     model = uneven(family)
     with double_throughout():
         names, found = effects(model, IDS, 5, 6)
@@ -240,5 +240,5 @@ def test_refused(family, given, said):
 def test_heads_need_a_number():
     model = tiny("gpt2")
     model.config.n_head = 5
-    with pytest.raises(ValueError, match=r'^by: "head" needs config.num_attention_heads, .* got 5$'):
+    with pytest.raises(ValueError, match=r'^model: for by="head" expected config.num_attention_heads, .* got 5$'):
         ng.attribute(model, IDS, 5, by="head")
