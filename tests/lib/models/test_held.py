@@ -120,3 +120,12 @@ def test_a_copy_is_not_held_and_total_effects_are():
     for column in ("credit", "direct", "kappa"):
         assert (table[column] - live[column]).abs().max() < 1e-6
     assert (table.total - live.total).abs().max() > 1e-4
+
+
+def test_a_norm_that_runs_twice_has_the_scales_of_each_call():
+    norm, x = nn.LayerNorm(8), torch.randn(5, 8)
+    model = nn.Sequential(norm, nn.Linear(8, 8), norm)
+    expected = model(x)
+    with ng.held_scales(model, x):
+        for _ in range(2):
+            assert (model(x) - expected).abs().max() < 1e-6
