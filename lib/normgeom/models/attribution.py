@@ -155,7 +155,9 @@ class _Run:
             raise ValueError("model: expected logits that are its unembedding's outputs or a multiple, not capped ones")
         added = sum(part.factor * self.spread(self.written[part.writer])[:, -1].double() for part in self.stream.parts)
         if (added - self.end).abs().max() > (0.1 if logits.element_size() < 4 else 1e-4) * self.end.abs().max():
-            raise ValueError(f"model: its stream cannot be followed to {self.stream.final.name}: parts are missing")
+            raise ValueError(
+                f"model: its stream cannot be followed to {self.stream.final.name}, whose input its parts do not add up to"
+            )
 
     def without(self, hooks: Mapping[str, list]) -> Tensor:
         """The end of the stream in a run with hooks that replace something."""
@@ -207,7 +209,7 @@ class _Run:
         instead = replaced(written)
 
         def replace(module, args, kwargs, output):
-            return instead.reshape(-1, output.shape[-1])[: output[..., 0].numel()].reshape(output.shape).clone()
+            return instead.reshape(-1, output.shape[-1])[: output[..., 0].numel()].reshape(output.shape)
 
         change = part.factor * (written[:, -1].double() - instead[:, -1].double())
         yield part.name, change, {"after": [(self.model.get_submodule(part.writer), replace)]}

@@ -242,3 +242,13 @@ def test_heads_need_a_number():
     model.config.n_head = 5
     with pytest.raises(ValueError, match=r'^model: for by="head" expected config.num_attention_heads, .* got 5$'):
         ng.attribute(model, IDS, 5, by="head")
+
+
+def test_a_stream_that_moves_between_positions_is_refused():
+    """Every vector that the last norm reads is a sum of what modules wrote, but elsewhere."""
+    model = tiny("gpt2")
+    model.transformer.ln_f.register_forward_pre_hook(lambda module, args: (args[0].roll(1, 1),))
+    with pytest.raises(
+        ValueError, match=r"^model: its stream cannot be followed to transformer.ln_f, whose input its parts"
+    ):
+        ng.attribute(model, IDS, 5)
