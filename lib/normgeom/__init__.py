@@ -14,6 +14,8 @@ _HOMES = {
     "geometry.jacobian": ("NormJacobian",),
     "geometry.secular": ("secular",),
     "geometry.uniform": ("angle", "project_out", "uniform_vector"),
+    "models.attribution": ("attribute",),
+    "models.held": ("held_scales",),
     "models.sites": ("find_norms",),
     "models.watch": ("NormSite", "watch"),
     "norms.elementwise": ("Derf", "DyT", "derf", "dyt"),

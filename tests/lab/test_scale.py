@@ -292,8 +292,8 @@ def test_nothing_is_measured(tmp_path):
 def test_observations_in_units_of_their_bounds(tmp_path, monkeypatch):
     monkeypatch.setattr(lab, "FOLDER", tmp_path)
     tries = pd.DataFrame(dict(claim=["claim-a", "claim-a", "claim-b"], seed=[0, 1, 0], deviation=[0.2, 0.7, 0.1]))
-    record("claims-09", tries, "w", tmp_path)
+    record("claims-10", tries, "w", tmp_path)
     for name, deviation in (("gpt2", 3.0), ("mine", 1.0)):
         rows = pd.DataFrame(dict(claim=["claim-a"], deviation=[deviation], bound=[2.0]))
-        record(f"observed-09-{name}", rows, "w", tmp_path)
+        record(f"observed-10-{name}", rows, "w", tmp_path)
     assert lab.observations().T.to_dict() == {"claim-a": dict(small=0.7, gpt2=1.5, mine=0.5)}, "claim-b is nowhere else"

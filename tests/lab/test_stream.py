@@ -1,6 +1,5 @@
 """Parts of the final stream against streams caught on their way, and their effects against norms computed anew."""
 
-import math
 from types import SimpleNamespace
 
 import pytest
@@ -115,29 +114,6 @@ def test_dropout_is_off_and_the_mode_restored():
     assert all(torch.equal(still[name], moving[name]) for name in still), "The model ran in training mode."
     agree(run.streams[-1], sum(still.values()), "Dropout drawn?")
     assert model.training and not model.transformer.h[0].training
-
-
-def test_lengths_at_right_angles_and_on_one_line():
-    one, two = (torch.tensor([v, v], dtype=torch.float64) for v in ([3.0, 0.0, 0.0], [0.0, 4.0, 0.0]))
-    two[1] *= 3  # (0, 12, 0): means of 5 and √153, and of 7 and 15
-    found = lab.lengths({"a": one, "b": two})
-    mean = (5 + math.sqrt(153)) / 2
-    assert found == pytest.approx({"the sum": mean, "if orthogonal": mean, "if all along one line": 11})
-    opposite = {"the sum": 0, "if orthogonal": math.sqrt(18), "if all along one line": 6}
-    assert lab.lengths({"a": one, "b": -one}) == pytest.approx(opposite)
-
-
-@pytest.mark.parametrize(("family", "name"), [("gpt2", "m1"), ("gpt2", "wpe"), ("gptj", "a1"), ("llama", "m2")])
-def test_silenced_is_a_writer_of_zeros(family, name):
-    model, other = drawn(family), drawn(family)
-    _, plain = caught(model)
-    for p in stream.writers(other)[name].parameters():
-        p.data.zero_()
-    with lab.silenced(model, name):
-        _, without = caught(model)
-    agree(without, caught(other)[1], "Another writer silenced, or one only in part?")
-    assert (without - plain).abs().max() > 1e-3
-    assert torch.equal(caught(model)[1], plain), "It is still silent."
 
 
 @pytest.mark.parametrize("tied", [True, False])

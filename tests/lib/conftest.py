@@ -7,6 +7,8 @@ NUMERICAL = {
     "test_elementwise",
     "test_ellipsoid",
     "test_ablation",
+    "test_attribution",
+    "test_held",
     "test_flow",
     "test_head_norm",
     "test_jacobian",

@@ -1,5 +1,6 @@
 """find_norms and a survey on the models of other packages, random weights, against counts made by hand."""
 
+import copy
 import re
 import warnings
 from typing import NamedTuple
@@ -8,6 +9,7 @@ import normgeom as ng
 import pytest
 import torch
 import transformers
+from normgeom.models.parts import logits_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 IDS = torch.randint(2, 64, (2, 11), generator=torch.Generator().manual_seed(0))
@@ -78,10 +80,7 @@ def gpt2():
 
 
 def bridge(package):
-    package("transformer_lens")
-    sources = package("transformer_lens.model_bridge.sources")
-    model = gpt2()
-    return sources.build_bridge_from_module(model, "GPT2LMHeadModel", hf_config=model.config).eval(), IDS
+    return bridged(package, gpt2()), IDS
 
 
 def traced(package):
@@ -204,6 +203,35 @@ def test_sentence_transformers(package, tmp_path):
     with pytest.raises(ValueError, match=r"^batches: expected tensors, got a mapping as input"):
         survey.run([{"input": batch}], progress=False)
     assert ng.Survey(inner, ["uniform"]).run([batch], progress=False).tokens == 15
+
+
+def bridged(package, model):
+    package("transformer_lens")
+    sources = package("transformer_lens.model_bridge.sources")
+    kind = type(model).__name__
+    return sources.build_bridge_from_module(copy.deepcopy(model), kind, hf_config=model.config).eval()
+
+
+def llama():
+    sizes = dict(hidden_size=WIDTH, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=VOCABULARY, num_hidden_layers=2, **sizes))
+
+
+@pytest.mark.parametrize("make", [gpt2, llama])
+def test_attribution_and_held_scales_take_what_the_tools_make(package, make):
+    """A bridge of TransformerLens as it is, and the module that nnsight has wrapped."""
+    model = make().eval()
+    expected = ng.attribute(model, IDS, 5, 6, by="head")
+    wrapped = package("nnsight").NNsight(copy.deepcopy(model))
+    for other in (bridged(package, model), wrapped._module):
+        table = ng.attribute(other, IDS, 5, 6, by="head")
+        assert list(table.part)[2:] == list(expected.part)[2:]
+        assert (table.iloc[:, 1:] - expected.iloc[:, 1:]).abs().max().max() < 1e-6
+        with torch.no_grad():
+            live, changed = (logits_of(other(ids)) for ids in (IDS, IDS.flip(0)))
+            with ng.held_scales(other, IDS):
+                assert (logits_of(other(IDS)) - live).abs().max() < 1e-5
+                assert (logits_of(other(IDS.flip(0))) - changed).abs().max() > 1e-3
 
 
 def test_a_language_model_of_nnsight(package):

@@ -148,7 +148,8 @@ def _probe(module: nn.Module, shape: Sequence[int], token_axis: int | None) -> t
     few, one = ([*(n if axis in (0, token_axis) else size for axis, size in enumerate(lead)), d] for n in (4, 1))
     rows = _LARGE * torch.randn(few, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
     try:
-        run = _plain_copy(module).forward  # past hooks
+        copied = _plain_copy(module)  # which nnsight's forward, its own, refers to weakly
+        run = copied.forward  # past hooks
         base = run(rows)
     except Exception:
         return None  # it cannot be copied, or takes another shape or more arguments: it is more than a norm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -14,8 +15,6 @@ from transformers.pytorch_utils import Conv1D
 from normgeom.models.sites import NormSite
 from normgeom.models.watch import hooked
 from normgeom.norms.formula import center
-
-_TOLERANCE = 1e-9  # in float64
 
 
 class Matrix(NamedTuple):
@@ -67,7 +66,7 @@ class Projection(nn.Module):
 
 
 class Trace:
-    """A run of ``model`` by ``call``, which returns what the caller gets; all floating-point numbers are float64.
+    """A run of ``model`` by ``call``, which returns what the caller gets, as tensors.
 
     What each norm, map and embedding puts out is cut off from what made it: it is a leaf of autograd's graph, as the
     parameters are.  So the gradient of what a norm or a map reads is zero for all that reaches it through another one.
@@ -75,8 +74,8 @@ class Trace:
     Attributes:
         modules, parameters: of the model, by name.
         norms: what :func:`normgeom.find_norms` found in it, by name.
-        reads: in the order in which norms and maps ran, the caller last.
-        used: the parameters that took part.
+        given: what norms and maps were given, by name and in the order in which they ran, and what the caller got.
+        used: the parameters that took part, as far as :meth:`read` has been asked.
     """
 
     def __init__(self, model: nn.Module, sites: list[NormSite], call: Callable[[], list[Tensor]]):
@@ -86,12 +85,12 @@ class Trace:
         self._leaves = [(name, p, -1) for name, p in self.parameters.items() if p.is_floating_point()]
         for _, parameter, _ in self._leaves:
             parameter.requires_grad_()
-        given: list[tuple[str, list[Tensor]]] = []
+        self.given: list[tuple[str, list[Tensor]]] = []
 
         def cut(name: str) -> Callable:
             def leave(module, args, kwargs, output):
                 self.used.update(module.parameters())
-                given.append((name, _inputs(args, kwargs)))
+                self.given.append((name, _inputs(args, kwargs)))
                 first = next(t for t in tree_leaves(output) if isinstance(t, Tensor))
                 leaf = first.detach().requires_grad_()
                 self._leaves.append((name, leaf, 1 - module.weight.dim() if isinstance(module, _ConvNd) else -1))
@@ -103,19 +102,28 @@ class Trace:
         maps = {name for name, m in self.modules.items() if matrix_of(m, WRITES) or isinstance(m, Projection)}
         cuts = {m: name for name, m in self.modules.items() if name in self.norms or name in maps}
         with torch.enable_grad(), hooked(after=[(module, cut(name)) for module, name in cuts.items()]):
-            given.append(("", call()))
-            self.reads = [self._read(name, tensors) for name, tensors in given]
+            self.given.append(("", call()))
 
-    def _read(self, name: str, tensors: list[Tensor]) -> Read:
+    @cached_property
+    def reads(self) -> list[Read]:
+        """Of all that norms and maps were given, the caller last."""
+        return [self.read(name, tensors) for name, tensors in self.given]
+
+    def read_by(self, name: str) -> Read:
+        """Of the first call of a norm or map."""
+        return self.read(name, next(tensors for called, tensors in self.given if called == name))
+
+    @torch.enable_grad()
+    def read(self, name: str, tensors: list[Tensor]) -> Read:
         """From the gradient of a weighted sum of what is read, the weights of each row a multiple of one vector."""
         generator = torch.Generator().manual_seed(0)
 
-        def draw(*shape: int) -> Tensor:
-            return torch.randn(shape, generator=generator, dtype=torch.float64)
+        def draw(like: Tensor, *shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator, dtype=torch.float64).to(like)
 
         tensors = [tensor for tensor in tensors if tensor.dim()]
-        vectors = {d: draw(d) for d in {tensor.shape[-1] for tensor in tensors}}
-        multiples = [draw(*tensor.shape[:-1], 1) for tensor in tensors]
+        vectors = {d: draw(tensor, d) for d, tensor in {tensor.shape[-1]: tensor for tensor in tensors}.items()}
+        multiples = [draw(tensor, *tensor.shape[:-1], 1) for tensor in tensors]
         total = sum((t * m * vectors[t.shape[-1]]).sum() for t, m in zip(tensors, multiples, strict=True))
         if not (tensors and total.requires_grad):
             return Read(name, {}, False)
@@ -131,10 +139,22 @@ class Trace:
                 found.setdefault(source, []).append(_multiples(gradient.movedim(axis, -1), vectors))
                 part = (gradient * leaf.detach()).sum()
                 rest, size = rest - part, size + abs(part)
-        whole = bool(abs(rest) <= _TOLERANCE * size)
+        whole = bool(abs(rest) <= _tolerance(total) * size)
         count = sum(m.sum() for m in multiples)
         sums = {source: None if None in parts else float(sum(parts) / count) for source, parts in found.items()}
         return Read(name, sums, whole)
+
+    @torch.enable_grad()
+    def mixes(self, name: str) -> bool:
+        """Whether the last vector that ``name`` was given depends on other rows than the last of an earlier output."""
+        given = next(tensors for called, tensors in self.given if called == name)[0].flatten(0, -2)[-1].sum()
+        outputs = [leaf for _, leaf, _ in self._leaves if not isinstance(leaf, nn.Parameter)]
+        gradients = torch.autograd.grad(given, outputs, retain_graph=True, allow_unused=True)
+        return any(bool(g.flatten(0, -2)[:-1].any()) for g in gradients if g is not None)
+
+
+def _tolerance(tensor: Tensor) -> float:
+    return 1e-9 if tensor.dtype == torch.float64 else 1e-4
 
 
 def _multiples(rows: Tensor, vectors: dict[int, Tensor]) -> Tensor | None:
@@ -142,7 +162,7 @@ def _multiples(rows: Tensor, vectors: dict[int, Tensor]) -> Tensor | None:
     if (vector := vectors.get(rows.shape[-1])) is None:
         return None
     multiples = rows @ vector / vector.square().sum()
-    near = dict(rtol=_TOLERANCE, atol=_TOLERANCE * float(rows.abs().max()))
+    near = dict(rtol=_tolerance(rows), atol=_tolerance(rows) * float(rows.abs().max()))
     return multiples.sum() if torch.allclose(rows, multiples[..., None] * vector, **near) else None
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from normgeom.models.flow import Flow, StreamNorm, Trial, answer, float64_copy, project_input, written
+from normgeom.models.flow import Trial, answer, float64_copy, project_input, written
+from normgeom.models.judgement import Flow, StreamNorm
 from normgeom.models.trace import READS, WRITES, matrix_of
 from normgeom.models.watch import replace_module
 from normgeom.norms.functions import RMSNorm

@@ -1,14 +1,11 @@
-"""The last stream of a model as the sum of what its parts wrote, and predictions without some of them."""
+"""The last stream of a model as the sum of what its parts wrote, and what reads it."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import pandas as pd
 import torch
 from normgeom.checks import Draws
 from normgeom.models.sites import find_norms
@@ -38,16 +35,6 @@ def components(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
     return {name: written[module].reshape(-1, *end.shape[1:]).expand_as(end) for name, module in named.items()}
 
 
-def lengths(parts: Mapping[str, Tensor]) -> dict[str, float]:
-    """How long the sum of some parts ``(..., d)`` is, and would be at other angles: means over the leading axes."""
-    each = torch.stack([part.norm(dim=-1) for part in parts.values()])
-    return {
-        "the sum": float(sum(parts.values()).norm(dim=-1).mean()),
-        "if orthogonal": float(each.square().sum(0).sqrt().mean()),
-        "if all along one line": float(each.sum(0).mean()),
-    }
-
-
 class Run(NamedTuple):
     """The stream of a pre-norm model before each block and before its final norm, that norm's output, the logits."""
 
@@ -68,13 +55,6 @@ def followed(model: nn.Module, ids: Tensor) -> Run:
 
     with evaluating(model), hooked([(module, enter) for module in (*blocks(model), final)], [(final, leave)]):
         return Run(streams, logits=forward(model, ids).logits, normalized=ends[0])
-
-
-@contextmanager
-def silenced(model: nn.Module, name: str) -> Iterator[None]:
-    """While the block runs, the writer ``name`` of :func:`writers` adds zero, and all that comes later reacts to it."""
-    with hooked(after=[(writers(model)[name], lambda module, args, kwargs, output: torch.zeros_like(output))]):
-        yield
 
 
 @dataclass(frozen=True)
@@ -155,121 +135,6 @@ def drawn_case(draw: Draws, d: int, parts: int, centered: bool) -> tuple[Tensor,
     pieces = eps**0.5 * (draw(parts, 20, d) + 0.5)
     pieces[0, :, d // 2] += 10 * eps**0.5
     return pieces, pieces.sum(0), Readout(draw.gain(d), draw(d), eps, centered, draw(30, d), draw(30))
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """How a pre-norm model predicts the tokens of some texts, and the parts of its last stream.
-
-    Only inner positions count: the first of a text is unlike all others, and no token follows the last.
-    """
-
-    model: nn.Module
-    ids: Tensor
-    readout: Readout
-    parts: dict[str, Tensor]
-    logits: Tensor
-
-    @classmethod
-    def of(cls, model: nn.Module, ids: Tensor) -> Predictions:
-        """Run the model twice on ``ids`` ``(batch, length)``, for its parts and for its logits."""
-        parts = {name: part[:, 1:-1] for name, part in components(model, ids).items()}
-        return cls(model, ids, Readout.of(model), parts, _inner_logits(model, ids))
-
-    @property
-    def stream(self) -> Tensor:
-        """The sum of the parts, ``(batch, length − 2, d)``."""
-        return sum(self.parts.values())
-
-    @property
-    def following(self) -> Tensor:
-        """The token that comes next in the text, ``(batch, length − 2)``."""
-        return self.ids[:, 2:].to(self.logits.device)
-
-    @property
-    def rival(self) -> Tensor:
-        """The likeliest token except :attr:`following`, ``(batch, length − 2)``."""
-        first, second = self.logits.topk(2, -1).indices.unbind(-1)
-        return torch.where(first == self.following, second, first)
-
-    @property
-    def above_mean(self) -> Tensor:
-        """Along which n raises the logit of the next token above the mean logit (:meth:`Readout.direction`)."""
-        return self.readout.direction(self.following)
-
-    @property
-    def against_rival(self) -> Tensor:
-        """Along which n raises the logit of the next token above that of its rival."""
-        return self.above_mean - self.readout.direction(self.rival)
-
-    def lead(self, logits: Tensor) -> Tensor:
-        """The logit of the next token above the mean logit, of any ``(batch, length − 2, vocabulary)`` logits."""
-        return _pick(logits, self.following) - logits.mean(-1)
-
-    def gap(self) -> Tensor:
-        """The logit of the next token less that of its rival."""
-        return self._apart(self.logits)
-
-    def _apart(self, logits: Tensor) -> Tensor:
-        return _pick(logits, self.following) - _pick(logits, self.rival)
-
-    def effects(self, w: Tensor) -> dict[str, Effects]:
-        """:func:`normgeom_lab.common.parts.effects` of each part on what ``w`` ``(batch, length − 2, d)`` reads."""
-        x, readout = self.stream, self.readout
-        return {name: effects(c, x, w, readout.eps, readout.centered) for name, c in self.parts.items()}
-
-    def faded(self, name: str) -> pd.DataFrame:
-        """The logit of the next token above the mean one while a part fades at the final norm, averaged over positions.
-
-        By the share that is kept, columns ``logit``, without the readout's constant; ``frozen``, with the scale held;
-        ``tangent``, by the slope at the whole part; and what the ``part`` and the ``others`` then bring to ``logit``.
-        """
-        x, w, c, how = self.stream, self.above_mean, self.parts[name], (self.readout.eps, self.readout.centered)
-        whole, frozen = (effects(v, x, w, *how).frozen for v in (x, c))
-        rows = {}
-        for left in (k / 20 for k in range(20, -1, -1)):
-            gone = effects((1 - left) * c, x, w, *how)
-            logit, part = whole - gone.removed, left * frozen / gone.ratio
-            answers = (logit, whole - gone.frozen, whole - gone.slope, part, logit - part)
-            names = ("logit", "frozen", "tangent", "part", "others")
-            rows[left] = {name: float(answer.mean()) for name, answer in zip(names, answers, strict=True)}
-        return pd.DataFrame.from_dict(rows, orient="index").rename_axis(name)
-
-    @property
-    def whole(self) -> Tensor:
-        """:meth:`lead` of the logits without the readout's constant: what the parts add up to."""
-        return self.lead(self.logits - self.readout.constant)
-
-    def sizes(self) -> dict[str, float]:
-        """Root mean squares over positions of the two wholes that parts are asked about, without the constant."""
-        difference = self._apart(self.logits - self.readout.constant)
-        return {"the logit above the mean": rms(self.whole), "the difference": rms(difference)}
-
-    def spreads(self) -> dict[str, float]:
-        """Standard deviations over tokens: of the readout's constant, and of the logits, averaged over positions."""
-        return {"the constant": float(self.readout.constant.std()), "final logits": float(self.logits.std(-1).mean())}
-
-    def total_effects(self) -> dict[str, Tensor]:
-        """By how much each part raises :meth:`lead`: with it less without it, all that comes later reacting."""
-        found = {}
-        for name in self.parts:
-            with silenced(self.model, name):
-                found[name] = self.lead(self.logits) - self.lead(_inner_logits(self.model, self.ids))
-        return found
-
-
-def rms(a: Tensor) -> float:
-    """The root of the mean square of all entries."""
-    return float(a.square().mean().sqrt())
-
-
-def _inner_logits(model: nn.Module, ids: Tensor) -> Tensor:
-    with evaluating(model):
-        return forward(model, ids).logits[:, 1:-1]
-
-
-def _pick(logits: Tensor, tokens: Tensor) -> Tensor:
-    return logits.gather(-1, tokens[..., None]).squeeze(-1)
 
 
 def shifted(model: nn.Module, c: float) -> nn.Module:

@@ -6,7 +6,8 @@ import copy
 from weakref import WeakKeyDictionary
 
 import torch
-from normgeom.models.flow import Flow, stream, stream_readers, stream_writers
+from normgeom.models.flow import stream, stream_readers, stream_writers
+from normgeom.models.judgement import Flow
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import watch
 from torch import Tensor, nn

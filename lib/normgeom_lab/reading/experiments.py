@@ -1,8 +1,7 @@
-"""Credit of parts and heads, and the logit lens."""
+"""Attention heads behind a norm, and a part that fades."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import SimpleNamespace
 
 import pandas as pd
@@ -11,15 +10,13 @@ from normgeom.checks import Draws
 from normgeom.models.gpt2 import gpt2
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import evaluating, forward, hooked
-from normgeom.text.tokens import byte_tokens, random_windows
-from normgeom.training.twins import Size, twins
+from normgeom.training.twins import twins
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
-from normgeom_lab.common.loop import train
-from normgeom_lab.common.parts import Effects, Predictions, effects, rms
+from normgeom_lab.common.parts import effects
 from normgeom_lab.common.stream import blocks, writers
-from normgeom_lab.common.tiny import divergence, scattered
+from normgeom_lab.common.tiny import scattered
 
 
 @torch.no_grad()
@@ -80,35 +77,6 @@ def head_writes(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
     return found
 
 
-def scale_moves(run: Predictions) -> pd.DataFrame:
-    """By how much the scale of later streams would differ without each attention head, one row a head.
-
-    The output c of a head is taken out of a stream x behind it, and |s(x − c)/s(x) − 1| (eq-scale-ratio), by kind and
-    ε of the final norm, is averaged over the inner positions.  Columns: ``next norm``, of the stream right behind its
-    attention; ``final norm``; ``largest`` of these means over all streams behind the head; ``one position``, the
-    largest single number; and two of :func:`errors_by_part`, for the logit of the next token above the mean.
-    """
-    readout, x, streams = run.readout, 0, {}
-    for name, part in run.parts.items():
-        x = x + part
-        streams[name] = x
-    names, rows, found = list(streams), {}, {}
-    for head, write in head_writes(run.model, run.ids).items():
-        c = write[:, 1:-1]
-        behind = names[names.index(f"a{head.partition('.')[0]}") :]
-        moves = [(readout.scale(streams[n] - c) / readout.scale(streams[n]) - 1).abs() for n in behind]
-        means = [float(move.mean()) for move in moves]
-        rows[head] = {
-            "next norm": means[0],
-            "final norm": means[-1],
-            "largest": max(means),
-            "one position": max(float(move.max()) for move in moves),
-        }
-        found[head] = effects(c, x, run.above_mean, readout.eps, readout.centered)
-    errors = errors_by_part(found)[["error of frozen", "error of slope"]]
-    return pd.DataFrame.from_dict(rows, orient="index").join(errors)
-
-
 def drawn_heads(draw: Draws, ids: Tensor) -> list[SimpleNamespace]:
     """:func:`attention_heads` of six float64 GPT-2s of two blocks: three shapes, with LayerNorm and with RMSNorm."""
     found = []
@@ -120,89 +88,17 @@ def drawn_heads(draw: Draws, ids: Tensor) -> list[SimpleNamespace]:
     return found
 
 
-def answers_by_part(found: Mapping[str, Effects], total: Mapping[str, Tensor]) -> pd.DataFrame:
-    """Four answers to what each part does, one row a part: their means over positions, and how they disagree.
+def faded(c: Tensor, x: Tensor, w: Tensor, eps: float, centered: bool) -> pd.DataFrame:
+    """What ``w`` reads from the normalised stream ``x`` while its part ``c`` fades; means over the rows.
 
-    The columns of :func:`errors_by_part` follow, and how far direct is off total, relative to it.
+    By the share that is kept, columns ``logit``; ``frozen``, with the scale held; ``tangent``, by the slope at the
+    whole part; and what the ``part`` and the ``others`` then contribute to ``logit``.
     """
-    means = {
-        name: {
-            "share κ": float(e.share.mean()),
-            "frozen": float(e.frozen.mean()),
-            "slope": float(e.slope.mean()),
-            "direct": float(e.removed.mean()),
-            "total": float(total[name].mean()),
-            "s'/s": float(e.ratio.mean()),
-        }
-        for name, e in found.items()
-    }
-    answers = pd.DataFrame.from_dict(means, orient="index").join(errors_by_part(found))
-    answers["direct off total"] = [relative_rms(e.removed, total[name]) for name, e in found.items()]
-    return answers
-
-
-def added_up(answers: pd.DataFrame, run: Predictions) -> pd.DataFrame:
-    """Columns of :func:`answers_by_part` summed over the parts, and in that of ``frozen`` the mean of the logit."""
-    sums = {"all parts": answers.sum(), "the logit itself": {"frozen": float(run.whole.mean())}}
-    return pd.DataFrame(sums).T[answers.columns]
-
-
-def errors_by_part(found: Mapping[str, Effects], where: Tensor | None = None) -> pd.DataFrame:
-    """How far two attributions of each part are off its direct effect, one row a part, at the positions ``where``.
-
-    The errors are relative to the direct effect; the rank correlation is of frozen with direct.
-    """
+    whole, frozen = (effects(v, x, w, eps, centered).frozen for v in (x, c))
     rows = {}
-    for name, e in found.items():
-        frozen, slope, direct = (a if where is None else a[where] for a in (e.frozen, e.slope, e.removed))
-        ranks = [pd.Series(a.flatten().tolist()).rank() for a in (frozen, direct)]
-        rows[name] = {
-            "error of frozen": relative_rms(frozen, direct),
-            "error of slope": relative_rms(slope, direct),
-            "rank correlation": float(ranks[0].corr(ranks[1])),
-        }
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def relative_rms(a: Tensor, b: Tensor) -> float:
-    """The root mean square of ``a − b`` in units of that of ``b``."""
-    return rms(a - b) / rms(b)
-
-
-def lenses(run: Predictions) -> pd.DataFrame:
-    """Read the stream behind each part through the final norm and head, with its own scale and with the final one.
-
-    One row a part, in order; means over positions of the stream's scale, of the divergence of each lens from the
-    model's prediction, and of how often the first choices of lenses and model are the same.
-    """
-    readout, last, h = run.readout, run.readout.scale(run.stream), 0
-    rows = {}
-    for name, part in run.parts.items():
-        h = h + part
-        own, final = readout.logits(h), readout.logits(h, last)
-        rows[name] = {
-            "scale": float(readout.scale(h).mean()),
-            "KL, own scale / nats": float(divergence(run.logits, own).mean()),
-            "KL, final scale / nats": float(divergence(run.logits, final).mean()),
-            "first choice right, own": _agree(own, run.logits),
-            "first choice right, final": _agree(final, run.logits),
-            "both choose the same": _agree(own, final),
-        }
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def _agree(logits: Tensor, others: Tensor) -> float:
-    """The share of positions at which both have their largest entry at the same token."""
-    return float((logits.argmax(-1) == others.argmax(-1)).double().mean())
-
-
-HELD_OUT = 300_000  # bytes at the end of the text
-
-
-def train_on_bytes(size: Size, text: str, seed: int, device: torch.device | str = "cpu") -> SimpleNamespace:
-    """A GPT-2, ``untrained`` and trained on all bytes of a text but the last, ``held_out``; and the ``losses``."""
-    ids = byte_tokens(text)
-    untrained, model = (twins(size.config(256), seed)[0].to(device) for _ in range(2))
-    batches = random_windows(ids[:-HELD_OUT], size.length, size.batch, seed)
-    losses = train(model, batches, size.steps, size.lr)
-    return SimpleNamespace(untrained=untrained, model=model, losses=losses, held_out=ids[-HELD_OUT:])
+    for left in (k / 20 for k in range(20, -1, -1)):
+        gone = effects((1 - left) * c, x, w, eps, centered)
+        logit, part = whole - gone.removed, left * frozen / gone.ratio
+        answers = dict(logit=logit, frozen=whole - gone.frozen, tangent=whole - gone.slope, part=part)
+        rows[left] = {name: float(answer.mean()) for name, answer in (answers | dict(others=logit - part)).items()}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("part")

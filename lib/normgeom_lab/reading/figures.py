@@ -1,92 +1,64 @@
-"""Pictures of parts, each with its alt text."""
+"""Pictures of parts, each with its alt text; names of models as in :data:`normgeom_lab.common.published.NAMES`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
-import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 from normgeom.view.style import COLORS, WIDTH, style
 
 from normgeom_lab.common.axes import ticks_of_powers
-from normgeom_lab.common.parts import Effects
 
-# Marker, colour and how far beside its place each answer stands.
-_ANSWERS = {
-    "frozen": ("s", COLORS["random_a"], -0.24),
-    "direct": ("o", COLORS["uniform"], -0.08),
-    "slope": ("x", COLORS["random_b"], 0.08),
-    "total": ("^", COLORS["null"], 0.24),
-}
+_ANSWERS = {"total": ("^", COLORS["null"]), "direct": ("o", COLORS["uniform"]), "credit": ("x", COLORS["random_a"])}
 
 _LOST = {"logit": "in truth", "frozen": "with the scale frozen", "tangent": "along the tangent"}
 
 
-def effects_by_part(answers: pd.DataFrame) -> tuple[Figure, str]:
-    """Four answers to what each part does to a logit; below, each part's share of the scale."""
-    place, share = range(len(answers)), answers["share κ"]
-    with style():
-        figure, (upper, lower) = plt.subplots(2, 1, figsize=(WIDTH, 4.4), sharex=True, height_ratios=(3, 1.3))
-        for name, (marker, color, shift) in _ANSWERS.items():
-            upper.plot([i + shift for i in place], answers[name], marker, color=color, label=name)
-        lower.set_axisbelow(True)
-        lower.bar(place, share, color=COLORS["null"], width=0.5)
-        for axis, what in ((upper, "effect on the logit"), (lower, "share κ")):
-            axis.axhline(0, color=COLORS["ink"], lw=0.8)
-            axis.set_ylabel(what)
-        lower.set_xticks(place, answers.index, rotation=90 * (len(answers) > 12))
-        lower.set_xlabel("part, in the order in which they are written")
-        figure.legend(loc="outside upper center", ncols=4)
-    first = answers.loc[share.idxmax()]
-    values = ", ".join(f"{name} {first[name]:.2f}" for name in _ANSWERS)
-    turned = ", ".join(answers.index[answers["frozen"] * answers["direct"] < 0]) or "none"
-    return figure, (
-        f"{', '.join(_ANSWERS).capitalize()} effect of each part. Largest share of the scale: {first.name} with "
-        f"{first['share κ']:.2f}; there {values}. Parts whose mean frozen and direct effects differ in sign: {turned}."
-    )
-
-
-def frozen_against_direct(questions: Mapping[str, Effects]) -> tuple[Figure, str]:
-    """Direct effect against frozen contribution of one part, one panel a question, every fourth position a point."""
+def credits_by_part(rows: pd.DataFrame) -> tuple[Figure, str]:
+    """Credit, direct and total effect of each part, in the order in which they run; a panel a model."""
     words = []
     with style():
-        figure, axes = plt.subplots(1, len(questions), figsize=(WIDTH, 3.4), squeeze=False)
-        for axis, (title, e) in zip(axes[0], questions.items(), strict=True):
-            pairs = torch.stack([e.frozen.flatten(), e.removed.flatten()])[:, ::4].cpu()
-            axis.plot(*pairs, ".", color=COLORS["uniform"], ms=3, alpha=0.6)
-            ends = [float(pairs.min()), float(pairs.max())]
-            axis.plot(ends, ends, color=COLORS["ink"], lw=1)
-            axis.set(title=title, xlabel="frozen contribution")
-            larger = 100 * float((e.frozen > e.removed).double().mean())
-            words.append(f"{title}, at {larger:.0f} % of the positions")
-        axes[0, 0].set_ylabel("direct effect")
-    return figure, f"Direct effect against frozen contribution. The frozen one is larger: {'; '.join(words)}."
+        figure, axes = plt.subplots(rows.model.nunique(), 1, figsize=(WIDTH, 5), squeeze=False)
+        for axis, (model, parts) in zip(axes.flat, rows.groupby("model", sort=False), strict=True):
+            place = np.arange(len(parts))
+            for name, (marker, color) in _ANSWERS.items():
+                axis.plot(place, parts[name], marker, color=color, label=name, ms=4)
+            axis.set_title(model)
+            axis.set_yscale("symlog", linthresh=0.1)
+            axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            worst = parts.loc[(parts.credit - parts.direct).abs().idxmax()]
+            words.append(
+                f"{model}: total effects from {parts.total.min():.1f} to {parts.total.max():.1f}; credit and direct "
+                f"effect differ most for {worst.part}, {worst.credit:.2f} and {worst.direct:.2f}"
+            )
+        axes[-1, 0].set_xlabel("part, in the order in which they run")
+        figure.supylabel("change of the logit")
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=3)
+    return figure, f"Three numbers a part. {'; '.join(words)}."
 
 
-def lenses_by_part(read: pd.DataFrame) -> tuple[Figure, str]:
-    """The divergence of two logit lenses behind each part from the final prediction; beside it, the stream's scale."""
-    nats, scale = read.iloc[:-1], read["scale"]  # behind the last part both are the prediction
-    own, final = nats["KL, own scale / nats"], nats["KL, final scale / nats"]
+def lenses_by_depth(rows: pd.DataFrame) -> tuple[Figure, str]:
+    """The divergence of two logit lenses from the model's prediction, by depth; a panel a model, a line a text."""
+    words, looks = [], {"own": ("-", COLORS["uniform"]), "final": ("--", COLORS["random_a"])}
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.6))
-        left.plot(nats.index, own, "o-", color=COLORS["uniform"], label="own scale")
-        left.plot(nats.index, final, "s--", color=COLORS["random_a"], label="final scale")
-        left.set(yscale="log", ylabel="KL from the final prediction / nats")
-        ticks_of_powers(left.yaxis)
-        left.legend()
-        right.plot(read.index, scale, "o-", color=COLORS["ink"])
-        right.set(ylabel="mean scale of the stream", ylim=0)
-        for axis in (left, right):
-            axis.set_xlabel("read behind part")
-            axis.tick_params(axis="x", rotation=90 if len(read) > 12 else 45)
-    return figure, (
-        f"Left: the divergence falls from {own.iloc[0]:.2g} nats with its own and {final.iloc[0]:.2g} with the final "
-        f"scale behind {nats.index[0]} to {own.iloc[-1]:.2g} and {final.iloc[-1]:.2g} behind {nats.index[-1]}. Right: "
-        f"the scale grows from {scale.iloc[0]:.2g} to {scale.iloc[-1]:.2g}, the largest step behind "
-        f"{scale.diff().idxmax()}."
-    )
+        figure, axes = plt.subplots(1, rows.model.nunique(), figsize=(WIDTH, 3.4), sharey=True, squeeze=False)
+        for axis, (model, of_model) in zip(axes.flat, rows.groupby("model", sort=False), strict=True):
+            for _, at in of_model.groupby("text"):
+                at = at.iloc[:-1]  # at the end both are the prediction
+                for scale, (dash, color) in looks.items():
+                    axis.semilogy(np.arange(len(at)) / len(at), at[scale], dash, color=color, lw=1.4)
+            axis.set(title=model, xlabel="share of the depth")
+            words.append(f"{model}: {at.own.iloc[0]:.1f} and {at.final.iloc[0]:.1f} nats at first")
+        ticks_of_powers(axes[0, 0].yaxis)
+        axes[0, 0].set_ylabel("KL / nats")
+        handles = [
+            axis.plot([], [], dash, color=color, label=f"{name} scale")[0] for name, (dash, color) in looks.items()
+        ]
+        figure.legend(handles=handles, loc="outside upper center", ncols=2)
+    return figure, f"Divergence with the stream's own and the final scale. {'; '.join(words)}."
 
 
 def fading_part(faded: pd.DataFrame, kept: float) -> tuple[Figure, str]:

@@ -1,0 +1,158 @@
+"""What the parts of published language models do to a logit: credits, direct and total effects, and patching."""
+
+import normgeom as ng
+import pandas as pd
+import torch
+from normgeom.models.attribution import COLUMNS, REPLACED, effects
+from normgeom.models.watch import forward, hooked
+from normgeom.surgery.ablation import scales
+from torch import Tensor, nn
+
+from experiments.real_models import LANGUAGE, PARTS, about, blocks, language_model, resampled, sites_of
+from experiments.registry import experiment
+
+COUNT, LENGTH = 20, 10  # texts, and tokens read of each
+SETTINGS = {  # what replaces a part, whether a rival's logit is subtracted, whether the scales of inner norms are held
+    "mean": ("mean", True, False),
+    "zero": ("zero", True, False),
+    "resample": ("resample", True, False),
+    "logit": ("mean", False, False),
+    "held": ("mean", True, True),
+}
+ON = f"WikiText-2, {COUNT} windows of {LENGTH} tokens spread over each of its parts, begun by BOS"
+WHAT = (
+    "means over texts of the columns of normgeom.attribute.  low, high: 90 % of the means of total over resampled "
+    "texts.  off_direct: mean size of credit less direct; off_total: of direct less total; size: of total."
+)
+
+
+@experiment(
+    "published-credits",
+    "What parts of a model do to the logit of the next token less that of the likeliest other one.  mean, zero, "
+    "resample: replaced by their mean over texts and positions, by zero, by those of another text; logit: by the mean, "
+    "for the logit alone; held: by the mean, with the scales of all norms but the last as without the replacement; "
+    f"{WHAT}  live, held: what gradients predict for total, with norms as they are and with their scales held.  whole: "
+    "the difference, or the logit.",
+    [
+        dict(model=LANGUAGE, text=PARTS, setting=["mean"]),
+        dict(model=LANGUAGE, text=PARTS[:1], setting=[name for name in SETTINGS if name != "mean"]),
+    ],
+    minutes=15,
+    corpus=ON,
+    **about(*LANGUAGE),
+)
+def of_parts(model: str, text: str, setting: str) -> pd.DataFrame:
+    ablate, contrast, held = SETTINGS[setting]
+    network, ids, answer, rival = case(model, text)
+    against = rival if contrast else None
+    table = summary(network, ids, answer, against, ablate, "part", held)
+    predicted = {
+        "live": predicted_totals(network, ids, answer, against, ablate, False),
+        "held": predicted_totals(network, ids, answer, against, ablate, True),
+    }
+    return table.join(pd.DataFrame(predicted), on="part").round(4)
+
+
+@experiment(
+    "published-heads",
+    "What heads and MLPs of a model, replaced by their mean over texts and positions, do to the logit of the next "
+    f"token less that of the likeliest other one; {WHAT}",
+    dict(model=LANGUAGE, text=PARTS[:1]),
+    minutes=6,
+    corpus=ON,
+    **about(*LANGUAGE),
+)
+def of_heads(model: str, text: str) -> pd.DataFrame:
+    network, ids, answer, rival = case(model, text)
+    return summary(network, ids, answer, rival, "mean", "head", False).round(4)
+
+
+@experiment(
+    "published-lens",
+    "The logit lens at the input of each norm over the stream: divergence of its predictions from the model's, in "
+    "nats, with the scale of the stream there (own) and with the final one (final); the stream's scale over the final "
+    "one; how often the lens chooses the model's token.  Means over all positions but the first.",
+    dict(model=LANGUAGE, text=PARTS),
+    minutes=4,
+    corpus=ON,
+    **about(*LANGUAGE),
+)
+def lens(model: str, text: str) -> pd.DataFrame:
+    network, ids, _, _ = case(model, text)
+    inner = (
+        ("post_attention_layernorm", "post_feedforward_layernorm") if network.config.model_type[:5] == "gemma" else ()
+    )
+    sites = [site for site in sites_of(network) if not site.name.endswith(inner)]
+    streams = {}
+    with ng.watch(network, sites, lambda site, x, _: streams.update({site.name: x[:, 1:]})):
+        forward(network, dict(input_ids=ids, use_cache=False))
+    *_, end = sites
+    read = lambda name: network.lm_head(end.module(streams[name]))  # noqa: E731
+    rows = []
+    with torch.no_grad():
+        truth = read(end.name).log_softmax(-1)
+        for site in sites:
+            ratio, z = scales(end, streams[site.name]) / scales(end, streams[end.name]), read(site.name)
+            kl = {
+                name: float((truth.exp() * (truth - logits.log_softmax(-1))).sum(-1).mean())
+                for name, logits in (("own", z), ("final", z * ratio[..., None].to(z)))
+            }
+            agree = float((z.argmax(-1) == truth.argmax(-1)).float().mean())
+            rows.append(dict(site=site.name) | kl | dict(ratio=float(ratio.mean()), agree=agree))
+    return pd.DataFrame(rows).round(4)
+
+
+def case(model: str, text: str) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
+    """The model, what it reads, the true next tokens, and the likeliest others."""
+    network, tokenizer = language_model(model)
+    ids = blocks(tokenizer, text, COUNT, LENGTH + 1)
+    ids, answer = ids[:, :-1], ids[:, -1]
+    with torch.no_grad():
+        logits = forward(network, dict(input_ids=ids)).logits[:, -1]
+    return network, ids, answer, logits.scatter(1, answer[:, None], -torch.inf).argmax(1)
+
+
+def summary(network: nn.Module, ids: Tensor, answer, against, ablate: str, by: str, held: bool) -> pd.DataFrame:
+    """A row a part."""
+    if held:
+        with ng.held_scales(network, ids):
+            names, values = effects(network, ids, answer, against, ablate, by)
+    else:
+        names, values = effects(network, ids, answer, against, ablate, by)
+    credit, direct, total, _ = values
+    low, high = zip(*(map(float, resampled(row, torch.Generator().manual_seed(0))) for row in total), strict=True)
+    off = dict(off_direct=credit - direct, off_total=direct - total, size=total)
+    table = pd.DataFrame({"part": names, **dict(zip(COLUMNS, values.mean(-1).tolist(), strict=True))})
+    table = table.assign(low=low, high=high, **{name: error.abs().mean(-1).tolist() for name, error in off.items()})
+    return table.assign(whole=float(credit.sum(0).mean()))
+
+
+def predicted_totals(network: nn.Module, ids: Tensor, answer, against, ablate: str, held: bool) -> dict[str, float]:
+    """What gradients predict for the total effect of each attention and MLP (attribution patching)."""
+    if held:
+        with ng.held_scales(network, ids):
+            return predicted_totals(network, ids, answer, against, ablate, False)
+    written = {}
+
+    def keep(name: str):
+        def hook(_module, _args, _kwargs, output):
+            written[name] = output
+
+        return hook
+
+    gemma = network.config.model_type == "gemma3_text"
+    ends = (
+        ("post_attention_layernorm", "post_feedforward_layernorm") if gemma else ("self_attn.o_proj", "mlp.down_proj")
+    )
+    after = [
+        (layer.get_submodule(end), keep(f"{kind} {i}"))
+        for i, layer in enumerate(network.model.layers)
+        for kind, end in zip(("attn", "mlp"), ends, strict=True)
+    ]
+    with torch.enable_grad(), hooked(after=after):
+        logits = network(input_ids=ids, use_cache=False).logits[:, -1]
+        wanted = logits.gather(1, answer[:, None])
+        wanted = wanted if against is None else wanted - logits.gather(1, against[:, None])
+        slopes = torch.autograd.grad(wanted.sum(), list(written.values()))
+    products = (slope * (y - REPLACED[ablate](y)) for slope, y in zip(slopes, written.values(), strict=True))
+    return {name: float(product.sum((1, 2)).mean()) for name, product in zip(written, products, strict=True)}

@@ -1,0 +1,244 @@
+"""What each part of a network contributes to a logit, and what the logit is without the part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from normgeom.models.held import acting, per_unit, projected
+from normgeom.models.parts import Part, Stream, followed, logits_of
+from normgeom.models.trace import WRITES, matrix_of
+from normgeom.models.watch import entries, evaluating, forward, hooked, watch
+
+COLUMNS = ("credit", "direct", "total", "kappa")
+
+
+def attribute(
+    model: nn.Module,
+    inputs: Tensor | Mapping,
+    answer: int | Sequence[int] | Tensor,
+    against: int | Sequence[int] | Tensor | None = None,
+    ablate: str = "mean",
+    by: str = "part",
+) -> pd.DataFrame:
+    r"""What each part of a pre-norm decoder does to the logit of ``answer`` at the last position.
+
+    The parts c are what the model adds to its residual stream: embeddings, attentions and MLPs
+    (eq-residual-sum).  Each is replaced by something, and :math:`\Delta` is the part minus its replacement.  With x the
+    stream before the final norm, s its scale and w the gain times the row of the unembedding that belongs to ``answer``
+    (minus that of ``against``), a row has
+
+    - ``credit``: :math:`w^\top\Pi\Delta/s`, the final scale as in the run (eq-attribution);
+    - ``direct``: by how much the logit falls if only the final norm sees the replacement (eq-removal);
+    - ``total``: by how much it falls if the part is replaced wherever it writes and all that follows runs again;
+    - ``kappa``: :math:`\langle n,\Delta\rangle/(ds)`, the part's share of the scale (eq-scale-ratio); ``credit`` is
+      about ``direct`` where kappa is small compared with the ratio of ``direct`` to the logit.
+
+    The last row, ``baseline``, is the logit that remains, at the same scale, when all parts are replaced: with
+    ``ablate="zero"`` that of the biases of the final norm and of the unembedding.  So the credits add up to the logit,
+    or to the difference of the two.  It has no other effect: there the columns are NaN.
+
+    Args:
+        model: a language model whose blocks read the stream through LayerNorms or RMSNorms, also in parallel, or whose
+            branches end in norms (Gemma 3); a bridge of TransformerLens 4 as it is loaded; of nnsight's, the module
+            that it wraps, ``traced._module``.  It is unchanged afterwards.  Inside :func:`normgeom.held_scales`
+            ``total`` is measured with the scales of all norms but the final one held.
+        inputs: token ids ``(batch, length)``, without padding, or a mapping passed as ``model(**inputs)``.
+        answer: a token id, or one for each sequence.
+        against: another id, or one for each sequence: the logit of ``answer`` minus that of ``against`` is divided.
+        ablate: what replaces a part: ``"zero"``, its ``"mean"`` over the positions and sequences of ``inputs``, or
+            ``"resample"``, what it is in the next sequence of the batch.  The first position keeps what it has, and
+            no mean counts it: in many models its vector is of another kind and the others attend to it (claim-massive).
+        by: ``"part"``, or ``"head"`` for each attention head in place of the attentions.  The bias of an attention's
+            output belongs to no head and is in ``baseline``.  A norm at the end of the branch has its scale as in the
+            run for ``credit``, ``direct`` and ``kappa``.
+
+    Returns:
+        a row for each part, in the order in which they run: ``part`` (an embedding's name, ``"attn 0"``, ``"mlp 0"``,
+        …, ``"head 0.3"``), and the means over the sequences of the four numbers.  The model runs in its own dtype, as
+        often as there are parts; sums are float64.
+
+    Raises:
+        ValueError: padding; an answer outside the vocabulary; one sequence with ``"resample"``; a stream that cannot be
+            followed, with the place; logits that are not linear in the normalised stream, such as capped ones.
+
+    Example:
+        >>> import torch, normgeom as ng
+        >>> from transformers import GPT2Config, GPT2LMHeadModel
+        >>> model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=50)).eval()
+        >>> ids = torch.randint(50, (3, 6))
+        >>> table = ng.attribute(model, ids, answer=7, against=8, ablate="zero")
+        >>> list(table.part)
+        ['wte', 'wpe', 'attn 0', 'mlp 0', 'baseline']
+        >>> logits = model(ids).logits[:, -1].mean(0).tolist()
+        >>> bool(abs(table.credit.sum() - (logits[7] - logits[8])) < 1e-6)
+        True
+    """
+    names, values = effects(model, inputs, answer, against, ablate, by)
+    return pd.DataFrame({"part": names, **dict(zip(COLUMNS, values.mean(-1).tolist(), strict=True))})
+
+
+@torch.no_grad()
+def effects(model, inputs, answer, against=None, ablate="mean", by="part") -> tuple[list[str], Tensor]:
+    """The names of the rows of :func:`attribute`, and its columns for each sequence, ``(4, rows, batch)`` float64."""
+    for name, value, known in (("ablate", ablate, REPLACED), ("by", by, ("part", "head"))):
+        if value not in known:
+            raise ValueError(f"{name}: expected one of {', '.join(map(repr, known))}, got {value!r}")
+    run = _Run(model, inputs, _shape(inputs, ablate))
+    w, constant = run.reader(answer, against)
+    pieces = [piece for part in run.stream.parts for piece in run.pieces(part, REPLACED[ablate], by == "head")]
+    final, x, changes = run.stream.final, run.end, torch.stack([change for _, change, _ in pieces])
+    per_s = per_unit(final, x)
+
+    def reads(x: Tensor, per_s: Tensor) -> Tensor:
+        return (w * projected(final, x) * per_s).sum(-1)
+
+    whole, left = reads(x, per_s), x - changes.sum(0)
+    direct = whole - reads(x - changes, per_unit(final, x - changes))
+    total = whole - torch.stack([reads(x, per_unit(final, x)) for x in (run.without(hooks) for *_, hooks in pieces)])
+    kappa = (projected(final, x) * changes).mean(-1) * per_s.squeeze(-1) ** 2
+    rows = torch.stack([reads(changes, per_s), direct, total, kappa])
+    baseline = torch.full_like(rows[:, :1], torch.nan)
+    baseline[0] = reads(left, per_s) + constant
+    return [*(name for name, *_ in pieces), "baseline"], torch.cat([rows, baseline], 1)
+
+
+def _after_first(replaced: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda y: torch.cat([y[:, :1], replaced(y[:, 1:])], 1)
+
+
+# what replaces what a part writes, ``(batch, length, d)``
+REPLACED = {
+    "mean": _after_first(lambda y: y.flatten(0, 1).mean(0).expand_as(y)),
+    "zero": _after_first(torch.zeros_like),
+    "resample": _after_first(lambda y: y.roll(-1, 0)),
+}
+
+
+def _shape(inputs: Tensor | Mapping, ablate: str) -> torch.Size:
+    ids, mask = (entries(inputs).get(name) for name in ("input_ids", "attention_mask"))
+    if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.shape[1] < 2:
+        came = tuple(ids.shape) if isinstance(ids, Tensor) else type(ids).__name__
+        raise ValueError(f"inputs: expected token ids (batch, length) of length 2 or more, got {came}")
+    if mask is not None and not mask.bool().all():
+        raise ValueError("inputs: expected texts of one length without padding, an attention_mask leaves tokens out")
+    if ablate == "resample" and len(ids) < 2:
+        raise ValueError("inputs: expected two sequences or more, from which to resample, got one")
+    return ids.shape
+
+
+class _Run:
+    """A run of a model: what modules read and wrote, and the end of its stream, ``(batch, d)`` float64."""
+
+    def __init__(self, model: nn.Module, inputs: Tensor | Mapping, shape: torch.Size):
+        self.model, self.inputs, self.shape = model, inputs, shape
+        self.stream: Stream = followed(model, inputs)
+        self.head = model.get_submodule(self.stream.head)
+        self.read: dict[str, Tensor] = {}
+        self.written: dict[str, Tensor] = {}
+        ramp = torch.linspace(-100, 100, len(self._unembedding()[0]), dtype=torch.float64)
+
+        def keep(name: str, x: Tensor, y: Tensor) -> None:
+            self.read[name], self.written[name] = x, y.clone()  # the model may add to it in place
+
+        def instead(module, args, kwargs, output):  # shows what becomes of the unembedding's outputs
+            return ramp.to(output).expand_as(output)
+
+        with watch(model, {name for part in self.stream.parts for name in (part.writer, part.map)}, keep):
+            self.end, logits = self._forward(after=[(self.head, instead)])
+        shown = logits.flatten(0, -2)[-1].double().cpu()
+        self.factor = float(shown @ ramp / ramp.square().sum()) if shown.shape == ramp.shape else torch.nan
+        if not torch.allclose(shown, self.factor * ramp, rtol=1e-2, atol=1e-2):
+            raise ValueError("model: expected logits that are its unembedding's outputs or a multiple, not capped ones")
+        added = sum(part.factor * self.spread(self.written[part.writer])[:, -1].double() for part in self.stream.parts)
+        if (added - self.end).abs().max() > (0.1 if logits.element_size() < 4 else 1e-4) * self.end.abs().max():
+            raise ValueError(
+                f"model: its stream cannot be followed to {self.stream.final.name}, whose input its parts do not add up to"
+            )
+
+    def without(self, hooks: Mapping[str, list]) -> Tensor:
+        """The end of the stream in a run with hooks that replace something."""
+        return self._forward(**hooks)[0]
+
+    def _forward(self, before: Sequence = (), after: Sequence = ()) -> tuple[Tensor, Tensor]:
+        seen = []
+
+        def keep(module, args, kwargs):
+            seen.append(self.spread(args[0])[:, -1].double())
+
+        def last(module, args, kwargs):  # the other positions need no logits
+            return (self.spread(args[0])[:, -1:], *args[1:]), kwargs
+
+        with (
+            evaluating(self.model),
+            hooked([*before, (self.stream.final.module, keep), (self.head, last)], after),
+        ):
+            logits = logits_of(forward(self.model, self.inputs))
+        return seen[0], logits
+
+    def spread(self, y: Tensor) -> Tensor:
+        """``(batch, length, d)`` of vectors that are flattened, or the same for all sequences."""
+        y = y.reshape(-1, self.shape[1], y.shape[-1])
+        return y.expand(self.shape[0], -1, -1)
+
+    def _unembedding(self) -> tuple[Tensor, Tensor]:
+        matrix = matrix_of(self.head, WRITES)
+        weight, bias = getattr(self.head, matrix.weight).movedim(matrix.axis, 0), getattr(self.head, matrix.bias)
+        return weight, weight.new_zeros(len(weight)) if bias is None else bias
+
+    def reader(self, answer: object, against: object) -> tuple[Tensor, Tensor]:
+        """What reads the logit from n, ``(batch, d)``, and what the biases add to it, ``(batch,)``."""
+        weight, bias = self._unembedding()
+        ids = _tokens("answer", answer, self.shape[0], len(weight))
+        row, constant = weight[ids].double(), bias[ids].double()
+        if against is not None:
+            ids = _tokens("against", against, self.shape[0], len(weight))
+            row, constant = row - weight[ids].double(), constant - bias[ids].double()
+        gain, shift = (parameter().to(row) for parameter in acting(self.stream.final))
+        return self.factor * gain * row, self.factor * (row @ shift + constant)
+
+    def pieces(self, part: Part, replaced: Callable, heads: bool) -> Iterator[tuple[str, Tensor, Mapping[str, list]]]:
+        """Of a part, or of each head in it: name, change of the end of the stream, hooks that replace it in a run."""
+        if heads and part.mixes:
+            yield from self._heads(part, replaced)
+            return
+        written = self.spread(self.written[part.writer])
+        instead = replaced(written)
+
+        def replace(module, args, kwargs, output):
+            return instead.reshape(-1, output.shape[-1])[: output[..., 0].numel()].reshape(output.shape)
+
+        change = part.factor * (written[:, -1].double() - instead[:, -1].double())
+        yield part.name, change, {"after": [(self.model.get_submodule(part.writer), replace)]}
+
+    def _heads(self, part: Part, replaced: Callable) -> Iterator[tuple[str, Tensor, Mapping[str, list]]]:
+        module, read = self.model.get_submodule(part.map), self.spread(self.read[part.map])
+        width, count = read.shape[-1], getattr(getattr(self.model, "config", None), "num_attention_heads", None)
+        if not count or width % count:
+            wanted = f"a divisor of the {width} entries that {part.map} reads"
+            raise ValueError(f'model: for by="head" expected config.num_attention_heads, {wanted}, got {count}')
+        instead, matrix = replaced(read), matrix_of(module, WRITES)
+        weight = getattr(module, matrix.weight).movedim(matrix.axis, 0).double()
+        change = part.factor * (read[:, -1].double() - instead[:, -1].double())
+        written = torch.einsum("bhi,dhi->hbd", *(t.unflatten(-1, (count, -1)) for t in (change, weight)))
+        if part.norm:  # its scale as in the run
+            per_s = per_unit(part.norm, self.spread(self.read[part.writer])[:, -1].double())
+            written = projected(part.norm, written) * per_s * acting(part.norm)[0]().to(written)
+        for head in range(count):
+            own = torch.arange(width, device=read.device) // (width // count) == head
+
+            def replace(module, args, kwargs, own=own):
+                return (torch.where(own, instead.reshape(args[0].shape), args[0]), *args[1:]), kwargs
+
+            yield f"head {part.name.removeprefix('attn ')}.{head}", written[head], {"before": [(module, replace)]}
+
+
+def _tokens(name: str, tokens: object, count: int, vocabulary: int) -> Tensor:
+    ids = torch.as_tensor(tokens)
+    if ids.is_floating_point() or ids.shape not in ((), (count,)) or not bool(((ids >= 0) & (ids < vocabulary)).all()):
+        wanted = f"a token id from 0 to {vocabulary - 1}, or {count} of them, one for each sequence"
+        raise ValueError(f"{name}: expected {wanted}, got {tokens!r}")
+    return ids.expand(count)

@@ -1,0 +1,100 @@
+"""Norms whose scale is held: what is left of them is linear."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from normgeom.models.sites import find_norms
+from normgeom.models.watch import NormSite, by_its_modules, evaluating, forward, hooked, watch
+from normgeom.norms.formula import affine, center, rstd, upcast
+
+
+@contextmanager
+def held_scales(model: nn.Module, inputs: Tensor | Mapping) -> Iterator[None]:
+    r"""While the block runs, every norm divides by the scales that it had when ``model`` read ``inputs``.
+
+    The model runs once on ``inputs``.  In the block each norm that :func:`normgeom.find_norms` finds, those of queries
+    and keys included, computes :math:`\gamma\odot\Pi x/s+\beta` with the s of that run, one number per vector and call:
+    an affine map of x (thm-attribution).  For RMSNorm it is :math:`\gamma\odot x/r+\beta`.  On ``inputs`` the model
+    answers as before; gradients treat the scales as constants, which is the LN-rule of Ali et al. (2022).  Other
+    inputs of the same shape are divided by the same scales.
+
+    :func:`normgeom.freeze_norms` differs: it writes one scale per norm, the mean over a corpus, into the weights.
+
+    Args:
+        model: any module that :func:`normgeom.find_norms` takes; it is unchanged after the block.
+        inputs: token ids ``(batch, length)``, or a mapping passed as ``model(**inputs)``.
+
+    Raises:
+        ValueError: in the block, a norm is given vectors of another shape than with ``inputs``; no norm was found.
+
+    Example:
+        >>> import torch, normgeom as ng
+        >>> model = torch.nn.Sequential(torch.nn.LayerNorm(4), torch.nn.Linear(4, 2, bias=False))
+        >>> x = torch.randn(3, 4)
+        >>> with ng.held_scales(model, x):
+        ...     torch.allclose(model(2 * x), 2 * model(x), atol=1e-6)
+        True
+    """
+    sites = find_norms(model, inputs)
+    if not sites:
+        raise ValueError(f"model: this {type(model).__name__} runs no LayerNorm or RMSNorm")
+    scales: dict[nn.Module, list[Tensor]] = {site.module: [] for site in sites}
+    with evaluating(model), watch(model, sites, lambda site, x, y: scales[site.module].append(per_unit(site, x))):
+        forward(model, inputs)
+    calls: Counter[nn.Module] = Counter()
+
+    def hold(site: NormSite) -> Callable:
+        gain, bias = acting(site)
+
+        def instead(module, args, kwargs, output):
+            if module is not site.module:  # a copy of the model, made in the block
+                return output
+            x, then = upcast(next(iter((*args, *kwargs.values())))), scales[module]
+            scale = then[calls[module] % len(then)]
+            calls[module] += 1
+            if scale.shape[:-1] != x.shape[:-1]:
+                made, came = ((*tensor.shape[:-1], site.dim) for tensor in (scale, x))
+                raise ValueError(f"held_scales: {site.name} was held for vectors of shape {made}, and got {came}")
+            return affine(projected(site, x) * scale, gain().to(x.device), bias().to(x.device)).to(output.dtype)
+
+        return instead
+
+    with hooked(after=[(site.module, hold(site)) for site in sites]), by_its_modules():
+        yield
+
+
+def projected(site: NormSite, x: Tensor) -> Tensor:
+    """Πx; for RMSNorm x itself."""
+    return center(x) if site.kind == "layer" else x
+
+
+def per_unit(site: NormSite, x: Tensor) -> Tensor:
+    """1/s, for RMSNorm 1/r, of the vectors ``x``: ``(..., 1)`` in the wide dtype."""
+    return rstd(projected(site, upcast(x)), site.eps)
+
+
+def acting(site: NormSite) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
+    """The gain and the bias that act, as the parameters have them when they are asked for, on the model's device."""
+    parameters = dict(site.module.named_parameters())
+
+    def of(acts: Tensor, offsets: tuple[float, ...], none: float) -> Callable[[], Tensor]:
+        name, offset = which(acts, parameters, offsets, none) or (None, 0.0)
+        return (lambda: acts) if name is None else (lambda: upcast(parameters[name]) + offset)
+
+    return of(site.weight, (0.0, 1.0), 1.0), of(site.bias, (0.0,), 0.0)
+
+
+def which(acts: Tensor, parameters: Mapping, offsets: tuple[float, ...], none: float) -> tuple | None:
+    """Which parameter of a norm acts as its gain or bias, plus which number; None if something else acts."""
+    for name, parameter in parameters.items():
+        for offset in offsets:
+            shown = parameter.detach().float().cpu() + offset
+            if parameter.shape == acts.shape and torch.allclose(shown, acts, rtol=1e-3, atol=1e-3):
+                return name, offset
+    return (None, 0.0) if torch.allclose(acts, torch.full_like(acts, none), atol=1e-3) else None

@@ -1,0 +1,141 @@
+"""A residual stream: its norms, who reads them, who writes to it, and why its mean cannot be taken out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
+
+from normgeom.models.held import which
+from normgeom.models.sites import NormSite
+from normgeom.models.trace import READS, WRITES, Projection, Read, Trace, matrix_of
+
+
+@dataclass(frozen=True)
+class StreamNorm:
+    """A norm and the linear maps that read it; name, kind, dim and eps as in :class:`normgeom.NormSite`.
+
+    Attributes:
+        readers: the names of the maps.
+        gain, bias: the names of the parameters that act as γ, plus ``offset``, and as β; None where there is none.
+        kept: why its readers cannot take gain and bias, in words.
+    """
+
+    name: str
+    kind: str
+    dim: int
+    eps: float
+    readers: tuple[str, ...]
+    gain: str | None
+    offset: float
+    bias: str | None
+    kept: str | None
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A residual stream; norms and writers are in the order in which they run.
+
+    Attributes:
+        norms: those that read the stream.
+        aside: the others, such as those of queries and keys.
+        writers: the names of embeddings, convolutions and linear maps.
+        added: the names of parameters, their last axis along the stream.
+        obstacle: why centring the writers would leave a mean on the stream or change the model's outputs; None if it
+            would do neither.
+        unseen: a map or embedding that took no part, in words.
+        blocked: the first norm of the stream that reads what no weights centre.
+        projected: the module before which a projection takes the mean out.
+    """
+
+    norms: tuple[StreamNorm, ...]
+    aside: tuple[StreamNorm, ...]
+    writers: tuple[str, ...]
+    added: tuple[str, ...]
+    obstacle: str | None
+    unseen: str | None
+    blocked: str | None
+    projected: str | None = None
+
+
+def judged(trace: Trace) -> Flow:
+    """What a run shows of a stream."""
+    begin = {name for name, module in trace.modules.items() if isinstance(module, (nn.Embedding, _ConvNd, Projection))}
+    of_stream: list[Read] = []
+    for read in (read for read in trace.reads if read.name in trace.norms):
+        summands = {source for source, share in read.sources.items() if share is not None} - trace.norms.keys()
+        if len(summands) > 1 or summands & (begin | trace.parameters.keys()):  # a map's output alone is no stream
+            of_stream.append(read)
+    names = {read.name for read in of_stream}
+    sources = {source: share for read in of_stream for source, share in read.sources.items()}
+    written = [source for source, share in sources.items() if share is not None and source not in trace.norms]
+    norms = [_as_norm(trace, site) for site in trace.norms.values()]
+    return Flow(
+        tuple(norm for norm in norms if norm.name in names),
+        tuple(norm for norm in norms if norm.name not in names),
+        tuple(name for name in written if matrix_of(trace.modules.get(name), WRITES)),
+        tuple(name for name in written if name in trace.parameters),
+        next(_obstacles(trace, of_stream, written), None),
+        next(_unseen(trace, of_maps=True), None),
+        next(_blocked(trace, of_stream), None),
+    )
+
+
+def _blocked(trace: Trace, of_stream: list[Read]) -> Iterator[str]:
+    """The norms whose output reaches the stream other than through a linear map, such as a norm on the sum."""
+    for read in (read for read in of_stream if not read.whole or None in read.sources.values()):
+        odd = {source for source, share in read.sources.items() if share is None}
+        yield from (first.name for first in trace.reads if first.name in trace.norms and odd & first.sources.keys())
+        yield read.name
+
+
+def _obstacles(trace: Trace, of_stream: list[Read], written: list[str]) -> Iterator[str]:
+    """Why the mean does not come out of the stream."""
+    by_norms = [read for read in trace.reads if read.name in trace.norms]
+    for name in trace.norms:
+        if any(read.sources.get(name) is not None for read in by_norms):
+            yield f"{name} normalises what stays on the stream, and no gain takes its mean out"
+    for read in of_stream:
+        for source in (source for source, share in read.sources.items() if share is None):
+            yield f"{read.name} reads {source} otherwise than as a summand, so that no weight centres what it reads"
+        if not read.whole:
+            yield f"{read.name} reads a sum with a part that comes from no map or parameter: no weight centres it"
+    for read in (read for read in trace.reads if read not in by_norms):
+        for source in (source for source in written if source in read.sources):
+            by = read.name or "the caller"
+            yield f"what {source} writes to the stream is read without a norm, by {by}, where its mean matters"
+    if not of_stream:
+        yield "no norm reads a sum of what embeddings and linear maps write"
+    yield from _unseen(trace, of_maps=False)
+
+
+def _unseen(trace: Trace, of_maps: bool) -> Iterator[str]:
+    """Parameters of maps and embeddings, or others, that took no part."""
+    for name, parameter in trace.parameters.items():
+        owner = trace.modules[name.rpartition(".")[0]]
+        if parameter not in trace.used and bool(matrix_of(owner, WRITES)) == of_maps:
+            yield f"{name}, of a {type(owner).__name__}, has no place in what the example runs"
+
+
+def _as_norm(trace: Trace, site: NormSite) -> StreamNorm:
+    readers = dict.fromkeys(read.name for read in trace.reads if site.name in read.sources)
+    others = [read.name for read in trace.reads if read.name in readers and not _takes_gain(trace, read, site.name)]
+    parameters = dict(site.module.named_parameters(recurse=False))
+    gain, bias = which(site.weight, parameters, (0.0, 1.0), 1.0), which(site.bias, parameters, (0.0,), 0.0)
+    kept = None
+    if others or not readers:
+        by = (others[0] or "the caller") if others else "nothing"
+        kept = f"{site.name}, a norm, is read by {by}, and not only by linear maps that read it alone and as it is"
+    elif gain is None or bias is None:
+        kept = f"gain or bias of {site.name} is none of its parameters"
+    (gain, offset), (bias, _) = gain or (None, 0.0), bias or (None, 0.0)
+    return StreamNorm(site.name, site.kind, site.dim, site.eps, tuple(readers), gain, offset, bias, kept)
+
+
+def _takes_gain(trace: Trace, read: Read, norm: str) -> bool:
+    """Whether a linear map reads a norm alone and as it is, copied or averaged."""
+    share = read.sources.get(norm)
+    alone = len(read.sources) == 1 and share is not None and abs(share - 1) < 1e-9
+    return alone and matrix_of(trace.modules[read.name], READS) is not None

@@ -1,0 +1,254 @@
+"""What parts do to a logit: against hooks written for each architecture, in float64."""
+
+from typing import NamedTuple
+
+import normgeom as ng
+import pytest
+import torch
+from normgeom.models.attribution import effects
+from normgeom.models.flow import double_throughout
+from normgeom.models.watch import hooked
+from surgery_models import uneven
+from tiny_models import tiny, token_ids
+from torch import nn
+
+IDS = token_ids(3, 7)
+ANSWER, AGAINST = [9, 4, 30], 12
+
+
+class Names(NamedTuple):
+    """What an architecture calls its embeddings, blocks, last norm, and the maps that attention and MLP end in.
+
+    Attributes:
+        ends: what attention and MLP add to the stream, where it is not what these maps put out.
+    """
+
+    embeddings: tuple[str, ...]
+    blocks: str
+    final: str
+    attention: str
+    mlp: str
+    ends: tuple[str, ...] = ()
+
+
+def in_stack(stack: str, embeddings: str, *rest: str) -> Names:
+    blocks, final, *others = rest
+    return Names(
+        tuple(f"{stack}.{name}" for name in embeddings.split()), f"{stack}.{blocks}", f"{stack}.{final}", *others
+    )
+
+
+LLAMA = in_stack("model", "embed_tokens", "layers", "norm", "self_attn.o_proj", "mlp.down_proj")
+MODELS = {
+    "gpt2": in_stack("transformer", "wte wpe", "h", "ln_f", "attn.c_proj", "mlp.c_proj"),
+    "llama": LLAMA,
+    "gemma3": LLAMA._replace(ends=("post_attention_layernorm", "post_feedforward_layernorm")),
+    "stablelm": LLAMA,
+    "gpt_neox": in_stack("gpt_neox", "embed_in", "layers", "final_layer_norm", "attention.dense", "mlp.dense_4h_to_h"),
+    "opt": in_stack(
+        "model.decoder", "embed_tokens embed_positions", "layers", "final_layer_norm", "self_attn.out_proj", "fc2"
+    ),
+}
+FIRST = (torch.arange(IDS.shape[1]) == 0)[:, None]  # which keeps what it has
+REPLACED = {
+    "zero": lambda y: y * FIRST,
+    "mean": lambda y: torch.where(FIRST, y, y[:, 1:].mean((0, 1))),
+    "resample": lambda y: torch.where(FIRST, y, y[[1, 2, 0]]),
+}
+
+
+class Truth:
+    """A run of a model by hooks of this file."""
+
+    def __init__(self, family: str):
+        self.family, self.names, self.model = family, MODELS[family], uneven(family)
+        self.module = self.model.get_submodule
+        self.into, self.out = {}, {}
+
+        def look(name):
+            def hook(module, args, kwargs, output):
+                if name not in n.embeddings:
+                    self.into[name] = args[0].reshape(*IDS.shape, -1)
+                self.out[name] = output.reshape(-1, IDS.shape[1], output.shape[-1]).expand(len(IDS), -1, -1).clone()
+
+            return hook
+
+        n = self.names
+        seen = [*n.embeddings, n.final]
+        seen += [f"{n.blocks}.{i}.{name}" for i in (0, 1) for name in (n.attention, n.mlp, *n.ends)]
+        with hooked(after=[(self.module(name), look(name)) for name in seen]):
+            self.logits = self.run()
+        self.end = self.into[n.final][:, -1]
+
+    def run(self):
+        with torch.no_grad():
+            return self.asked(self.model(IDS).logits[:, -1])
+
+    def asked(self, logits):
+        rows = torch.arange(len(IDS))
+        return logits[rows, ANSWER] - logits[rows, AGAINST]
+
+    def read(self, x):
+        """The model's own last norm and head."""
+        with torch.no_grad():
+            return self.asked(self.model.lm_head(self.module(self.names.final)(x)))
+
+    def scale(self, x):
+        x = x if self.rms else x - x.mean(-1, keepdim=True)
+        norm = self.module(self.names.final)
+        eps = norm.eps if hasattr(norm, "eps") else norm.variance_epsilon
+        return (x.square().mean(-1) + eps).sqrt()
+
+    @property
+    def rms(self):
+        return self.family in ("llama", "gemma3")
+
+    def parts(self, replaced, by):
+        """Name, change of the last vector of the stream, and the hook that replaces it, of each part."""
+        n = self.names
+        attention, mlp = n.ends or (n.attention, n.mlp)
+        for name in n.embeddings:
+            yield name.split(".")[-1], *self.whole(name, replaced)
+        for i in (0, 1):
+            block = f"{n.blocks}.{i}."
+            if by == "part":
+                yield f"attn {i}", *self.whole(block + attention, replaced)
+            else:
+                for head in range(4):
+                    yield f"head {i}.{head}", *self.of_head(block, head, replaced)
+            yield f"mlp {i}", *self.whole(block + mlp, replaced)
+
+    def whole(self, name, replaced):
+        out = self.out[name]
+        instead = replaced(out)
+        after = lambda module, args, kwargs, y: instead.reshape(-1)[: y.numel()].reshape(y.shape)  # noqa: E731
+        return (out - instead)[:, -1], dict(after=[(self.module(name), after)])
+
+    def of_head(self, block, head, replaced):
+        module, own = self.module(block + self.names.attention), slice(8 * head, 8 * head + 8)
+        read = self.into[block + self.names.attention]
+        instead = read.clone()
+        instead[..., own] = replaced(read[..., own])
+        matrix = module.weight if isinstance(module, nn.Linear) else module.weight.T
+        change = (read - instead)[:, -1] @ matrix.T
+        if self.names.ends:  # by the scale of the run
+            norm = self.module(block + self.names.ends[0])
+            x = self.into[block + self.names.ends[0]][:, -1]
+            change = change * (1 + norm.weight) / (x.square().mean(-1, keepdim=True) + norm.eps).sqrt()
+        before = lambda module, args, kwargs: ((instead.reshape(args[0].shape), *args[1:]), kwargs)  # noqa: E731
+        return change.detach(), dict(before=[(module, before)])
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_effects_are_those_of_hooks(family):
+    with double_throughout():
+        truth = Truth(family)
+        for how, replaced in REPLACED.items():
+            for by in ("part", "head"):
+                names, found = effects(truth.model, IDS, ANSWER, AGAINST, how, by)
+                expected = [*truth.parts(replaced, by)]
+                assert names == [name for name, *_ in expected] + ["baseline"]
+                assert (found[0].sum(0) - truth.logits).abs().max() < 1e-11, "credits add up to the logits"
+                for (name, change, hooks), row in zip(expected, found.transpose(0, 1), strict=False):
+                    held, slope = linear(truth, change)
+                    with hooked(**hooks):
+                        total = truth.logits - truth.run()
+                    rows = torch.stack([held, truth.logits - truth.read(truth.end - change), total, slope])
+                    bound = 1e-11 * max(1, float(truth.logits.abs().max()))
+                    assert (row - rows).abs().max() < bound, f"{how}, {by}: {name}"
+
+
+def linear(truth, change):
+    """What a change of the stream does at a fixed scale, and its derivative of ln s."""
+    matrix, norm = truth.model.lm_head.weight, truth.module(truth.names.final)
+    gain = norm.weight + (truth.family == "gemma3")
+    centred = change if truth.rms else change - change.mean(-1, keepdim=True)
+    held = gain * centred / truth.scale(truth.end)[:, None] * (matrix[ANSWER] - matrix[AGAINST])
+    slope = torch.func.jvp(lambda x: truth.scale(x).log(), (truth.end,), (change,))[1]
+    return held.sum(-1).detach(), slope
+
+
+def test_a_table_has_the_means_over_sequences_and_the_model_stays():
+    model = tiny("gpt2")
+    before = {name: p.clone() for name, p in model.state_dict().items()}
+    model.train()
+    table = ng.attribute(model, {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}, 5, by="head")
+    assert list(table.columns) == ["part", "credit", "direct", "total", "kappa"]
+    names, values = effects(model, IDS, 5, by="head")
+    assert list(table.part) == names
+    assert torch.equal(torch.tensor(table.iloc[:-1, 1:].values).T, values[:, :-1].mean(-1))
+    assert table.iloc[-1, 2:].isna().all()
+    assert model.training and all(torch.equal(before[name], p) for name, p in model.state_dict().items())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert all(p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.parametrize("family", ["cohere", "bloom", "olmo2", "falcon", "phi"])
+def test_credits_add_up(family):
+    """A factor on the logits, a norm after the embedding, norms only after branches, additions in place, biases."""
+    model = uneven(family)
+    with double_throughout():
+        names, found = effects(model, IDS, 5, 6)
+        logits = model(IDS).logits[:, -1]
+    assert len(names) == 6 and (found[0].sum(0) - (logits[:, 5] - logits[:, 6])).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype):
+    expected = ng.attribute(tiny("llama"), IDS, 5, 6)
+    found = ng.attribute(tiny("llama").to(dtype), IDS, 5, 6)
+    assert (found.credit - expected.credit).abs().max() < 0.05 * expected.credit.abs().max()
+
+
+def mixed(**changes):
+    return dict({"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}, **changes)
+
+
+@pytest.mark.parametrize(
+    ("family", "given", "said"),
+    [
+        ("gpt2", dict(answer=64), r"^answer: expected a token id from 0 to 63, or 3 of them, .* got 64$"),
+        ("gpt2", dict(answer=5, against=[1, 2]), r"^against: expected a token id from 0 to 63"),
+        ("gpt2", dict(answer=5.0), "^answer: expected a token id"),
+        (
+            "gpt2",
+            dict(inputs=IDS[0]),
+            r"^inputs: expected token ids \(batch, length\) of length 2 or more, got \(7,\)$",
+        ),
+        ("gpt2", dict(inputs=mixed(attention_mask=IDS > 10)), "^inputs: expected texts of one length without padding"),
+        ("gpt2", dict(inputs=IDS[:1], ablate="resample"), "^inputs: expected two sequences or more"),
+        ("gpt2", dict(ablate="noise"), "^ablate: expected one of 'mean', 'zero', 'resample', got 'noise'$"),
+        ("gpt2", dict(by="neuron"), "^by: expected one of 'part', 'head', got 'neuron'$"),
+        ("gemma2", {}, "^model: expected logits that are its unembedding's outputs or a multiple, not capped ones$"),
+        (
+            "openai_gpt",
+            {},
+            r"^model: expected a pre-norm model, and transformer.h.1.ln_1 normalises the stream itself$",
+        ),
+        (
+            "mixtral",
+            {},
+            r"^model: its stream cannot be followed to model.layers.1.input_layernorm, which reads model.layers.0.mlp",
+        ),
+    ],
+)
+def test_refused(family, given, said):
+    with pytest.raises(ValueError, match=said):
+        ng.attribute(tiny(family), **dict(inputs=IDS, answer=5) | given)
+
+
+def test_heads_need_a_number():
+    model = tiny("gpt2")
+    model.config.n_head = 5
+    with pytest.raises(ValueError, match=r'^model: for by="head" expected config.num_attention_heads, .* got 5$'):
+        ng.attribute(model, IDS, 5, by="head")
+
+
+def test_a_stream_that_moves_between_positions_is_refused():
+    """Every vector that the last norm reads is a sum of what modules wrote, but elsewhere."""
+    model = tiny("gpt2")
+    model.transformer.ln_f.register_forward_pre_hook(lambda module, args: (args[0].roll(1, 1),))
+    with pytest.raises(
+        ValueError, match=r"^model: its stream cannot be followed to transformer.ln_f, whose input its parts"
+    ):
+        ng.attribute(model, IDS, 5)
