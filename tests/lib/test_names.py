@@ -16,7 +16,7 @@ STEPS = {
     "dir(normgeom)": [],
     "normgeom.verify, normgeom.rms_norm, normgeom.LayerNorm(4)": ["torch"],
     "normgeom.Ellipsoid, normgeom.NormJacobian, normgeom.secular": ["torch"],
-    "normgeom.find_norms, normgeom.watch": ["torch"],
+    "normgeom.find_norms, normgeom.watch, normgeom.held_scales": ["torch"],
     "normgeom.Survey, normgeom.recorded": ["torch", "pandas"],
 }
 

@@ -155,9 +155,8 @@ class _Run:
             raise ValueError("model: expected logits that are its unembedding's outputs or a multiple, not capped ones")
         added = sum(part.factor * self.spread(self.written[part.writer])[:, -1].double() for part in self.stream.parts)
         if (added - self.end).abs().max() > (0.1 if logits.element_size() < 4 else 1e-4) * self.end.abs().max():
-            raise ValueError(
-                f"model: its stream cannot be followed to {self.stream.final.name}, whose input its parts do not add up to"
-            )
+            end = self.stream.final.name
+            raise ValueError(f"model: its stream cannot be followed to {end}, whose input its parts do not add up to")
 
     def without(self, hooks: Mapping[str, list]) -> Tensor:
         """The end of the stream in a run with hooks that replace something."""
@@ -172,10 +171,8 @@ class _Run:
         def last(module, args, kwargs):  # the other positions need no logits
             return (self.spread(args[0])[:, -1:], *args[1:]), kwargs
 
-        with (
-            evaluating(self.model),
-            hooked([*before, (self.stream.final.module, keep), (self.head, last)], after),
-        ):
+        own = [(self.stream.final.module, keep), (self.head, last)]
+        with evaluating(self.model), hooked([*before, *own], after):
             logits = logits_of(forward(self.model, self.inputs))
         return seen[0], logits
 

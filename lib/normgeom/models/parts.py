@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from normgeom.models.sites import NormSite, find_norms
 from normgeom.models.trace import Read, Trace
-from normgeom.models.watch import entries
+from normgeom.models.watch import by_its_modules, entries
 
 
 class Part(NamedTuple):
@@ -55,9 +55,12 @@ def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
     if any(p.dtype in (torch.float16, torch.bfloat16) for p in copied.parameters()):
         copied.float()
     few = {name: v.to(next(copied.parameters()).device) if isinstance(v, Tensor) else v for name, v in few.items()}
-    trace = Trace(
-        copied, sites, lambda: [logits_of(copied(**few) if isinstance(inputs, Mapping) else copied(*few.values()))]
-    )
+
+    def call() -> list[Tensor]:
+        with by_its_modules():
+            return [logits_of(copied(**few) if isinstance(inputs, Mapping) else copied(*few.values()))]
+
+    trace = Trace(copied, sites, call)
     ran = [name for name, _ in trace.given]
     if not (norms := [name for name in ran if name in trace.norms]):
         raise ValueError(f"model: this {type(model).__name__} runs no LayerNorm or RMSNorm")
