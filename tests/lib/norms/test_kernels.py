@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from norm_checks import close, draw, rounding, true_layer_norm
 from normgeom.norms import functions, kernels
 from normgeom_lab.precision import peak_bytes
-from pretended_device import DEVICE, Pretended, There
+from pretended_device import DEVICE, Pretended
 from torch import bfloat16, float16, float32, float64
 from ways import BOTH, large, way
 
@@ -306,12 +306,12 @@ def test_everything_but_plain_eager_mode_gets_the_formula(norm, truth, large, mo
 @BOTH
 @pytest.mark.parametrize("dtype", [bfloat16, float32])
 def test_memory_is_the_output_scratch_and_statistics(norm, truth, dtype, monkeypatch):
-    """Beside a wide copy for LayerNorm in sixteen bits, where it keeps a record."""
-    monkeypatch.setattr(kernels, "BLOCK", 1 << 17)
+    """Scratch is four blocks in float32.  LayerNorm in sixteen bits keeps a wide copy, and is left out."""
+    monkeypatch.setattr(kernels, "BLOCK", 1 << 13)
     rows, d = 2048, 512
     x, gain = draw(rows, d, dtype=dtype), torch.ones(d, dtype=dtype)
     statistics, small, output = 3 * 4 * rows, 20 * 4 * d, x.nbytes
-    most = output + kernels.BLOCK + statistics + small
+    most = output + 4 * 4 * kernels.BLOCK + statistics + small
     forward = peak_bytes(lambda: norm(x, gain))
     assert output <= forward <= most, f"{forward} bytes forward, output {output}"
     if norm is ng.rms_norm or dtype == float32:
@@ -364,8 +364,7 @@ def waits(way, dtypes):
 
 @pytest.mark.parametrize("name", DEVICE_WAYS)
 @pytest.mark.parametrize("dtypes", list(product([bfloat16, float32], repeat=3)), ids=str)
-def test_the_host_waits_for_nothing(name, dtypes, large, monkeypatch):
-    monkeypatch.setattr(kernels, "_ORDINARY", {*kernels._ORDINARY, There})
+def test_the_host_waits_for_nothing(name, dtypes, large):
     assert waits(DEVICE_WAYS[name], dtypes) == []
 
 
