@@ -49,8 +49,8 @@ def layer_norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) 
             y = torch.layer_norm(x, (x.shape[-1],), gain, bias, eps)
         else:  # under autocast torch.layer_norm of a GPU gives float32
             y, mean, rstd = torch.native_layer_norm(x, (x.shape[-1],), gain, bias, eps)
-            if x.is_cpu and not (_ordinary(x) and _near(mean.detach(), rstd.detach())):
-                return None
+            if x.is_cpu and not (_plain(x) and (mean.detach() * rstd.detach()).abs().max().item() <= FAR):
+                return None  # a mean is far from 0, or NaN
     except REFUSALS:
         return None
     if not y.requires_grad:
@@ -86,14 +86,11 @@ def _eager(eps: float) -> bool:
     return type(eps) is float and eps >= 0
 
 
-def _ordinary(*given: Tensor | None) -> bool:
-    """Whether values can be read and written here: no tensor is of a subclass, and torch traces nothing."""
-    return not torch.jit.is_tracing() and all(t is None or type(t) in (Tensor, nn.Parameter) for t in given)
-
-
-def _near(mean: Tensor, rstd: Tensor) -> bool:
-    """Whether all |mean|/s are at most FAR; NaN are not."""
-    return (mean * rstd).abs().max().item() <= FAR
+def _plain(*given: Tensor) -> bool:
+    """Whether these are floating-point tensors, none of a subclass, and torch does not trace what is done with them."""
+    return not torch.jit.is_tracing() and all(
+        type(t) in (Tensor, nn.Parameter) and t.is_floating_point() for t in given
+    )
 
 
 def _differentiate_again(eps: float, by_inputs: tuple, by_output: tuple) -> tuple | None:
@@ -111,10 +108,8 @@ def _differentiate_again(eps: float, by_inputs: tuple, by_output: tuple) -> tupl
 
 
 def _rms_norm_of_many_rows(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) -> Tensor | None:
-    for t in (gain, bias):
-        if t is not None and (t.shape != x.shape[-1:] or not t.is_floating_point()):
-            return None
-    if not x.is_floating_point() or not _ordinary(x, gain, bias):
+    affine = [t for t in (gain, bias) if t is not None]
+    if not _plain(x, *affine) or any(t.shape != x.shape[-1:] for t in affine):
         return None
     wide = formula.wide_dtype(x)
     return _InBlocks.apply(x, None if gain is None else gain.to(wide), None if bias is None else bias.to(wide), eps)
