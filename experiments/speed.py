@@ -81,7 +81,10 @@ def _transformers(d: int) -> Callable[..., Tensor]:
 def race(rows: int, d: int, dtype: torch.dtype, backward: bool, rounds: int, device: str) -> list[dict]:
     """All ways in turns, and a copy of the input among them: one row a way and round."""
     generator = torch.Generator().manual_seed(0)
-    draw = lambda *shape: torch.randn(shape, generator=generator).to(device, dtype).requires_grad_(backward)  # noqa: E731
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(device, dtype).requires_grad_(backward)
+
     x, weight, bias, cotangent = draw(rows, d), draw(d), draw(d), draw(rows, d).detach()
 
     def work(norm: Callable[..., Tensor], leaves: Sequence[Tensor]) -> object:
@@ -230,7 +233,10 @@ def size_of_geometry(d: int) -> dict:
 
 def peak(work: Callable[[], object]) -> tuple[float, float]:
     """What this process holds before ``work``, and the most that it holds meanwhile, in megabytes; on Linux."""
-    megabytes = lambda: int(re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024  # noqa: E731
+
+    def megabytes() -> float:
+        return int(re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
+
     Path("/proc/self/clear_refs").write_text("5")  # from here on the peak counts anew
     before = megabytes()
     work()

@@ -74,7 +74,7 @@ class NormJacobian:
         return (self._slope * self._project(self._widened(v))).to(self.x.dtype)
 
     def rmatvec(self, v: Tensor) -> Tensor:
-        r"""What backpropagation hands back: :math:`J^\top v`, in O(d) (eq-products).
+        r"""What backpropagation passes on: :math:`J^\top v`, in O(d) (eq-products).
 
         Argument, result and errors are those of :meth:`matvec`.
         """
@@ -106,7 +106,9 @@ class NormJacobian:
         deficit = (self.eps * slope.square()).square().clamp_max(1)
         scale, gain = secular.scaled(gain)
         rows = x.reshape(-1, x.shape[-1])
-        poles, rows = _centred(gain, rows) if self.centered else (gain, rows)
+        poles = gain
+        if self.centered:
+            poles, rows = _centred(gain, rows)
         squares = [_squares(poles, row, delta) for row, delta in zip(rows, deficit.flatten().tolist(), strict=True)]
         values = torch.stack(squares) if squares else x
         return values.reshape(x.shape).flip(-1).sqrt() * scale * slope

@@ -98,8 +98,8 @@ class _Solved:
     """The eigenvalues, in units of ``scale`` squared, and the eigenvectors that belong to them.
 
     Coordinates with gain and weight and of one squared gain share a pole: a reflection of these coordinates turns the
-    first of them to their ``share`` of γu.  The firsts have the roots between the ``m`` poles as eigenvalues.  Every
-    other coordinate is an eigenvector by itself, reflected with its pole's, and its squared gain the eigenvalue.
+    first of them to their ``share`` of γu, a unit vector.  The firsts have the roots between the poles as eigenvalues.
+    Every other coordinate is an eigenvector by itself, reflected with its pole's, and its squared gain the eigenvalue.
     """
 
     def __init__(self, gain: Tensor, u: Tensor | None, deficit: float):
@@ -114,41 +114,49 @@ class _Solved:
         self.scale, gain = scaled(gain)
         u = u / u.abs().max()
         u = u / torch.linalg.vector_norm(u)
-        square, weight = gain**2, (1 - deficit) * u**2
+        square = gain**2
+        weight = (1 - deficit) * u**2
         active = torch.nonzero((gain != 0) & (u.abs() >= SMALLEST_ENTRY) & (weight > 0)).squeeze(1)
         active = active[square[active].argsort(stable=True)]
         self.poles, pole, repeats = torch.unique_consecutive(square[active], return_inverse=True, return_counts=True)
         weights = torch.zeros_like(self.poles).index_add_(0, pole, weight[active])
-        at_zero, zero = deficit + float(weight[gain == 0].sum()), square.new_zeros(1)
-        if at_zero:
-            found = roots(torch.cat([zero, self.poles]), torch.cat([zero + at_zero, weights]))
+        zero = square.new_zeros(1)
+        weight_at_zero = zero + deficit + weight[gain == 0].sum()
+        if weight_at_zero > 0:
+            self.origins, self.offsets = roots(torch.cat([zero, self.poles]), torch.cat([weight_at_zero, weights]))
         else:  # without a pole at zero, zero itself is the smallest eigenvalue
-            found = (torch.cat([zero, part]) for part in roots(self.poles, weights))
-        self.origins, self.offsets = found
-        self.active, self.pole, self.share = active, pole, _unit_groups((gain * u)[active], pole)
-        self.first = repeats.cumsum(0) - repeats
-        self.others = torch.ones_like(square).index_fill_(0, active[self.first], 0).nonzero().squeeze(1)
+            origins, offsets = roots(self.poles, weights)
+            self.origins, self.offsets = torch.cat([zero, origins]), torch.cat([zero, offsets])
+        first = repeats.cumsum(0) - repeats
+        self.others = torch.ones_like(square).index_fill_(0, active[first], 0).nonzero().squeeze(1)
         self.values = torch.cat([self.origins + self.offsets, square[self.others]])
+        # Of every coordinate, 0 where it is not active: its pole, its share, and its entry of the reflection's vector.
+        share = _unit_groups((gain * u)[active], pole)
+        mirror = share.clone()
+        mirror[first] += torch.where(share[first] < 0, -1.0, 1.0).to(mirror)
+        self.pole = torch.zeros_like(square, dtype=torch.int64).index_copy_(0, active, pole)
+        self.share = torch.zeros_like(square).index_copy_(0, active, share)
+        self.mirror = torch.zeros_like(square).index_copy_(0, active, _unit_groups(mirror, pole))
 
     def vectors(self, chosen: Tensor) -> Tensor:
         """Row j: the eigenvector of ``values[chosen[j]]``, of unit length."""
-        m, d = len(self.poles), len(self.values)
-        mirror = self.share.clone()
-        mirror[self.first] += torch.where(self.share[self.first] < 0, -1.0, 1.0).to(mirror)
-        parts = self.pole, self.share, _unit_groups(mirror, self.pole)
-        pole, share, mirror = (part.new_zeros(d).index_copy_(0, self.active, part) for part in parts)
-        vectors, z = share.new_zeros(len(chosen), d), self._recomputed()
-        solved, alone = (which.nonzero().squeeze(1) for which in (chosen < m, chosen >= m))
-        for rows in blocks(len(solved), share):
-            which = chosen[solved[rows], None]
-            row = z / (self.poles - self.origins[which]).sub_(self.offsets[which])
+        m = len(self.poles)
+        vectors = self.share.new_zeros(len(chosen), len(self.share))
+        z = self._recomputed()
+        solved = (chosen < m).nonzero().squeeze(1)
+        for part in blocks(len(solved), vectors):
+            rows = solved[part]
+            root = chosen[rows, None]
+            row = z / (self.poles - self.origins[root]).sub_(self.offsets[root])
             row = row / torch.linalg.vector_norm(row, dim=1, keepdim=True)
-            vectors[solved[rows]] = row[:, pole] * share
-        for rows in blocks(len(alone), share):
-            which = self.others[chosen[alone[rows]] - m]
-            vectors[alone[rows], which] = 1.0
-            same = pole == pole[which, None]
-            vectors[alone[rows]] -= torch.where(same, 2 * mirror[which, None] * mirror, 0.0)
+            vectors[rows] = row[:, self.pole] * self.share
+        others = (chosen >= m).nonzero().squeeze(1)
+        for part in blocks(len(others), vectors):
+            rows = others[part]
+            place = self.others[chosen[rows] - m]
+            vectors[rows, place] = 1.0
+            same = self.pole == self.pole[place, None]
+            vectors[rows] -= torch.where(same, 2 * self.mirror[place, None] * self.mirror, 0.0)
         for rows in blocks(len(vectors), vectors):
             size = vectors[rows].abs()
             first = (size >= size.amax(1, keepdim=True) / 2).byte().argmax(1, keepdim=True)
@@ -158,11 +166,10 @@ class _Solved:
     def _recomputed(self) -> Tensor:
         """The z > 0 for which the computed roots are the exact eigenvalues of diag(poles) − zzᵀ (Löwner's formula)."""
         z = torch.empty_like(self.poles)
-        index = torch.arange(len(z), device=z.device)
         for rows in blocks(len(z), z):
             to_roots = (self.origins - self.poles[rows, None]).add_(self.offsets)
             to_poles = self.poles - self.poles[rows, None]
-            to_poles[torch.arange(len(to_poles)), index[rows]] = -1.0
+            to_poles[:, rows].fill_diagonal_(-1.0)
             z[rows] = (to_roots / to_poles).prod(dim=1).sqrt()
         return z
 

@@ -1,4 +1,4 @@
-"""Functions that stand in a norm's place and take each entry by itself: no statistic, no coupling of coordinates."""
+"""Functions that replace a norm and take each entry by itself: no statistic, no coupling of coordinates."""
 
 from __future__ import annotations
 
@@ -31,15 +31,12 @@ def dyt(x: Tensor, alpha: Scalar, weight: Tensor | None = None, bias: Tensor | N
         >>> ng.dyt(torch.tensor([-100.0, 0.0, 100.0]), 0.5)
         tensor([-1.,  0.,  1.])
     """
-    return _squashed(torch.tanh, x, alpha, 0.0, weight, bias)
+    check_arguments(x, weight, bias, 0.0)
+    return affine(torch.tanh(_number("alpha", alpha) * upcast(x)), weight, bias).to(x.dtype)
 
 
 def derf(
-    x: Tensor,
-    alpha: Scalar,
-    shift: Scalar = 0.0,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
+    x: Tensor, alpha: Scalar, shift: Scalar = 0.0, weight: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
     r"""Dynamic erf, :math:`\gamma\odot\operatorname{erf}(\alpha x+s)+\beta` (eq-derf).
 
@@ -54,19 +51,19 @@ def derf(
         >>> ng.derf(torch.tensor([-1.0, 99.0]), 0.5, shift=0.5)
         tensor([0., 1.])
     """
-    return _squashed(torch.erf, x, alpha, shift, weight, bias)
-
-
-def _squashed(function, x: Tensor, alpha: Scalar, shift: Scalar, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     check_arguments(x, weight, bias, 0.0)
-    for name, value in (("alpha", alpha), ("shift", shift)):
-        if not isinstance(value, (int, float)):
-            check_floating(name, value)
-            if value.numel() != 1:
-                raise ValueError(f"{name}: expected one entry, got shape {tuple(value.shape)}")
     wide = upcast(x)
-    alpha, shift = (v.to(wide.dtype).reshape(()) if isinstance(v, Tensor) else v for v in (alpha, shift))
-    return affine(function(alpha * wide + shift), weight, bias).to(x.dtype)
+    return affine(torch.erf(_number("alpha", alpha) * wide + _number("shift", shift)), weight, bias).to(x.dtype)
+
+
+def _number(name: str, value: Scalar) -> Scalar:
+    """``value`` as a number or a tensor without axes, which does not change the dtype of what it is multiplied by."""
+    if isinstance(value, (int, float)):
+        return value
+    check_floating(name, value)
+    if value.numel() != 1:
+        raise ValueError(f"{name}: expected one entry, got shape {tuple(value.shape)}")
+    return value.reshape(())
 
 
 class DyT(nn.Module):

@@ -35,8 +35,8 @@ def affine(n: Tensor, gain: Tensor | None, bias: Tensor | None) -> Tensor:
 
 
 def backward(grad: Tensor, x: Tensor, gain: Tensor | None, eps: float, centered: bool) -> tuple[Tensor, Tensor, Tensor]:
-    r"""What a gradient by the output is by ``x``, by the gain and by the bias: :math:`J^\top g`, :math:`\sum g\odot n`
-    and :math:`\sum g` over the rows (eq-products).
+    r"""The gradients with respect to ``x``, gain and bias from that with respect to the output: :math:`J^\top g`,
+    :math:`\sum g\odot n` and :math:`\sum g` over the rows (eq-products).
 
     ``gain`` has the wide dtype of ``x``, and so have the last two results.
     """

@@ -1,10 +1,10 @@
 """LayerNorm and RMSNorm, written so that the code is the formula.
 
 Every function takes ``(..., d)`` and normalises the last axis.  Statistics and the affine part are computed in at least
-float32 (float64 stays float64) and the result is rounded once, to the input's dtype; gradients by gain and bias are
-summed in at least float32 too.  In plain eager mode :mod:`normgeom.norms.kernels` does the work.  While compiling,
-inside ``torch.func`` and in forward mode the formula runs, so that ``vmap``, ``jvp`` in ``jvp``, double backward and
-``torch.compile(fullgraph=True)`` work.  On a GPU the host waits for nothing.
+float32 (float64 stays float64) and the result is rounded once, to the input's dtype; gradients with respect to gain and
+bias are summed in at least float32 too.  In plain eager mode :mod:`normgeom.norms.kernels` does the work, on a GPU
+without making the host wait.  While compiling, inside ``torch.func`` and in forward mode the formula runs, so that
+``vmap``, ``jvp`` in ``jvp``, double backward and ``torch.compile(fullgraph=True)`` work.
 """
 
 from __future__ import annotations
@@ -92,11 +92,7 @@ def layer_norm_steps(
 
 
 def rms_norm(
-    x: Tensor,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-6,
-    unit_offset: bool = False,
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-6, unit_offset: bool = False
 ) -> Tensor:
     r"""Root-mean-square normalization, :math:`\gamma\odot x/\sqrt{\overline{x^2}+\varepsilon}+\beta` (eq-rms-norm).
 
@@ -111,13 +107,15 @@ def rms_norm(
         >>> ng.rms_norm(torch.tensor([3.0, 21.0]), eps=99.0)  # mean square 225, 225 + 99 = 18²
         tensor([0.1667, 1.1667])
     """
-    if not unit_offset and (fast := fast_rms_norm(x, weight, bias, eps)) is not None:
-        return fast
-    check_arguments(x, weight, bias, eps)
     if unit_offset:
+        check_arguments(x, weight, bias, eps)
         if weight is None:
             raise ValueError("unit_offset=True adds 1 to the weight, but weight is None")
         return rms_norm(x, upcast(weight) + 1, bias, eps)
+    fast = fast_rms_norm(x, weight, bias, eps)
+    if fast is not None:
+        return fast
+    check_arguments(x, weight, bias, eps)
     wide = upcast(x)
     return affine(wide * rstd(wide, eps), weight, bias).to(x.dtype)
 
@@ -125,15 +123,15 @@ def rms_norm(
 def check_arguments(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> None:
     """Raise an error that names the argument unless a norm can take these."""
     check_floating("x", x)
-    size = x.shape[-1:]
-    if not any(size):
+    d = x.shape[-1:]
+    if not any(d):
         raise ValueError(f"x: expected shape (..., d) with d >= 1, got {tuple(x.shape)}")
     for name, value in (("weight", weight), ("bias", bias)):
         if value is not None:
             check_floating(name, value)
-            if value.shape != size:
-                expected, got = tuple(size), tuple(value.shape)
-                raise ValueError(f"{name}: expected shape {expected}, the last dimension of x, got {got}")
+            if value.shape != d:
+                said = f"expected shape {tuple(d)}, the last dimension of x, got {tuple(value.shape)}"
+                raise ValueError(f"{name}: {said}")
     _check_eps(eps)
 
 
@@ -195,7 +193,8 @@ class RMSNorm(nn.RMSNorm):
 
 
 def _one_axis(d: object, eps: float) -> int:
-    (size,) = d if isinstance(d, (list, tuple)) and len(d) == 1 else (d,)
-    check_size(size)
+    if isinstance(d, (list, tuple)) and len(d) == 1:
+        d = d[0]
+    check_size(d)
     _check_eps(eps)
-    return int(size)
+    return int(d)

@@ -120,7 +120,8 @@ def _image(draw: Callable[..., tuple[Figure, str]], chosen: dict) -> str:
 
 
 def _page(values: dict[str, Sequence], images: list[str]) -> str:
-    labels, starts = [list(map(_label, v)) for v in values.values()], list(map(_start, values.values()))
+    labels = [list(map(_label, positions)) for positions in values.values()]
+    starts = list(map(_start, values.values()))
     sliders = [
         _SLIDER.format(name=escape(_name(name)), last=len(own) - 1, start=start)
         for name, own, start in zip(values, labels, starts, strict=True)

@@ -16,7 +16,6 @@ from normgeom.records import Record
 from normgeom.view.style import one_line
 
 _MARKUP = re.compile(r"[\\`*$\[\]<>&|~]|(?<![^\W_])_")  # an underscore behind a letter opens nothing
-_FORMULA = re.compile(r"\s*(?:[=@].|[+-](?![\d.,e+% -]*$))")  # to a spreadsheet into which a table is pasted
 
 
 def table(
@@ -27,7 +26,7 @@ def table(
     """Display a table: Markdown for a page or a notebook, aligned text where there is only text.
 
     Whole numbers keep all their digits, missing ones are a dash, truth is yes or no.  Words are shown letter by letter:
-    they may come from outside, so none of them is Markdown, HTML or the formula of a spreadsheet.
+    they may come from outside, so none of them is read as Markdown or HTML.
 
     Args:
         rows: a frame, or for each row's name its entries by column.  Every level of a frame's index is a column of
@@ -54,7 +53,7 @@ def table(
         values = list(frame.iloc[:, at])
         numbers = all(isinstance(v, Real) and not isinstance(v, bool) for v in values)
         columns.append((name, numbers, [_entry(v, named.get(name, default)) for v in values]))
-    columns = [(_word(head), numbers, list(map(_word, entries))) for head, numbers, entries in columns]
+    columns = [(one_line(head), numbers, list(map(one_line, entries))) for head, numbers, entries in columns]
     display({"text/plain": _plain(columns), "text/markdown": _markdown(columns)}, raw=True)
 
 
@@ -77,10 +76,6 @@ def _entry(value: object, digits: int | str) -> str:
     text = format(float(value), digits if isinstance(digits, str) else f".{digits}f")
     # no minus before a number that is rounded to nothing
     return (text if text.strip("-0.%") else text.lstrip("-")).replace("-", "−")
-
-
-def _word(text: str) -> str:
-    return ("'" if _FORMULA.match(text) else "") + one_line(text)
 
 
 def _plain(columns: list[tuple[str, bool, list[str]]]) -> str:

@@ -98,7 +98,7 @@ def test_rounded_outputs_are_taken(dtype):
         ng.Ellipsoid(gain.to(dtype), bias.to(dtype)).radius(y + 1)
 
 
-def test_a_row_off_the_span_is_refused():
+def test_a_row_off_the_span_or_beyond_the_surface_is_refused():
     gain = draw(8, seed=1)
     y = 0.5 * outputs(gain, True, rows=3)  # inside, so that only the plane can be missed
     y[1] += 1e-6
@@ -109,6 +109,9 @@ def test_a_row_off_the_span_is_refused():
     y[2, 0] = 1e-6
     with pytest.raises(ValueError, match="1 of 3 rows off them"):
         ng.Ellipsoid(gain).radius(y)
+    beyond = torch.stack([torch.ones(8), 1.1 * torch.ones(8)])
+    with pytest.raises(ValueError, match="1 of 2 rows off them"):
+        ng.Ellipsoid(torch.ones(8), centered=False).radius(beyond)
 
 
 @pytest.mark.parametrize("centered", (True, False), ids=("layer", "rms"))
@@ -155,12 +158,6 @@ def test_the_gain_of_another_norm_and_a_forgotten_bias_are_refused(dtype):
     for wrong in (ng.Ellipsoid(other, bias), ng.Ellipsoid(gain), ng.Ellipsoid(gain, -bias)):
         with pytest.raises(ValueError, match="of 50 rows off them"):
             wrong.radius(y)
-
-
-def test_a_row_beyond_the_surface_is_refused():
-    body = ng.Ellipsoid(torch.ones(8), centered=False)
-    with pytest.raises(ValueError, match="1 of 2 rows off them"):
-        body.radius(torch.stack([torch.ones(8), 1.1 * torch.ones(8)]))
 
 
 @pytest.mark.parametrize(

@@ -55,12 +55,6 @@ def test_values_are_pythons(function, scalar, slope):
 
 
 @BOTH
-def test_without_gain_and_bias(function, scalar, slope):
-    x = draw(6, 8)
-    close(function(x, 0.8), by_python(scalar, x, 0.8), 1e-15, "gain 1, bias 0, shift 0", "Another default?")
-
-
-@BOTH
 def test_a_number_is_a_tensor_of_one_entry(function, scalar, slope):
     given = drawn(function)
     once = function(**given)
@@ -70,40 +64,22 @@ def test_a_number_is_a_tensor_of_one_entry(function, scalar, slope):
 
 
 @BOTH
-def test_leading_axes_are_only_carried_along(function, scalar, slope):
-    given = drawn(function, rows=12)
-    x = given.pop("x")
-    many = function(x.view(2, 3, 2, 8), **given)
-    assert torch.equal(many.view(12, 8), function(x, **given))
-    assert torch.equal(function(x[4], **given), function(x, **given)[4]), "a single vector"
-    assert function(x[:0], **given).shape == (0, 8), "no rows at all"
-
-
-@BOTH
+@pytest.mark.parametrize("of_rest", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-def test_the_result_is_rounded_once(function, scalar, slope, dtype):
+def test_the_result_has_the_dtype_of_x_and_is_rounded_once(function, scalar, slope, dtype, of_rest):
     """It lies between the roundings of the double value moved down and up by what float32 may be wrong."""
 
     def between(got):
         return bool(((got >= (true - wide).to(dtype)) & (got <= (true + wide).to(dtype))).all())
 
-    given = drawn(function, rows=64, d=64, dtype=dtype)
+    given = drawn(function, rows=64, d=64)
+    given = {name: t.to(dtype if name == "x" else of_rest) for name, t in given.items()}
     true = by_python(scalar, **given)
     wide = rounding(true, torch.float32, terms=0)
     got = function(**given)
     assert got.dtype == dtype
     assert between(got), "arithmetic in the input's dtype, or rounded on the way?"
-
-
-@BOTH
-def test_the_dtype_is_that_of_x(function, scalar, slope):
-    """Parameters in single precision beside inputs of half, as under autocast; and the other way round."""
-    single, half = drawn(function), torch.float16
-    for of_x, of_rest in ((half, torch.float32), (torch.float32, torch.bfloat16), (torch.float64, torch.float32)):
-        given = {name: t.to(of_x if name == "x" else of_rest) for name, t in single.items()}
-        got, expected = function(**given), by_python(scalar, **given)
-        assert got.dtype == of_x
-        close(got, expected, rounding(expected, of_x, terms=0), f"{of_rest} beside {of_x}", "Rounded to the other's?")
+    assert torch.equal(function(given["x"][0], **{k: t for k, t in given.items() if k != "x"}), got[0]), "one vector"
 
 
 @BOTH
@@ -139,31 +115,12 @@ def test_the_jacobian_is_diagonal(function, scalar, slope, derive):
     assert torch.equal(got, torch.diag(got.diagonal())), "one entry's output changes with another's input"
 
 
-@BOTH
-def test_compiled_it_is_one_graph_and_the_same(function, scalar, slope):
-    torch._dynamo.reset()
-    fast = torch.compile(function, fullgraph=True, backend="aot_eager")
-    results = []
-    for run in (fast, function):
-        given = {name: t.requires_grad_() for name, t in drawn(function, dtype=torch.float32).items()}
-        y = run(**given)
-        results.append((y, *torch.autograd.grad(y, list(given.values()), draw(6, 8, seed=9, dtype=torch.float32))))
-    for got, expected in zip(*results, strict=True):
-        assert torch.equal(got, expected)
-    x = draw(6, 8, dtype=torch.bfloat16)
-    assert torch.equal(fast(x, 0.7), function(x, 0.7)), "with numbers"
-
-
 # what is wrong with an argument
 
 X, W, INT = torch.zeros(2, 3), torch.ones(3), torch.ones(3, dtype=torch.int64)
 CASES = {
     "x is a list": (dict(x=[1.0]), TypeError, "x: expected a floating-point tensor, got list"),
-    "weight would broadcast": (
-        dict(weight=torch.ones(1)),
-        ValueError,
-        "weight: expected shape (3,), the last dimension of x, got (1,)",
-    ),
+    "weight would broadcast": (dict(weight=W[:1]), ValueError, "weight: expected shape (3,)"),
     "bias is integer": (dict(bias=INT), TypeError, "bias: expected a floating-point dtype, got torch.int64"),
     "alpha is None": (dict(alpha=None), TypeError, "alpha: expected a floating-point tensor, got NoneType"),
     "alpha is integer": (dict(alpha=INT[:1]), TypeError, "alpha: expected a floating-point dtype, got torch.int64"),
@@ -220,10 +177,10 @@ def test_names_and_first_values_are_the_authors_and_all_are_used(module, scalar)
 
 
 @MODULES
-@pytest.mark.parametrize("alpha", [0.01, 0.5, 30.0])
+@pytest.mark.parametrize("alpha", [0.01, 30.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_it_is_never_taken_for_a_norm(module, alpha, dtype, recwarn):
-    """Whether its curve is straight, bent or a step where it is probed; a norm beside it is found."""
+    """Whether its curve is straight or a step where it is probed; a norm next to it is found."""
     model = nn.Sequential(nn.Linear(6, 8), module(8), nn.Linear(8, 6), module(6), nn.LayerNorm(6)).to(dtype)
     with torch.no_grad():
         for i in (1, 3):

@@ -47,13 +47,6 @@ def test_the_default_epsilon_is_rms_norms():
     close(ng.head_norm(x, HEADS), unrolled(x, HEADS, eps=1e-6), 1e-13, "small heads", "Another default of ε?")
 
 
-def test_leading_axes_are_only_carried_along():
-    x = drawn(2, 3)
-    got = ng.head_norm(x, HEADS)
-    assert torch.equal(ng.head_norm(x[1, 2], HEADS), got[1, 2]), "a single vector"
-    assert torch.equal(ng.head_norm(x.mT.contiguous().mT, HEADS), got), "it does not lie in order in memory"
-
-
 X, W = torch.zeros(2, D), torch.ones(SIZE)
 CASES = {
     "x is a list": (dict(x=[1.0] * D), TypeError, "x: expected a floating-point tensor, got list"),

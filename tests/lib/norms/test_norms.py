@@ -91,12 +91,6 @@ def test_unit_offset_is_added_to_the_weight_before_any_rounding(dtype, way):
 
 
 @BOTH
-def test_float16_squares_do_not_overflow(norm, truth, way):
-    x = draw(4, 64, scale=1e4, dtype=torch.float16)  # squares near 1e8, float16 ends at 65504
-    close(norm(x), truth(x.double()), 4e-3, "float16 entries near 1e4", "Squares in float16?")
-
-
-@BOTH
 def test_shapes(norm, truth, way):
     weight = draw(6, seed=1)
     for shape in ((6,), (1, 6), (2, 3, 4, 6)):
@@ -325,11 +319,6 @@ def test_bad_input_is_named(function, given_, error, message, way):
         function(**{"x": X, **given_})
 
 
-def test_integer_epsilon_is_a_number():
-    x = draw(2, 3)
-    close(ng.layer_norm(x, eps=1), ng.layer_norm(x, eps=1.0), 1e-15, "ε = 1", "Taken for another?")
-
-
 # modules
 
 PAIRS = pytest.mark.parametrize(
@@ -347,11 +336,6 @@ def test_a_module_stands_in_for_torchs(ours, torchs, settings):
     x = draw(2, 3, 8, mean=1.0)
     close(mine(x), theirs(x), 1e-13, "module", "eps not passed on? Weight not passed on?")
     assert mine.float()(x.bfloat16()).dtype == torch.bfloat16, "the output follows x, not the weight"
-
-
-def test_defaults_of_modules():
-    assert ng.LayerNorm(8).eps == nn.LayerNorm(8).eps == 1e-5
-    assert ng.RMSNorm(8).eps == 1e-6
 
 
 @PAIRS

@@ -17,8 +17,8 @@ WAYS = ("small", "large", "formula")
 def large(monkeypatch):
     """Any input counts as large, and a block is a few rows: small inputs have many, and the last one is short."""
     monkeypatch.setattr(kernels, "LOOK", 0)
-    monkeypatch.setattr(kernels, "LARGE", 0)
-    monkeypatch.setattr(kernels, "BLOCK", 1000)
+    monkeypatch.setattr(kernels, "LARGE", 1)
+    monkeypatch.setattr(kernels, "BLOCK", 40)
 
 
 @pytest.fixture(params=WAYS)

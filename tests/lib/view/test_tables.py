@@ -78,21 +78,9 @@ def test_words_from_outside_are_shown_letter_by_letter(shown):
         assert word in bundle["text/plain"]
 
 
-@pytest.mark.parametrize(
-    ("word", "seen"),
-    [
-        ("=1+1", "'=1+1"),
-        (" @SUM(A1)", "' @SUM(A1)"),
-        ("-cmd", "'-cmd"),
-        ("+A1", "'+A1"),
-        ("-0.5", "-0.5"),
-        ("-", "-"),
-        ("+3 %", "+3 %"),
-        ("a\nb\x1b[31m\u202ec", "a b [31m c"),
-    ],
-)
-def test_no_word_is_a_formula_of_a_spreadsheet_or_controls_the_line(shown, word, seen):
-    assert shown(view.table, {"row": {"column": word}})["text/plain"].split("\n")[1] == f"row  {seen}"
+def test_no_word_controls_the_line(shown):
+    rows = {"row": {"column": "a\nb\x1b[31m\u202ec"}}
+    assert shown(view.table, rows)["text/plain"].split("\n")[1] == "row  a b [31m c"
 
 
 @pytest.mark.parametrize(
