@@ -77,6 +77,7 @@ class Trace:
         norms: what :func:`normgeom.find_norms` found in it, by name.
         reads: in the order in which norms and maps ran, the caller last.
         used: the parameters that took part.
+        rewritten: the names of those that the run itself changed.
     """
 
     def __init__(self, model: nn.Module, sites: list[NormSite], call: Callable[[], list[Tensor]]):
@@ -90,9 +91,11 @@ class Trace:
 
         def cut(name: str) -> Callable:
             def leave(module, args, kwargs, output):
-                self.used.update(module.parameters())
-                given.append((name, _inputs(args, kwargs)))
+                if not torch.is_grad_enabled():
+                    raise RuntimeError(f"{name} runs without them")
                 first = next(t for t in tree_leaves(output) if isinstance(t, Tensor))
+                self.used.update(_acting(module, first))
+                given.append((name, _inputs(args, kwargs)))
                 leaf = first.detach().requires_grad_()
                 self._leaves.append((name, leaf, 1 - module.weight.dim() if isinstance(module, _ConvNd) else -1))
                 instead = leaf.clone()  # which an operation may change in place
@@ -102,8 +105,10 @@ class Trace:
 
         maps = {name for name, m in self.modules.items() if matrix_of(m, WRITES) or isinstance(m, Projection)}
         cuts = {m: name for name, m in self.modules.items() if name in self.norms or name in maps}
+        versions = {name: parameter._version for name, parameter in self.parameters.items()}
         with torch.enable_grad(), hooked(after=[(module, cut(name)) for module, name in cuts.items()]):
             given.append(("", call()))
+            self.rewritten = [name for name, p in self.parameters.items() if p._version != versions[name]]
             self.reads = [self._read(name, tensors) for name, tensors in given]
 
     def _read(self, name: str, tensors: list[Tensor]) -> Read:
@@ -135,6 +140,15 @@ class Trace:
         count = sum(m.sum() for m in multiples)
         sums = {source: None if None in parts else float(sum(parts) / count) for source, parts in found.items()}
         return Read(name, sums, whole)
+
+
+def _acting(module: nn.Module, output: Tensor) -> list[nn.Parameter]:
+    """The parameters of a module that its output depends on."""
+    parameters = list(module.parameters())
+    if not parameters or not output.requires_grad:  # a module that computes without gradients
+        return parameters
+    gradients = torch.autograd.grad(output.sum(), parameters, retain_graph=True, allow_unused=True)
+    return [p for p, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
 
 
 def _multiples(rows: Tensor, vectors: dict[int, Tensor]) -> Tensor | None:
