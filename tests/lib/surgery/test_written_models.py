@@ -66,6 +66,14 @@ class Answer:
     value: Tensor | None = None
 
 
+class Beside(Plain):
+    """The head reads a norm and what the norm reads."""
+
+    def forward(self, ids):
+        x = self.stream(ids)
+        return self.head(x + self.last(x))
+
+
 class Valued(Plain):
     """The mean of the stream is an answer, too."""
 
@@ -177,6 +185,7 @@ IN_FLOAT64 = "computes something else than a copy in its own dtype"
 CASES = {  # how it is made, and why folding, centring and converting are refused; None where they are exact
     "an embedding that is shortened": (Shortened, None, *["a run changes words.weight, as max_norm does"] * 2),
     "parameters for those who ask": (OfTasks, *[NO_PLACE] * 3),
+    "beside a norm": (Beside, None, *["words writes to the stream is read without a norm, by head"] * 2),
     "an answer beside the logits": (Valued, None, *["words writes to the stream is read without a norm, by the"] * 2),
     "an answer in a dataclass": (Packed, None, None, None),
     "no numbers": (Chooses, *["this Chooses returns no finite numbers"] * 3),

@@ -142,15 +142,3 @@ def test_on_a_device_the_numbers_are_the_same_and_no_norm_adds_a_wait(layers):
         begun._measure(batches[2], whole.digest)
         assert len(device.waits) == alone, f"{device.waits}: a look at values at each norm?"
         assert_frame_equal(begun.table(), whole.table(), rtol=1e-12, atol=1e-11)
-
-
-def test_vectors_as_inputs_are_counted_without_a_wait():
-    net, x = nn.Sequential(nn.LayerNorm(12), nn.RMSNorm(12)), draw(3, 7, 12, dtype=torch.float32)
-    s = ng.Survey(net, ["uniform"], example_inputs=x)
-    with Pretended() as device:
-        net.to(DEVICE)
-        there = x.to(DEVICE)
-        for _ in range(2):
-            device.waits.clear()
-            s._measure(there, "")
-        assert device.waits == [] and s.tokens == 42

@@ -14,7 +14,6 @@ from survey_truth import (
     assert_rows_equal,
     directly,
     dropped,
-    same_tables,
     stored,
     survey,
     table_of,
@@ -82,30 +81,6 @@ def test_columns_and_directions_are_those_of_the_design():
     assert not table.duplicated(KEYS).any() and len(table) == 5 * 2 * 31 * 3
     tokens = table.groupby("positions").tokens.unique()
     assert {name: list(counts) for name, counts in tokens.items()} == {"first": [3], "rest": [18], "all": [21]}
-
-
-def test_flattened_tokens_have_no_first():
-    table = survey(tiny("opt"), [token_ids(2, 6)]).table()
-    flat = table[table.site == "model.decoder.layers.0.final_layer_norm"].groupby("positions").tokens.unique()
-    assert {name: list(counts) for name, counts in flat.items()} == {"first": [0], "rest": [12], "all": [12]}
-    empty = table[table.tokens == 0][EXACT]
-    assert len(empty) and empty.isna().all(axis=None), "statistics of nothing are NaN"
-
-
-def test_batching_does_not_matter():
-    model, ids = tiny("gpt2").double(), token_ids(6, 12)
-    whole = survey(model, [ids])
-    for size in (1, 4):
-        pieces = survey(model, (part for part in ids.split(size)))
-        same_tables(pieces.table(), whole.table())
-        assert pieces.tokens == 72
-    assert whole.run([ids[:1]], progress=False) is whole
-    assert whole.tokens == 84, "a second run adds to the first"
-
-
-def test_before_anything_ran():
-    before = ng.Survey(tiny("gpt2")).table()
-    assert set(before.tokens) == {0} and before[EXACT].isna().all(axis=None)
 
 
 def poisoned(x, place, value):
