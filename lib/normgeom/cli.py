@@ -107,8 +107,7 @@ def survey(out: str, **options: object) -> None:
     where it was stopped.  DIR belongs to that command alone.  Several processes share the work under torchrun
     or accelerate launch, as in torchrun --nproc-per-node 4 -m normgeom survey …
 
-    It takes about as long as the model needs to read the tokens.  In the table q05_deg, q50_deg and q95_deg are
-    quantiles of the angle, those of each 0.25 degrees taken as spread evenly over them.
+    It takes about as long as the model needs to read the tokens.
     """
     with _one_line():
         from normgeom.commands.survey import TABLE, survey_model

@@ -117,8 +117,8 @@ def test_the_uniform_vectors_rows_in_words(angles, side, positions):
     assert got.site.tolist() == [*(f"transformer.h.{i}.ln_{j}" for i in (0, 1) for j in (1, 2)), "transformer.ln_f"]
     assert set(got.direction) == {"uniform"} and set(got.side) == {side} and set(got.positions) == {positions}
     assert set(got.tokens) == {5 if positions == "first" else 35}
-    shown = lab.in_words(got, ["kind", "mean_deg", "top_share"])
-    assert list(shown) == ["kind", "mean angle / degrees", "share of the largest entry"]
+    shown = lab.in_words(got, ["kind", "mean_deg", "mean_norm"])
+    assert list(shown) == ["kind", "mean angle / degrees", "mean length"]
     assert shown.index.name == "norm" and list(shown.index) == got.site.tolist() and set(shown.kind) == {"LayerNorm"}
     assert shown["mean angle / degrees"].tolist() == got.mean_deg.tolist()
 

@@ -80,13 +80,18 @@ def uneven(family: str, dtype: torch.dtype = torch.float64, seed: int = 1, **cha
         model = getattr(transformers, model)(getattr(transformers, config)(**settings | changes))
     else:
         model = Encoder(**changes) if family == "encoder" else tiny(family, **changes)
+    return draw_unevenly(model, seed).to(dtype).eval()
+
+
+def draw_unevenly(model: nn.Module, seed: int = 1) -> nn.Module:
+    """The model itself, in float64."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         drawn = 0.2 + 0.3 * torch.randn(parameter.shape, generator=generator)
-        if "embed" in name or "wte" in name or "wpe" in name:
+        if any(word in name for word in ("embed", "wte", "wpe")):
             drawn += 1.5 if "pos" in name or "wpe" in name else 3
         parameter.data.copy_(drawn)
-    return model.to(dtype).eval()
+    return model.double()
 
 
 def inputs_of(model: nn.Module, ids: Tensor = IDS) -> dict | Tensor:

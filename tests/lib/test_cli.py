@@ -88,8 +88,8 @@ def test_a_survey(arguments, tmp_path):
     assert result.exit_code == 0, result.output
     out = tmp_path / "out"
     assert result.stdout == f"2400 tokens: {out}/table.parquet\n"
-    drawn = [f"{null}_000" for null in ("random", "signs", "matched")]
-    assert list(pd.read_parquet(out / survey.TABLE).direction.unique()) == ["uniform", "random_a", "random_b", *drawn]
+    drawn = [f"signs_{i:03d}" for i in range(30)] + ["random_000", "matched_000"]
+    assert list(pd.read_parquet(out / survey.TABLE).direction.unique()) == ["uniform", *drawn]
     assert "30/30" in result.stderr, "no total: the bar cannot tell the time that is left"
     said = [line for line in result.stderr.splitlines() if "Warning" in line]
     assert len(said) == 1 and said[0].startswith("Warning: ") and said[0].endswith("of the text are its token ids")

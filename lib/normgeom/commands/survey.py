@@ -14,6 +14,7 @@ from torch import nn
 
 from normgeom.commands.loading import described, load_config, load_model, most_tokens
 from normgeom.jobs import Claim, claimed, now, usable_device, versions
+from normgeom.survey.directions import DEFAULT
 from normgeom.survey.directions import nulls as names_of_nulls
 from normgeom.survey.survey import Survey
 from normgeom.text.corpora import load_corpus
@@ -71,7 +72,7 @@ def survey_model(
     with claimed(out, "survey", asked) if first else nullcontext() as claim:
         processes.wait_for_everyone()
         batches = replace(batches, rank=processes.process_index, of=processes.num_processes)
-        directions = ["uniform", "random_a", "random_b", *names_of_nulls(nulls)]
+        directions = [*DEFAULT, *names_of_nulls(nulls)]
         network = load_model(model, dtype).to(processes.device if several else device)
         survey, state = Survey(network, directions, seed, pilot=pilot), out / STATE.format(batches.rank, batches.of)
         with _held(state):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import is_dataclass, replace
 from operator import attrgetter
 
 import torch
@@ -16,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from normgeom.models.judgement import Flow, judged
 from normgeom.models.sites import default_example, find_norms
 from normgeom.models.trace import WRITES, Projection, Trace, matrix_of
-from normgeom.models.watch import hooked
+from normgeom.models.watch import by_its_modules, hooked
 
 
 def stream(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> Flow:
@@ -89,21 +90,18 @@ class Trial:
 
     def __init__(self, model: nn.Module, example_inputs: Tensor | Mapping | None):
         check_present(model)
-        self.model = _drawn(float64_copy(model))
-        inputs = default_example(self.model) if example_inputs is None else example_inputs
+        inputs = default_example(model) if example_inputs is None else example_inputs
         inputs = tree_map(_double, dict(inputs) if isinstance(inputs, Mapping) else inputs)
         self.call = ((), inputs) if isinstance(inputs, dict) else ((inputs,), {})
         try:
+            self.model = _drawn(float64_copy(model))
             with warnings.catch_warnings(action="ignore"):
-                sites = find_norms(self.model, inputs)
-            self.sites = sites
+                self.sites = find_norms(self.model, inputs)
             self.flow = self._traced()
         except (RuntimeError, NotImplementedError) as error:
-            why = str(error).partition("\n")[0]
-            raise ValueError(
-                f"model: a float64 copy of this {type(model).__name__} does not run with gradients ({why})"
-            ) from error
-        if not sites:
+            why, kind = str(error).partition("\n")[0], type(model).__name__
+            raise ValueError(f"model: no float64 copy of this {kind} runs with gradients ({why})") from error
+        if not self.sites:
             raise ValueError(f"model: this {type(model).__name__} runs no LayerNorm or RMSNorm")
 
     def _traced(self) -> Flow:
@@ -141,14 +139,27 @@ def _project(module: nn.Module, args: tuple) -> tuple:
     return (module.projection(args[0]), *args[1:])
 
 
-def answer(model: nn.Module, call: tuple) -> list[Tensor]:
-    """The logits of a float64 model, or, where it has none, all that it returns."""
+def answer(model: nn.Module, call: tuple, wide: bool = True) -> list[Tensor]:
+    """The floating-point numbers that a model returns, but no hidden states where there are logits.
+
+    Args:
+        wide: whether it computes in float64 throughout, or as it does by itself.
+
+    Raises:
+        ValueError: there are none, or no finite ones.
+    """
     args, kwargs = call
-    with double_throughout():
+    with double_throughout() if wide else nullcontext(), by_its_modules():
         output = model(*args, **kwargs)
-    logits = getattr(output, "logits", None)
-    leaves = tree_leaves(output) if logits is None else [logits]
-    return [t for t in leaves if isinstance(t, Tensor) and t.is_floating_point()]
+    if is_dataclass(output) and not isinstance(output, Mapping):
+        output = vars(output)
+    output = output._asdict() if hasattr(output, "_asdict") else output
+    if isinstance(output, Mapping) and "logits" in output:
+        output = {name: value for name, value in output.items() if "hidden_state" not in name}
+    found = [t for t in tree_leaves(output) if isinstance(t, Tensor) and t.is_floating_point()]
+    if not any(t.isfinite().any() for t in found):
+        raise ValueError(f"model: this {type(model).__name__} returns no finite numbers that could be compared")
+    return found
 
 
 def float64_copy(model: nn.Module) -> nn.Module:

@@ -106,6 +106,8 @@ def _obstacles(trace: Trace, of_stream: list[Read], written: list[str]) -> Itera
         for source in (source for source in written if source in read.sources):
             by = read.name or "the caller"
             yield f"what {source} writes to the stream is read without a norm, by {by}, where its mean matters"
+    for name in trace.rewritten:
+        yield f"a run changes {name}, as max_norm does in an embedding, so that it does not stay centred"
     if not of_stream:
         yield "no norm reads a sum of what embeddings and linear maps write"
     yield from _unseen(trace, of_maps=False)
@@ -137,5 +139,5 @@ def _as_norm(trace: Trace, site: NormSite) -> StreamNorm:
 def _takes_gain(trace: Trace, read: Read, norm: str) -> bool:
     """Whether a linear map reads a norm alone and as it is, copied or averaged."""
     share = read.sources.get(norm)
-    alone = len(read.sources) == 1 and share is not None and abs(share - 1) < 1e-9
+    alone = len(read.sources) == 1 and read.whole and share is not None and abs(share - 1) < 1e-9
     return alone and matrix_of(trace.modules[read.name], READS) is not None

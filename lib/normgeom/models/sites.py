@@ -34,8 +34,9 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
 
     Returns:
         a list of :class:`NormSite`, each module once.  One warning counts the modules whose class is called a norm and
-        that are not in the list: those over another axis, with a second input such as a gate, with a gain of zeros, and
-        those that the example does not run.  A norm written out inside a larger module is not seen.
+        that are not in the list: those over another axis, with a second argument such as a gate, with a gain of zeros,
+        and those that the example does not run.  Another says where texts and positions, or positions and heads, are
+        as many as each other in the example.  A norm written out inside a larger module is not seen.
 
     Raises:
         TypeError: ``model`` is no module; no example was given and none can be made for this model.
@@ -50,6 +51,7 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
         raise TypeError(f"model: expected a torch.nn.Module, got a {type(model).__name__}")
     inputs = default_example(model) if example_inputs is None else example_inputs
     names, sites = {module: name for name, module in model.named_modules()}, {}
+    alike = []
     batch, tokens = _texts(inputs)
     for module, shape in _maps_of_one_tensor(model, inputs).items():
         if any(part in sites for part in module.modules()):
@@ -58,6 +60,11 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
         with warnings.catch_warnings(action="ignore"):  # of what a module is asked, the user has not asked it
             if found := _probe(module, shape, token_axis):
                 sites[module] = NormSite(names[module], module, *found, dim=shape[-1], token_axis=token_axis)
+                if token_axis is not None and shape[:-1].count(shape[token_axis]) > 1:
+                    alike.append(names[module])
+    if alike:
+        said = f"example_inputs: two axes of what {alike[0]!r} reads are as long as the texts, the first is taken"
+        warnings.warn(f"{said} for positions; an example of another length tells them apart", stacklevel=2)
     if others := _not_measured(names, sites):
         counts = ", ".join(f"{count} {kind}" for kind, count in Counter(others.values()).items())
         warnings.warn(f"seen and not measured: {counts}, the first at {next(iter(others))!r}", stacklevel=2)
@@ -111,7 +118,7 @@ def _maps_of_one_tensor(model: nn.Module, inputs: Tensor | Mapping) -> dict[nn.M
     """The small modules that map one floating-point tensor to one of its shape, with the shape of their first call.
 
     The model runs once, in evaluation mode.  Modules come in the order in which they end, parts before the whole.  A
-    module that some call gives a second tensor, such as a gate, is not among them.
+    module that some call gives a second argument, such as a gate, is not among them.
     """
     shapes: dict[nn.Module, torch.Size] = {}
     gated = set()
@@ -122,8 +129,9 @@ def _maps_of_one_tensor(model: nn.Module, inputs: Tensor | Mapping) -> dict[nn.M
             return
         if x.dim() < 2 or x.shape != output.shape or x.numel() == 0 or not _is_small(module, x.shape):
             return
-        shapes.setdefault(module, x.shape)
-        if any(isinstance(other, Tensor) for other in others):
+        if len(shapes.setdefault(module, x.shape)) != x.dim():  # its rows have no positions in common
+            shapes[module] = x.flatten(0, -2).shape
+        if any(other is not None for other in others):
             gated.add(module)
 
     modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]

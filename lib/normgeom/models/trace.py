@@ -76,6 +76,7 @@ class Trace:
         norms: what :func:`normgeom.find_norms` found in it, by name.
         given: what norms and maps were given, by name and in the order in which they ran, and what the caller got.
         used: the parameters that took part, as far as :meth:`read` has been asked.
+        rewritten: the names of those that the run itself changed.
     """
 
     def __init__(self, model: nn.Module, sites: list[NormSite], call: Callable[[], list[Tensor]]):
@@ -89,9 +90,11 @@ class Trace:
 
         def cut(name: str) -> Callable:
             def leave(module, args, kwargs, output):
-                self.used.update(module.parameters())
-                self.given.append((name, _inputs(args, kwargs)))
+                if not torch.is_grad_enabled():
+                    raise RuntimeError(f"{name} runs without them")
                 first = next(t for t in tree_leaves(output) if isinstance(t, Tensor))
+                self.used.update(_acting(module, first))
+                self.given.append((name, _inputs(args, kwargs)))
                 leaf = first.detach().requires_grad_()
                 self._leaves.append((name, leaf, 1 - module.weight.dim() if isinstance(module, _ConvNd) else -1))
                 instead = leaf.clone()  # which an operation may change in place
@@ -101,8 +104,10 @@ class Trace:
 
         maps = {name for name, m in self.modules.items() if matrix_of(m, WRITES) or isinstance(m, Projection)}
         cuts = {m: name for name, m in self.modules.items() if name in self.norms or name in maps}
+        versions = {name: parameter._version for name, parameter in self.parameters.items()}
         with torch.enable_grad(), hooked(after=[(module, cut(name)) for module, name in cuts.items()]):
             self.given.append(("", call()))
+            self.rewritten = [name for name, p in self.parameters.items() if p._version != versions[name]]
 
     @cached_property
     def reads(self) -> list[Read]:
@@ -155,6 +160,15 @@ class Trace:
 
 def _tolerance(tensor: Tensor) -> float:
     return 1e-9 if tensor.dtype == torch.float64 else 1e-4
+
+
+def _acting(module: nn.Module, output: Tensor) -> list[nn.Parameter]:
+    """The parameters of a module that its output depends on."""
+    parameters = list(module.parameters())
+    if not parameters or not output.requires_grad:  # a module that computes without gradients
+        return parameters
+    gradients = torch.autograd.grad(output.sum(), parameters, retain_graph=True, allow_unused=True)
+    return [p for p, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
 
 
 def _multiples(rows: Tensor, vectors: dict[int, Tensor]) -> Tensor | None:

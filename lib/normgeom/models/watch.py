@@ -151,13 +151,15 @@ def hooked(before: Hooks = (), after: Hooks = ()) -> Iterator[None]:
 
 
 def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    """Put ``new``, in the mode of ``old``, wherever ``model`` holds ``old``.
+    """Put ``new``, in the mode of ``old`` and with its hooks, wherever ``model`` holds ``old``.
 
     Torch's own encoder layers then run their modules, and no fast path, which takes norms for LayerNorms.
     """
+    new.train(old.training)
+    vars(new).update({name: hooks for name, hooks in vars(old).items() if name.startswith("_forward_")})
     for parent in list(model.modules()):
         for attribute, child in list(parent._modules.items()):
             if child is old:
-                setattr(parent, attribute, new.train(old.training))
+                setattr(parent, attribute, new)
                 if isinstance(parent, nn.TransformerEncoderLayer):
                     parent.activation_relu_or_gelu = 0

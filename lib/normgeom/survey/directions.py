@@ -1,4 +1,4 @@
-"""The fixed directions of a survey, and those it is to be compared with."""
+"""The fixed directions of a survey: 1, and those that it is to be compared with."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from normgeom.geometry.uniform import uniform_vector
 from normgeom.models.watch import NormSite, evaluating, forward, watch
 
 SIDES = ("in", "out")
-MATCHED, _DRAWN = "matched_", ("random_", "signs_")
-DEFAULT = ("uniform", *(f"signs_{i:03d}" for i in range(30)))  # 1, and enough random signs for a quantile
+RANDOM, SIGNS, MATCHED = "random_", "signs_", "matched_"
+DEFAULT = ("uniform", *(f"{SIGNS}{i:03d}" for i in range(30)))  # 1, and enough random signs for a quantile
 
 
 def nulls(count: int) -> list[str]:
@@ -23,33 +23,18 @@ def nulls(count: int) -> list[str]:
     >>> nulls(1)
     ['random_000', 'signs_000', 'matched_000']
     """
-    return [f"{null}{i:03d}" for null in (*_DRAWN, MATCHED) for i in range(count)]
+    return [f"{null}{i:03d}" for null in (RANDOM, SIGNS, MATCHED) for i in range(count)]
 
 
-def named(directions: Iterable[str] | Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
-    """Directions as :class:`normgeom.Survey` takes them, by name: vectors of one's own, or None for the others."""
-    found = dict(directions) if isinstance(directions, Mapping) else dict.fromkeys(directions)
-    if not found:
+def check_names(directions: Iterable[str]) -> tuple[str, ...]:
+    """The names of directions, each once; a ValueError if one is unknown or there is none."""
+    names = tuple(dict.fromkeys(directions))
+    if not names:
         raise ValueError("directions: expected at least one, got none")
-    for name, vector in found.items():
-        if vector is None:
-            if name != "uniform" and not name.startswith((*_DRAWN, MATCHED)):
-                known = "'uniform', 'random_…', 'signs_…', 'matched_…' or a mapping to a vector"
-                raise ValueError(f"directions: expected {known}, got {name!r}")
-            continue
-        vector = torch.as_tensor(vector).detach().cpu().double()  # in this order: Apple's GPUs have no float64
-        if vector.dim() != 1 or not vector.isfinite().all() or not vector.any():
-            expected = f"{name!r} to be one-dimensional, finite and not zero"
-            raise ValueError(f"directions: expected {expected}, got shape {tuple(vector.shape)}")
-        found[name] = nn.functional.normalize(vector / vector.abs().amax(), dim=0)  # no square under- or overflows
-    return found
-
-
-def at_width(given: Mapping[str, Tensor | None], d: int, seed: int) -> dict[str, Tensor]:
-    """The directions of :func:`named` at norms of one width, drawn where they are not there yet; NaN of another one."""
-    none = torch.full((d,), torch.nan, dtype=torch.float64)
-    drawn = {name: unit(name, d, seed) if vector is None else vector for name, vector in given.items()}
-    return {name: vector if len(vector) == d else none for name, vector in drawn.items()}
+    for name in names:
+        if name != "uniform" and not name.startswith((RANDOM, SIGNS, MATCHED)):
+            raise ValueError(f"directions: expected 'uniform', '{RANDOM}…', '{SIGNS}…' or '{MATCHED}…', got {name!r}")
+    return names
 
 
 def unit(name: str, d: int, seed: int) -> Tensor:
@@ -57,9 +42,9 @@ def unit(name: str, d: int, seed: int) -> Tensor:
     generator = _seeded(seed, name, d)
     if name == "uniform":
         vector = uniform_vector(d, dtype=torch.float64)
-    elif name.startswith("random_"):
+    elif name.startswith(RANDOM):
         vector = torch.randn(d, dtype=torch.float64, generator=generator)
-    elif name.startswith("signs_"):
+    elif name.startswith(SIGNS):
         vector = _signs(d, generator)
     else:
         return torch.full((d,), torch.nan, dtype=torch.float64)
@@ -82,15 +67,15 @@ def matched(
             # those that stand first in a text get the first signs
             parts = [x] if site.token_axis is None else x.tensor_split([1], dim=site.token_axis)
             vectors = torch.cat([part.reshape(-1, site.dim) for part in parts]).cpu().double()
-            place = site.name, side
             vectors = vectors.where(vectors.isfinite().all(-1, keepdim=True), 0)
+            place = site.name, side
             random = torch.stack([_signs(len(vectors), generator) for generator in generators[place]])
             sums[place] = sums.get(place, 0) + random @ nn.functional.normalize(vectors, dim=-1)
 
     with evaluating(model), watch(model, sites, add):
         forward(model, pilot)
-    lengths = {place: torch.linalg.vector_norm(total, dim=-1, keepdim=True) for place, total in sums.items()}
-    return {place: dict(zip(names, total / lengths[place], strict=True)) for place, total in sums.items()}
+    units = {place: total / torch.linalg.vector_norm(total, dim=-1, keepdim=True) for place, total in sums.items()}
+    return {place: dict(zip(names, of_place, strict=True)) for place, of_place in units.items()}
 
 
 def _signs(n: int, generator: torch.Generator) -> Tensor:

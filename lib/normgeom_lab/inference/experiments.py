@@ -158,7 +158,6 @@ WORDS = {
     "occupancy": "occupancy",
     "mean_norm": "mean length",
     "mean_abs_cos": "mean |cos|",
-    "top_share": "share of the largest entry",
     "drop_error": "change of the output",
 }
 

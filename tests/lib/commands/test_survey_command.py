@@ -16,7 +16,7 @@ import torch
 from normgeom.commands import survey
 from normgeom.commands.survey import survey_model
 from normgeom.jobs import digest
-from normgeom.survey.directions import nulls
+from normgeom.survey.directions import DEFAULT, nulls
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import BYTES, TokenBatches, load_tokenizer
 from normgeom.training.twins import save_twin, twin
@@ -24,7 +24,7 @@ from tiny_models import tiny
 from transformers import AutoModel, GPT2Config
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no tokenizer")
-DIRECTIONS = ["uniform", "random_a", "random_b", *nulls(1)]
+DIRECTIONS = [*DEFAULT, *nulls(1)]
 
 
 @pytest.fixture

@@ -174,7 +174,7 @@ class Backwards(nn.Module):
 
 class GatedNorm(nn.Module):
     def forward(self, x, gate=None):
-        return ng.rms_norm(x) if gate is None else ng.rms_norm(x) * torch.sigmoid(gate)
+        return ng.rms_norm(x) if gate is None else gate * ng.rms_norm(x)
 
 
 class Gating(nn.Module):
@@ -208,6 +208,7 @@ def test_one_warning_counts_what_is_not_measured():
 GATES = {
     "by position": (lambda x: ((x, x), {}), []),
     "all by keyword": (lambda x: ((), {"x": x, "gate": x}), []),
+    "a number": (lambda x: ((x, 0.5), {}), [""]),  # which makes the whole a norm, of gain 0.5
     "None": (lambda x: ((x, None), {}), ["norm"]),
 }
 
@@ -216,6 +217,31 @@ GATES = {
 @pytest.mark.parametrize(("arguments", "names"), GATES.values(), ids=GATES)
 def test_a_norm_with_a_gate_is_found_where_it_gets_none(arguments, names):
     assert [site.name for site in ng.find_norms(Gating(arguments), X)] == names
+
+
+class Twice(nn.Module):
+    """One norm for all tokens and for their mean."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x):
+        return self.norm(x), self.norm(x.mean(1))
+
+
+def test_rows_of_calls_with_other_axes_have_no_positions():
+    (site,) = ng.find_norms(Twice(), torch.randn(2, 5, 8))
+    assert site.token_axis is None
+    table = ng.Survey(Twice(), ["uniform"], example_inputs=X).run([torch.randn(2, 5, 8)], progress=False).table()
+    assert table.query("side == 'in'").tokens.tolist() == [0, 12, 12]
+
+
+@pytest.mark.parametrize("heads", [1, 5])
+def test_axes_of_one_length_are_named(heads):
+    modules, batch = (nn.Unflatten(-1, (heads, 8)), nn.LayerNorm(8)), 5 if heads == 1 else 2
+    with pytest.warns(UserWarning, match=r"^example_inputs: two axes of what '2' reads are as long as the texts"):
+        found(*modules, inputs=torch.randn(batch, 5, 8 * heads))
 
 
 class Untrained(nn.LayerNorm):

@@ -47,10 +47,6 @@ def told_apart(surgery, family, changes):
 # the same answers
 
 
-def test_there_are_thirty_families():
-    assert len({family for family, _ in CONVERTIBLE + ALSO_CONVERTIBLE}) >= 30
-
-
 @pytest.mark.parametrize(("surgery", "family", "changes"), [told_apart(*case) for case in CASES])
 def test_the_contract(surgery, family, changes):
     """The same answers; gains folded, the stream at right angles to 1, RMSNorms of the same ε; the rest as it was."""
@@ -79,14 +75,6 @@ def test_the_contract(surgery, family, changes):
             assert (ng.angle(x, torch.ones(x.shape[-1]).double()) - 90).abs().max() < 1e-9, f"a mean at {site.name}"
 
 
-@pytest.mark.parametrize("family", ["gpt2", "gpt_neox"])
-def test_float32_is_no_worse_than_the_models_own(family):
-    reference = logits(uneven(family, dtype=torch.float32).double())
-    model = uneven(family, dtype=torch.float32)
-    own = apart(logits(model), reference)
-    assert apart(logits(ng.to_rms_norm(model)), reference) <= 3 * own
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_the_dtype_is_kept_and_rounded_to_once(dtype):
     """Weights are those of the same surgery in float64, rounded at its end."""
@@ -109,16 +97,6 @@ def test_generation_with_a_cache(family):
         assert torch.equal(before.sequences, after.sequences) and before.sequences.shape == (3, 11)
         assert apart(torch.stack(before.logits).double(), torch.stack(after.logits).double()) <= BOUND
         assert apart(logits(model, before.sequences)[:, -2], after.logits[-1].double()) <= BOUND, "the cache lies"
-
-
-def test_padding_on_the_left():
-    model = uneven("opt")
-    mask = torch.ones_like(IDS)
-    mask[0, :4] = 0
-    with torch.no_grad():
-        before = model(IDS, attention_mask=mask).logits
-        after = ng.to_rms_norm(model)(IDS, attention_mask=mask).logits
-    assert apart(before[mask == 1], after[mask == 1]) <= BOUND
 
 
 def changed(family, alter, **changes):
@@ -275,18 +253,8 @@ ALTERED = {  # what is done, whether it still folds, whether it still converts
     "a hook on a norm": (hook(NORM, lambda x: x + STEER), False, False),
     "a hook on an embedding": (hook(EMBEDDING, lambda x: x + STEER), True, False),
     "a scaled embedding": (altered(EMBEDDING, lambda s, x, f: 3 * f(s, x)), True, True),
-    "an embedding of length 1": (
-        altered(EMBEDDING, lambda s, x, f: nn.functional.normalize(f(s, x), dim=-1)),
-        True,
-        False,
-    ),
     "low rank beside a reader": (altered(READER, low_rank, a=(4, 32), b=(48, 4)), False, False),
     "low rank beside a writer": (altered(WRITER, low_rank, a=(4, 48), b=(32, 4)), True, False),
-    "a rounded writer": (
-        altered(WRITER, lambda s, x, f: nn.functional.linear(x, (16 * s.weight).round() / 16, s.bias)),
-        True,
-        False,
-    ),
     "a token that the example does not use": (mask_token, True, False),
     "a block steered on long texts": (hook(part, lambda x: x + STEER * (x.shape[1] > 20)), True, False),
     "a block steered on short texts": (hook(part, lambda x: x + STEER * (x.shape[1] < 8)), True, False),
@@ -358,12 +326,6 @@ def test_what_is_trained_stays_trained_and_what_is_frozen_frozen():
     assert all(p.grad is not None for p in model.parameters()), "a parameter that the model does not use"
 
 
-def test_folding_twice_is_folding_once():
-    model = ng.fold_norms(uneven("gpt2"))
-    with Untouched(model):
-        ng.fold_norms(model)
-
-
 # refusals
 
 
@@ -387,18 +349,6 @@ def has_an_adapter(model):
     model.transformer.h[1].adapter = nn.Linear(32, 32)
 
 
-class Beside(nn.Module):
-    """The head reads a norm and, beside it, what the norm reads."""
-
-    def __init__(self):
-        super().__init__()
-        self.words, self.norm, self.head = nn.Embedding(64, 32), nn.LayerNorm(32), nn.Linear(32, 64)
-
-    def forward(self, ids):
-        x = self.words(ids)
-        return self.head(x + self.norm(x))
-
-
 def encoder(skip):
     return lambda: uneven("encoder", skip=skip)
 
@@ -407,11 +357,10 @@ WRITES = "normalises what stays on the stream, and no gain takes its mean out"
 ODD = "otherwise than as a summand, so that no weight centres"
 NO_SURGERY = {
     "bert": (lambda: uneven("bert"), r"embeddings\.LayerNorm"),
-    "beside a norm": (lambda: Beside().double(), r"is read (by|without a norm, by) head, (and not only|where)"),
     "an adapter": (changed("gpt2", has_an_adapter), r"h\.1\.adapter\.weight, of a Linear, has no place"),
     "another head": (lambda: uneven("pegasus, decoder"), r"encoder_attn\S*\.weight, of a \w+, has no place"),
     "meta": (lambda: tiny("gpt2").to("meta"), "expected all its parameters on one device that holds data, got meta"),
-    "int8": (changed("gpt2", int8), r"does not run"),
+    "int8": (changed("gpt2", int8), "no float64 copy of this GPT2LMHeadModel runs with gradients"),
     "quantised": (changed("gpt2", quantised), "expected weights that are not quantised"),
 }
 NO_CENTRING = {
@@ -486,8 +435,3 @@ def test_a_projection_is_written_and_read(tmp_path):
     model = ng.to_rms_norm(uneven("ctrl"))
     save_converted(model, tmp_path / "out")
     assert torch.equal(logits(ng.load_converted(tmp_path / "out")), logits(model))
-
-
-def test_a_model_that_needs_an_example():
-    with pytest.raises(TypeError, match=r"^example_inputs: none given"):
-        ng.to_rms_norm(nn.Linear(3, 3))

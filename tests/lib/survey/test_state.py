@@ -14,7 +14,7 @@ from survey_truth import assert_same_state, copied, same_tables
 from tiny_models import tiny, token_ids
 
 BATCHES = [token_ids(3, 11, seed=i) for i in range(5)]
-DIRECTIONS = dict(uniform=None, signs_a=None, matched_a=None, v=torch.arange(32.0))
+DIRECTIONS = ["uniform", "signs_a", "matched_a"]
 SETTINGS = dict(directions=DIRECTIONS, seed=3, pilot=BATCHES[0])
 
 
@@ -76,46 +76,21 @@ def test_two_surveys_merged_are_one(model, whole, cut):
     assert a.digest == reverse.digest and a.digest not in digests, "of the same batches in either order, not in one run"
 
 
-def test_pieces_saved_loaded_and_merged_are_one(model, whole, tmp_path):
-    for i, batch in enumerate(BATCHES):
-        fresh(model).run([batch], progress=False).save(tmp_path / f"{i}")
-    merged = ng.Survey.load(str(tmp_path / "0"))
-    for i in range(1, 5):
-        merged.merge(ng.Survey.load(tmp_path / f"{i}"))
-    same_tables(merged.table(), whole.table())
-    taken = fresh(model).merge(ng.Survey.load(tmp_path / "0")).run(BATCHES[1:], progress=False)
-    same_tables(taken.table(), whole.table())
-
-
 def test_a_file_holds_the_whole_survey(whole, tmp_path):
     for _ in range(2):
         whole.save(tmp_path / "s")
         loaded = ng.Survey.load(tmp_path / "s")
         assert_same_state(loaded, whole)
-        for name in ("directions", "seed", "sites", "fingerprint", "vectors"):
+        for name in ("directions", "seed", "sites", "fingerprint"):
             assert getattr(loaded, name) == getattr(whole, name)
         whole = loaded
     assert [p.name for p in tmp_path.iterdir()] == ["s"], "a suffix was added"
 
 
-def test_the_file_of_a_large_model_stays_small(tmp_path):
-    """As many norms as GPT-2 XL has, a million tokens, and angles that spread by three degrees at each."""
-    s = ng.Survey(tiny("gpt2", n_layer=48), ["uniform", "random_a", "random_b"])
-    assert len(s.sites) == 97
-    generator, edges = np.random.default_rng(0), torch.arange(721) / 4
-    middle = torch.tensor(90 + 3 * generator.standard_normal((*s._counts.shape[:-1], 1)))
-    expected = 1e6 * torch.special.ndtr((edges - middle) / 3).diff(dim=-1)
-    s._counts[..., :-1] = torch.tensor(generator.poisson(expected))
-    s.save(tmp_path / "s")
-    assert (tmp_path / "s").stat().st_size < 3_000_000
-    assert_same_state(ng.Survey.load(tmp_path / "s"), s)
-
-
 OTHERS = {  # which attribute tells, and the other survey
     "seed": ("seed", lambda model: fresh(model, seed=1)),
-    "directions": ("directions", lambda model: fresh(model, directions=[*DIRECTIONS][:3])),
-    "vectors": ("vectors", lambda model: fresh(model, directions=DIRECTIONS | dict(v=torch.ones(32)))),
-    "pilot": ("vectors", lambda model: fresh(model, pilot=BATCHES[1])),
+    "directions": ("directions", lambda model: fresh(model, directions=DIRECTIONS[:2])),
+    "pilot": ("fingerprint", lambda model: fresh(model, pilot=BATCHES[1])),
     "weights": ("fingerprint", lambda model: fresh(tiny("gpt2", seed=1))),
     "sites": ("sites", lambda model: fresh(tiny("llama"))),
 }
@@ -132,13 +107,6 @@ def test_what_does_not_belong_together(model, passes, held, name, make):
     with pytest.raises(ValueError, match=rf"^checkpoint: expected the same {name}, .*, got "):
         other.run(BATCHES, progress=False, checkpoint=held)
     assert not passes and held.read_bytes() == content
-
-
-def test_a_seed_of_numpy_can_be_saved(model, tmp_path):
-    ng.Survey(model, seed=np.int64(3)).save(tmp_path / "s")
-    assert ng.Survey.load(tmp_path / "s").seed == 3
-    with pytest.raises(TypeError):
-        ng.Survey(model, seed=0.5)
 
 
 def test_what_the_digest_sees(model):
@@ -166,7 +134,7 @@ def with_another_format(path):
     with safe_open(path, "pt") as file:
         names, metadata = file.keys(), file.metadata()
         tensors = {name: file.get_tensor(name).clone() for name in names}
-    save_file(tensors, path, metadata | dict(digest=module._digest("normgeom survey 4" + metadata["about"], tensors)))
+    save_file(tensors, path, metadata | dict(digest=module._digest("normgeom survey 5" + metadata["about"], tensors)))
 
 
 FILES = {
@@ -196,11 +164,6 @@ def test_any_byte_of_a_file_may_be_damaged(held):
         held.write_bytes(good[:place] + bytes([good[place] ^ 255]) + good[place + 1 :])
         with pytest.raises(ValueError, match="is not the state of a survey"):
             ng.Survey.load(held)
-
-
-def test_a_missing_file(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        ng.Survey.load(tmp_path / "nowhere")
 
 
 # stopped and resumed
@@ -258,18 +221,6 @@ def test_an_error_in_the_middle_of_a_batch(whole, tmp_path, checkpoint):
     if checkpoint:
         assert_same_state(ng.Survey.load(path), s)
         assert_same_state(fresh(model).run(BATCHES, progress=False, checkpoint=path), whole)
-
-
-def test_what_is_excluded_is_saved_reported_again_and_merged(tmp_path):
-    model = tiny("gpt2")
-    handle = model.transformer.ln_f.register_forward_pre_hook(lambda m, args: (args[0] * torch.nan,))
-    surveys = [ng.Survey(model), ng.Survey(model)]
-    for s, batches in zip(surveys, (BATCHES[:1], BATCHES), strict=True):
-        with pytest.warns(UserWarning, match=r"^66 vectors with NaN or Inf entries were left out"):
-            s.run(batches, progress=False, checkpoint=tmp_path / "s")
-        handle.remove()
-    assert surveys[1].excluded()["nonfinite"].sum() == 66
-    assert surveys[1].merge(ng.Survey.load(tmp_path / "s")).excluded()["nonfinite"].sum() == 132
 
 
 def test_a_resumed_survey_goes_on_and_one_with_batches_begins_a_checkpoint(model, whole, held, tmp_path):
@@ -331,10 +282,3 @@ def test_a_full_disk_keeps_the_file_of_the_batch_before(model, whole, tmp_path, 
     if fails > 1:
         assert ng.Survey.load(path).batches == fails - 1
     assert_same_state(fresh(model).run(BATCHES, progress=False, checkpoint=path), whole)
-
-
-@pytest.mark.parametrize("place", ["no/such/folder/s", "."])
-def test_a_checkpoint_that_cannot_be_written(model, tmp_path, place):
-    with pytest.raises(OSError):
-        fresh(model).run(BATCHES, progress=False, checkpoint=tmp_path / place)
-    assert os.listdir(tmp_path) == []

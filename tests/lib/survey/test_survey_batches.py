@@ -25,40 +25,9 @@ LAYOUTS = {
 def test_rows_that_stand_first(axis, lay):
     """The numbers of the tokens, laid out as the input is, say which token each row belongs to."""
     token = lay(torch.arange(15).reshape(3, 5))
-    first, rest = _members(token.shape, axis, None, torch.device("cpu"))
+    first, rest = _members(token.shape, axis)
     assert first.tolist() == [axis is not None and t % 5 == 0 for t in token.flatten().tolist()]
     assert torch.equal(first + rest, torch.ones(token.numel()))
-
-
-@pytest.mark.parametrize(("axis", "lay"), [v for k, v in LAYOUTS.items() if k != "flattened"])
-def test_padding_is_in_neither(axis, lay):
-    """Left padding, right padding, and a gap; the first token that is there stands first."""
-    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 1, 1, 1]], dtype=torch.bool)
-    token = lay(torch.arange(15).reshape(3, 5))
-    first, rest = _members(token.shape, axis, mask, torch.device("cpu"))
-    there, begins = mask.flatten(), [2, 5, 10]
-    assert (first + rest).tolist() == [bool(there[t]) for t in token.flatten().tolist()]
-    assert first.tolist() == [t in begins for t in token.flatten().tolist()]
-
-
-@pytest.mark.parametrize("left", [False, True])
-def test_a_padded_batch_counts_as_its_texts_alone(left):
-    """Of a model without positions: the same sums as of the texts one by one."""
-    texts, model = [token_ids(1, 4), token_ids(1, 7)], tiny("llama")
-    pad = torch.zeros(1, 3, dtype=torch.int64)
-    padded = torch.cat([torch.cat([pad, texts[0]] if left else [texts[0], pad], 1), texts[1]])
-    mask = torch.ones(2, 7, dtype=torch.int64)
-    mask[0] = torch.tensor([0, 0, 0, 1, 1, 1, 1] if left else [1, 1, 1, 1, 0, 0, 0])
-    together, alone = survey(model, [dict(input_ids=padded, attention_mask=mask)]), survey(model, texts)
-    assert together.tokens == alone.tokens == 11
-    numbers = [column for column in alone.table() if column.endswith(("deg", "norm")) or column == "occupancy"]
-    torch.testing.assert_close(
-        torch.tensor(together.table()[numbers].to_numpy()),
-        torch.tensor(alone.table()[numbers].to_numpy()),
-        rtol=1e-3,
-        atol=1e-3,
-    )
-    assert together.table().tokens.tolist() == alone.table().tokens.tolist()
 
 
 HEADS = {
@@ -90,6 +59,7 @@ def test_tokens_are_no_heads_and_no_numbers():
 
 
 IDS, TOO_LARGE = token_ids(2, 7), torch.tensor([[1, VOCABULARY]])
+PADDED = "expected texts without padding,"
 OUTSIDE = f"expected token ids from 0 to {VOCABULARY - 1}, got"
 BAD = {
     "too large": (TOO_LARGE, ValueError, rf"{OUTSIDE} 1 to {VOCABULARY}; is the tokenizer another model's\?$"),
@@ -98,10 +68,11 @@ BAD = {
     "float": (IDS.float(), TypeError, r"expected integer token ids \(batch, length\), got torch.float32 of shape"),
     "one axis": (IDS[0], TypeError, r"expected integer token ids \(batch, length\), got torch.int64 of shape \(7,\)"),
     "a list": ([[1, 2]], TypeError, r"expected integer token ids \(batch, length\), got list"),
+    "padding": (dict(input_ids=IDS, attention_mask=torch.eye(2, 7)), ValueError, f"{PADDED} attention_mask leaves"),
     "padding of a decoder": (
         dict(input_ids=IDS, decoder_attention_mask=torch.zeros(2, 3)),
         ValueError,
-        "expected texts without padding in a decoder_attention_mask",
+        f"{PADDED} decoder_attention_mask leaves",
     ),
 }
 
@@ -117,12 +88,6 @@ def test_bad_batches_leave_the_state(bad, error, message):
     with pytest.raises(error, match=f"^pilot: {message}"):
         ng.Survey(model.train(), ["matched_a"], pilot=bad)
     assert all(m.training and not m._forward_hooks for m in model.modules()), "the mode, or a hook"
-
-
-def test_a_padded_pilot_is_refused():
-    padded = dict(input_ids=IDS, attention_mask=torch.arange(7).expand(2, 7) > 1)
-    with pytest.raises(ValueError, match=r"^pilot: expected texts without padding"):
-        ng.Survey(tiny("gpt2"), ["matched_a"], pilot=padded)
 
 
 def test_one_batch_that_is_in_no_list():

@@ -1,0 +1,222 @@
+"""Surgery on models as people write them, which do more than maps and norms: exact, or refused for the true reason."""
+
+from dataclasses import dataclass
+
+import normgeom as ng
+import pytest
+import torch
+from surgery_models import IDS, Untouched, apart, draw_unevenly
+from torch import Tensor, nn
+from torch.nn.utils import prune
+
+
+class Plain(nn.Module):
+    """Embedding, one pre-norm branch, a last norm and a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(64, 32), nn.Linear(32, 64)
+        self.norm, self.last = nn.LayerNorm(32), nn.LayerNorm(32)
+        self.up, self.down = nn.Linear(32, 48), nn.Linear(48, 32)
+        self.set_up()
+        draw_unevenly(self)
+
+    def set_up(self):
+        """What a subclass adds."""
+
+    def embed(self, ids):
+        return self.words(ids)
+
+    def branch(self, n):
+        return self.down(self.up(n).relu())
+
+    def stream(self, ids):
+        x = self.embed(ids)
+        return x + self.branch(self.norm(x))
+
+    def forward(self, ids):
+        return self.head(self.last(self.stream(ids)))
+
+
+class Shortened(Plain):
+    def set_up(self):
+        self.words = nn.Embedding(64, 32, max_norm=3.0)
+
+
+class Tasks(nn.Linear):
+    """A map with a bias for each task, for those who name one."""
+
+    def __init__(self, *shape):
+        super().__init__(*shape)
+        self.task = nn.Parameter(torch.ones(3, self.out_features))
+
+    def forward(self, x, task=None):
+        y = super().forward(x)
+        return y if task is None else y + self.task[task]
+
+
+class OfTasks(Plain):
+    def set_up(self):
+        self.down = Tasks(48, 32)
+
+
+@dataclass
+class Answer:
+    logits: Tensor
+    value: Tensor | None = None
+
+
+class Beside(Plain):
+    """The head reads a norm and what the norm reads."""
+
+    def forward(self, ids):
+        x = self.stream(ids)
+        return self.head(x + self.last(x))
+
+
+class Valued(Plain):
+    """The mean of the stream is an answer, too."""
+
+    def forward(self, ids):
+        x = self.stream(ids)
+        return Answer(self.head(self.last(x)), x.mean(-1))
+
+
+class Packed(Plain):
+    def forward(self, ids):
+        return Answer(super().forward(ids))
+
+
+class Chooses(Plain):
+    def forward(self, ids):
+        return super().forward(ids).argmax(-1)
+
+
+class Random(Plain):
+    def embed(self, ids):
+        return nn.functional.dropout(self.words(ids), 0.1, training=True)
+
+
+class Remembers(Plain):
+    def embed(self, ids):
+        x = self.words(ids) + getattr(self, "before", 0)
+        self.before = 0.1 * x.detach().mean((0, 1))
+        return x
+
+
+class Blind(Plain):
+    @torch.no_grad()
+    def stream(self, ids):
+        return super().stream(ids)
+
+
+class Wide(Plain):
+    """Something else in float64 than in float32."""
+
+    def embed(self, ids):
+        x = self.words(ids)
+        return x if x.dtype == torch.float64 else x.relu() + torch.arange(32).to(x)
+
+
+class Cosines(nn.Linear):
+    def forward(self, x):
+        return nn.functional.linear(x, nn.functional.normalize(self.weight, dim=-1), self.bias)
+
+
+class Masked(Plain):
+    """A huge logit hides how the others change."""
+
+    def set_up(self):
+        self.head = Cosines(32, 64)
+
+    def forward(self, ids):
+        return super().forward(ids).index_fill(-1, torch.tensor([3]), torch.finfo(torch.float32).min)
+
+
+class Scaled(nn.LayerNorm):
+    def forward(self, x, scale=1.0):
+        return scale * super().forward(x)
+
+
+class WithNumber(Plain):
+    def set_up(self):
+        self.last = Scaled(32)
+
+    def forward(self, ids):
+        return self.head(self.last(self.stream(ids), 2.0))
+
+
+class Rounds(torch.autograd.Function):
+    """Its derivative says that it changes nothing."""
+
+    @staticmethod
+    def forward(_, x):
+        return (16 * x).round() / 16
+
+    @staticmethod
+    def backward(_, gradient):
+        return gradient
+
+
+class StraightThrough(Plain):
+    def branch(self, n):
+        return super().branch(Rounds.apply(n))
+
+
+class Compiled(Plain):
+    """Compiled code runs no hooks inside."""
+
+    def set_up(self):
+        self.end = torch.compile(nn.Sequential(self.last, self.head), backend="eager")
+
+    def forward(self, ids):
+        return self.end(self.stream(ids))
+
+
+def pruned():
+    model = Plain()
+    prune.random_unstructured(model.up, "weight", 0.3)
+    return model
+
+
+NO_PLACE, TWICE = "down.task, of a Tasks, has no place in what", "answers the same example otherwise the second time"
+NO_GRADIENTS = r"no float64 copy of this Blind runs with gradients \(words runs without them\)"
+IN_FLOAT64 = "computes something else than a copy in its own dtype"
+CASES = {  # how it is made, and why folding, centring and converting are refused; None where they are exact
+    "an embedding that is shortened": (Shortened, None, *["a run changes words.weight, as max_norm does"] * 2),
+    "parameters for those who ask": (OfTasks, *[NO_PLACE] * 3),
+    "beside a norm": (Beside, None, *["words writes to the stream is read without a norm, by head"] * 2),
+    "an answer beside the logits": (Valued, None, *["words writes to the stream is read without a norm, by the"] * 2),
+    "an answer in a dataclass": (Packed, None, None, None),
+    "no numbers": (Chooses, *["this Chooses returns no finite numbers"] * 3),
+    "random": (Random, *[TWICE] * 3),
+    "a memory of the call before": (Remembers, *[TWICE] * 3),
+    "without gradients": (Blind, *[NO_GRADIENTS] * 3),
+    "another branch in float64": (lambda: Wide().float(), *[IN_FLOAT64] * 3),
+    "a mask on the logits": (Masked, "with drawn weights computes something else", None, "with drawn weights"),
+    "a norm with an argument": (WithNumber, None, *["read without a norm, by head"] * 2),
+    "rounded, with a derivative": (StraightThrough, None, None, "norm, a norm, is read by up, and not only by linear"),
+    "a compiled part": (Compiled, None, None, None),
+    "a pruned map": (pruned, *["no float64 copy of this Plain runs .*deepcopy"] * 3),
+}
+
+
+def numbers(model):
+    with torch.no_grad():
+        found = model(torch.arange(64).reshape(4, 16))
+    return getattr(found, "logits", found)
+
+
+@pytest.mark.filterwarnings("ignore:norms of the stream keep", "ignore:seen and not measured")
+@pytest.mark.parametrize("which", range(3), ids=("fold", "center", "convert"))
+@pytest.mark.parametrize("case", CASES)
+def test_exact_or_refused_for_the_true_reason(case, which):
+    make, *reasons = CASES[case]
+    model, surgery = make(), (ng.fold_norms, ng.center_writers, ng.to_rms_norm)[which]
+    model.eval()
+    if reasons[which] is None:
+        before = numbers(model)
+        assert apart(numbers(surgery(model, IDS)), before) < 1e-10
+    else:
+        with Untouched(model), pytest.raises(ValueError, match=f"^model: .*{reasons[which]}"):
+            surgery(model, IDS)
