@@ -131,9 +131,7 @@ def test_a_survey_gives_the_table_of_the_cpu(dtype, tol):
     model, settings = gpt2(2, dtype), dict(directions=["uniform", "matched_a"], pilot=batches()[0])
     on_cpu = ng.Survey(model, **settings).run(batches(), progress=False).table()
     on_cuda = ng.Survey(model.cuda(), **settings).run(batches(), progress=False).table()
-    quantiles = ["q05_deg", "q50_deg", "q95_deg"]  # a value on a bin's edge may fall on either side
-    assert_frame_equal(on_cpu.drop(columns=quantiles), on_cuda.drop(columns=quantiles), rtol=tol, atol=10 * tol)
-    assert (on_cpu[quantiles] - on_cuda[quantiles]).abs().max().max() < 0.25
+    assert_frame_equal(on_cpu, on_cuda, rtol=tol, atol=10 * tol)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -154,8 +152,7 @@ def test_a_survey_of_norms_alone_is_that_of_the_cpu_and_never_waits(dtype):
             torch.cuda.set_sync_debug_mode("default")
         results.append(result)
     (on_cpu, on_cuda), exact = (result.table() for result in results), dtype == torch.float32
-    assert results[0].excluded().equals(results[1].excluded())
-    columns = ["mean_deg", "std_deg", "mean_abs_cos", "mean_norm", "top_share"]
+    columns = ["tokens", "mean_deg", "std_deg", "mean_abs_cos", "mean_norm"]
     tol = 1e-5 if exact else 1e-2
     assert_frame_equal(on_cpu[columns], on_cuda[columns], rtol=tol, atol=tol)
 
