@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import NoReturn
 
 try:
@@ -38,23 +38,14 @@ def _end(status: int, said: str) -> NoReturn:
     sys.exit(status)
 
 
-class Count(click.IntRange):
-    """A whole number in a range, as people write it: 1000000, 1_000_000 or 1e6."""
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        with suppress(ValueError, OverflowError):  # a word, NaN or infinite
-            if float(value).is_integer():
-                value = int(float(value))
-        return super().convert(value, param, ctx)
-
-
 # What several commands take.
 _DEVICES, _DTYPES = ["cpu", "cuda", "mps", "xpu"], ["auto", "float64", "float32", "bfloat16", "float16"]
+_COUNT = click.IntRange(1)
 _SIZES = ["0.2M", "1M", "5M", "10M", "70M", "160M", "410M", "1B"]
 _DEVICE = click.option("--device", type=click.Choice(_DEVICES), help="[default: an accelerator, if there is one]")
 _OUT = click.option("--out", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Folder of results.")
 _QUIET = click.option("-q", "--quiet", "progress", flag_value=False, default=True, help="Without progress bars.")
-_SEED = click.option("--seed", default=0, show_default=True, type=Count(0, 2**32 - 1), help="Of all that is drawn.")
+_SEED = click.option("--seed", default=0, type=click.IntRange(0, 2**32 - 1), help="Of all that is drawn.")
 
 
 @click.group(context_settings=dict(help_option_names=["-h", "--help"], show_default=True))
@@ -66,11 +57,11 @@ def main() -> None:
 @main.command()
 @click.option("--model", required=True, help="Name on the hub, or folder that save_pretrained wrote.")
 @_OUT
-@click.option("--tokens", default=1_000_000, type=Count(1), help="Read at most so many.")
+@click.option("--tokens", default=1_000_000, type=_COUNT, help="Read at most so many.")
 @click.option("--corpus", default="wikipedia", help="wikipedia, openwebtext, stdlib or a text file.")
-@click.option("--length", type=Count(1), help="Tokens of a window, if the model has as many positions.  [default: 512]")
-@click.option("--batch-size", default=8, type=Count(1), help="Windows of a batch.")
-@click.option("--nulls", default=0, type=Count(0), help="Directions of each null: random, signs and matched.")
+@click.option("--length", type=_COUNT, help="Tokens of a window, if the model has as many positions.  [default: 512]")
+@click.option("--batch-size", default=8, type=_COUNT, help="Windows of a batch.")
+@click.option("--nulls", default=0, type=click.IntRange(0), help="Directions of each null: random, signs and matched.")
 @_SEED
 @_DEVICE
 @click.option("--dtype", default="auto", type=click.Choice(_DTYPES), help="auto: as saved.")
@@ -97,11 +88,11 @@ def survey(out: str, **options: object) -> None:
 @click.option("--corpus", default="openwebtext", help="openwebtext, wikipedia, stdlib or a text file.")
 @click.option("--tokenizer", default="gpt2", help="Name on the hub, folder, or bytes.")
 @_SEED
-@click.option("--steps", type=Count(1), help="[default: the size's]")
-@click.option("--batch-size", type=Count(1), help="Windows of a step.  [default: the size's]")
+@click.option("--steps", type=_COUNT, help="[default: the size's]")
+@click.option("--batch-size", type=_COUNT, help="Windows of a step.  [default: the size's]")
 @click.option("--precision", default="no", type=click.Choice(["no", "bf16"]), help="no is float32, bf16 mixed.")
-@click.option("--micro-batch", type=Count(1), help="Windows that pass through the device together.")
-@click.option("--held-out", default=1_000_000, type=Count(2), help="Tokens to measure on, the last that are read.")
+@click.option("--micro-batch", type=_COUNT, help="Windows that pass through the device together.")
+@click.option("--held-out", default=1_000_000, type=_COUNT, help="Tokens to measure on, the last that are read.")
 @_DEVICE
 @_QUIET
 def train(out: str, **options: object) -> None:

@@ -10,13 +10,12 @@ import sys
 import time
 from pathlib import Path
 
-import click
 import normgeom as ng
 import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
-from normgeom.cli import Count, main
+from normgeom.cli import main
 from normgeom.commands import survey
 from normgeom.training.twins import SIZES
 from tiny_models import tiny
@@ -71,7 +70,7 @@ def arguments(folder, tmp_path):
     model, text, out = str(folder / "tiny"), str(folder / "text.txt"), str(tmp_path / "out")
     some = f"--corpus {text} --device cpu --out {out}"
     return dict(
-        survey=f"--model {model} --tokens 2.4e3 --length 16 --batch-size 5 --nulls 1 {some}".split(),
+        survey=f"--model {model} --tokens 2400 --length 16 --batch-size 5 --nulls 1 {some}".split(),
         train=f"--size 0.2M --tokenizer bytes --steps 2 --batch-size 2 --held-out 64 {some}".split(),
         convert=[model, out],
     )
@@ -108,7 +107,11 @@ BAD = [
     ("survey", "--tokens 0", "Error: Invalid value for '--tokens': 0 is not in the range x>=1."),
     ("survey", "--tokens 1.5", "Error: Invalid value for '--tokens': '1.5' is not a valid integer range."),
     ("survey", "--length many", "Error: Invalid value for '--length': 'many' is not a valid integer range."),
-    ("survey", "--seed 5e9", "Error: Invalid value for '--seed': 5000000000 is not in the range 0<=x<=4294967295."),
+    (
+        "survey",
+        "--seed 5000000000",
+        "Error: Invalid value for '--seed': 5000000000 is not in the range ",
+    ),
     ("survey", "--tokens 15", "Error: tokens: expected at least one window of 16, got 15"),
     ("survey", "--corpus nowhere.txt", "Error: corpus: expected 'stdlib' (needs no network), 'wikipedia', "),
     ("survey", "--corpus short.txt", "Error: tokens: expected at least one window of 16, got 4"),
@@ -121,13 +124,12 @@ BAD = [
     ("survey", "--model t5", "Error: model: expected one that reads one text, got a T5Config"),
     ("survey", "--out short.txt", "Error: Invalid value for '--out': Directory 'short.txt' is a file."),
     ("survey", "--nulls -1", "Error: Invalid value for '--nulls': -1 is not in the range x>=0."),
-    ("train", "--held-out 1", "Error: Invalid value for '--held-out': 1 is not in the range x>=2."),
     ("train", "--size 2M", "Error: Invalid value for '--size': '2M' is not one of '0.2M', '1M', '5M', '10M', '70M', "),
     ("train", "--precision int8", "Error: Invalid value for '--precision': 'int8' is not one of 'no', 'bf16'."),
     ("train", "--micro-batch 3", "Error: micro_batch: expected a divisor of 2, the batch, got 3"),
     ("train", "--tokenizer no/such", "Error: tokenizer: 'no/such' has no usable one"),
     ("train", "--corpus nowhere.txt", "Error: corpus: expected 'stdlib'"),
-    ("train", "--held-out 1e5", "Error: held_out: expected a window of 64 tokens to train on, got a corpus of "),
+    ("train", "--held-out 100000", "Error: held_out: expected a window of 64 tokens to train on, got a corpus of "),
     ("convert", "short.txt out", "Error: model: 'short.txt' cannot be loaded (OSError: "),
     ("convert", "t5 out", "Error: model: 't5' cannot be loaded ("),
     ("convert", "tiny full", "Error: out: expected a new or empty folder, got "),
@@ -205,18 +207,6 @@ def test_a_quiet_run_has_no_bar(arguments, command):
     quiet = [] if command == "convert" else ["--quiet"]
     result = invoke(command, *arguments[command], *quiet)
     assert result.exit_code == 0 and not re.search(r"it/s|batch/s|\d%|Loading", result.stderr), result.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [("1e6", 1_000_000), ("2.5e3", 2500), ("1_000", 1000), ("12", 12), ("1e400", None), ("nan", None)],
-)
-def test_numbers_are_read_as_people_write_them(text, number):
-    if number is None:
-        with pytest.raises(click.BadParameter):
-            Count(1).convert(text, None, None)
-    else:
-        assert Count(1).convert(text, None, None) == number
 
 
 def test_help_and_version():
