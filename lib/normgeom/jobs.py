@@ -85,11 +85,7 @@ class Claim:
     def __init__(self, folder: Path, note: dict):
         self.folder = folder
         self.note = note
-
-    @property
-    def files(self) -> dict[str, str]:
-        """The digests of results, files and folders, by their names."""
-        return self.note.setdefault("files", {})
+        self.files: dict[str, str] = note.setdefault("files", {})  # digests of files and folders by their names
 
     def save(self, **entries: object) -> dict:
         """Add entries to the note."""
@@ -102,12 +98,14 @@ class Claim:
         """A path to write a result to, which takes its place when the block ends without an error."""
         with atomic_path(self.folder / name) as part:
             yield part
+            self.files[name] = digest(part)
             remove(self.folder / name)
-            self.save(files=self.files | {name: digest(part)})
+            self.save()
 
     def keep(self, name: str) -> None:
         """Note the digest of a result that is in its place."""
-        self.save(files=self.files | {name: digest(self.folder / name)})
+        self.files[name] = digest(self.folder / name)
+        self.save()
 
     def drop(self, name: str) -> None:
         """Forget and delete a result."""

@@ -105,27 +105,15 @@ BAD = [
     ("survey", "--dtype int8", "Error: Invalid value for '--dtype': 'int8' is not one of 'auto', 'float64', 'float32'"),
     ("survey", "--device gpu", "Error: Invalid value for '--device': 'gpu' is not one of 'cpu', 'cuda', "),
     ("survey", "--tokens 0", "Error: Invalid value for '--tokens': 0 is not in the range x>=1."),
-    ("survey", "--tokens 1.5", "Error: Invalid value for '--tokens': '1.5' is not a valid integer range."),
-    ("survey", "--length many", "Error: Invalid value for '--length': 'many' is not a valid integer range."),
-    (
-        "survey",
-        "--seed 5000000000",
-        "Error: Invalid value for '--seed': 5000000000 is not in the range ",
-    ),
     ("survey", "--tokens 15", "Error: tokens: expected at least one window of 16, got 15"),
     ("survey", "--corpus nowhere.txt", "Error: corpus: expected 'stdlib' (needs no network), 'wikipedia', "),
     ("survey", "--corpus short.txt", "Error: tokens: expected at least one window of 16, got 4"),
     ("survey", "--model no/such/model", "Error: model: 'no/such/model' cannot be loaded (OSError: Repo id must be "),
-    ("survey", f"--model {'a' * 300}", "Error: model: 'aaa"),
-    ("survey", "--model b\udcff", r"Error: model: 'b\udcff' cannot be loaded"),
     ("survey", "--model nobody/nothing", "Error: model: 'nobody/nothing' cannot be loaded (OSError: "),
     ("survey", "--out full", "Error: out: full holds mine and no provenance.json; name a new or an empty folder"),
-    ("survey", "--model empty", "Error: model: 'empty' cannot be loaded ("),
     ("survey", "--model t5", "Error: model: expected one that reads one text, got a T5Config"),
     ("survey", "--out short.txt", "Error: Invalid value for '--out': Directory 'short.txt' is a file."),
-    ("survey", "--nulls -1", "Error: Invalid value for '--nulls': -1 is not in the range x>=0."),
     ("train", "--size 2M", "Error: Invalid value for '--size': '2M' is not one of '0.2M', '1M', '5M', '10M', '70M', "),
-    ("train", "--precision int8", "Error: Invalid value for '--precision': 'int8' is not one of 'no', 'bf16'."),
     ("train", "--micro-batch 3", "Error: micro_batch: expected a divisor of 2, the batch, got 3"),
     ("train", "--tokenizer no/such", "Error: tokenizer: 'no/such' has no usable one"),
     ("train", "--corpus nowhere.txt", "Error: corpus: expected 'stdlib'"),
@@ -136,15 +124,12 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("command", "changes", "message"), BAD, ids=[f"{c} {w}"[:50].encode("ascii", "replace").decode() for c, w, _ in BAD]
-)
+@pytest.mark.parametrize(("command", "changes", "message"), BAD, ids=[f"{c} {w}" for c, w, _ in BAD])
 def test_bad_input_is_one_line(arguments, folder, tmp_path, monkeypatch, command, changes, message):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.chdir(tmp_path)
     shutil.copytree(folder / "tiny", "tiny")
     tiny("t5").save_pretrained("t5")
-    Path("empty").mkdir()
     Path("full").mkdir()
     for name in ("full/mine", "short.txt"):
         Path(name).write_text("mine")

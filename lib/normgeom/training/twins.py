@@ -89,9 +89,10 @@ def twin(config: GPT2Config, seed: int, norm: str) -> GPT2LMHeadModel:
         model = AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=torch.float32).eval()
     model.loss_type = "ForCausalLM"  # or transformers warns that it has to guess
     model.config.norm = norm
-    layer_norms = {name: module for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
-    for name, module in layer_norms.items() if norm == "rms" else ():
-        model.set_submodule(name, RMSNorm(module.normalized_shape, eps=module.eps, dtype=torch.float32).eval())
+    if norm == "rms":
+        for name, module in list(model.named_modules()):
+            if isinstance(module, nn.LayerNorm):
+                model.set_submodule(name, RMSNorm(module.normalized_shape, eps=module.eps, dtype=torch.float32).eval())
     return model
 
 

@@ -24,15 +24,7 @@ from normgeom.jobs import digest
 from normgeom.surgery.converted import save_converted
 from safetensors.torch import load_file, save_file
 from surgery_models import CONVERTIBLE, IDS, apart, logits, name_of, uneven
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    GenerationConfig,
-    GPT2LMHeadModel,
-    GPT2Model,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GPT2LMHeadModel
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no tokenizer")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(ng.__file__).parents[1]), "TQDM_DISABLE": "1"}
@@ -80,12 +72,8 @@ def test_what_is_loaded_is_the_converted_model(source, written):
     assert torch.equal(logits(loaded), logits(expected))
     assert {site.kind for site in ng.find_norms(loaded)} == {"rms"}
     assert loaded.lm_head.bias is not None and loaded.lm_head.weight is not loaded.transformer.wte.weight
-    assert sorted(contents(out)) == [
-        "config.json",
-        "converted.safetensors",
-        "generation_config.json",
-        "provenance.json",
-    ]
+    names = ["config.json", "converted.safetensors", "generation_config.json", "provenance.json"]
+    assert sorted(contents(out)) == names
     text = (out / "provenance.json").read_text("utf-8") + (out / "config.json").read_text("utf-8")
     asked, had = itemgetter("asked", "had")(json.loads((out / "provenance.json").read_text("utf-8")))
     assert asked["model"] == dict(name="tiny", sha256=digest(source)) and asked["work"] == "conversion"
@@ -126,18 +114,12 @@ def test_the_tokenizer_and_what_is_set_for_generation_come_along(source, given, 
     assert ng.load_converted(tmp_path / "out").generate(IDS[:, :2]).shape == (3, 9)
 
 
-def test_an_empty_folder_is_taken(source, tmp_path, monkeypatch):
-    """By a link, and where one stands."""
-    for name in ("there", "here"):
-        (tmp_path / name).mkdir()
+def test_an_empty_folder_is_taken_by_a_link(source, tmp_path):
+    (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to("there")
     convert_model(str(source), tmp_path / "link")
     assert (tmp_path / "link").is_symlink() and contents(tmp_path / "there") == contents(tmp_path / "link") != {}
-    ng.load_converted(tmp_path / "link")
-    monkeypatch.chdir(tmp_path / "here")
-    convert_model(str(source), ".")
-    ng.load_converted(tmp_path / "here")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "link", "there"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "there"]
 
 
 @pytest.mark.parametrize("family", ["megatron_bert", "opt_projected"])
@@ -155,18 +137,13 @@ def test_weights_that_are_still_tied_are_written_and_loaded(tmp_path, family):
 # nobody takes it for another
 
 
-@pytest.mark.parametrize("kind", [AutoModel, AutoModelForCausalLM, AutoConfig])
-def test_transformers_alone_refuses_it(written, tmp_path, kind):
-    """Though its name be that of a family."""
+def test_transformers_alone_refuses_it(written, tmp_path):
+    """Though its name be that of a family, and its class be named."""
     copied = shutil.copytree(written[0], tmp_path / "gpt2")
     with pytest.raises(ValueError, match=r"type `.*, to be loaded by normgeom\.load_converted` but Transformers "):
-        kind.from_pretrained(copied)
-
-
-@pytest.mark.parametrize("kind", [GPT2LMHeadModel, GPT2Model])
-def test_a_class_that_is_named_finds_no_weights(written, kind):
+        AutoModelForCausalLM.from_pretrained(copied)
     with pytest.raises(OSError, match=r"no file named model\.safetensors"):
-        kind.from_pretrained(written[0])
+        GPT2LMHeadModel.from_pretrained(copied)
 
 
 # what load_converted takes
@@ -196,12 +173,9 @@ def exchanged(folder):
 DAMAGE = {
     "no configuration": (lambda folder: (folder / "config.json").unlink(), r"config\.json"),
     "half a configuration": (lambda folder: cut(folder, "config.json", 500), "is not that"),
-    "no weights": (lambda folder: (folder / "converted.safetensors").unlink(), r"converted\.safetensors"),
     "half of the weights": (lambda folder: cut(folder, "converted.safetensors", 90_000), "is not that"),
     "a plain model": (lambda folder: other(folder, model_type="gpt2"), "its model_type is 'gpt2', not"),
-    "nothing of the model": (lambda folder: other(folder, converted={}), "model_type"),
     "another size": (narrower, "size mismatch"),
-    "a list": (lambda folder: (folder / "config.json").write_text("[]"), "is not that"),
     "other weights": (exchanged, r"missing or too many: lm_head\.bias, transformer\.ln_f\.bias"),
 }
 

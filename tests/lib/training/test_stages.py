@@ -106,11 +106,10 @@ def test_a_model_without_norms():
     assert list(tables) == ["loss"] and tables["loss"].loss[0] == pytest.approx(float(by_hand(model).mean()))
 
 
-@pytest.mark.parametrize("length", [2, 3])
-def test_windows_of_few_tokens(length):
-    config = GPT2Config(**{**CONFIG.to_dict(), "n_positions": length})
-    tables = measure_stage(twin(config, 3, "rms"), [token_ids(1, length)], DIRECTIONS, 5)
-    assert set(tables["survey"].tokens) <= {1, length - 1, length} and len(tables["surface"]) == 5
+def test_windows_of_two_tokens():
+    config = GPT2Config(**{**CONFIG.to_dict(), "n_positions": 2})
+    tables = measure_stage(twin(config, 3, "rms"), [token_ids(1, 2)], DIRECTIONS, 5)
+    assert set(tables["survey"].tokens) <= {1, 2} and len(tables["surface"]) == 5
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -66,7 +66,7 @@ def test_the_papers_stages():
     assert SIZES["410M"].stages == SIZES["1B"].stages == {k for k in thousand if k <= 50_000}
 
 
-@pytest.mark.parametrize("steps", [1, 3, 4, 30, 31, 61, 119])
+@pytest.mark.parametrize("steps", [1, 30, 31, 119])
 def test_the_last_step_is_always_a_stage(steps):
     expected = {step for step in (*range(0, 30, 3), 30, 60, 90) if step < steps} | {steps}
     assert replace(SIZE, steps=steps, eval_interval=3).stages == expected
