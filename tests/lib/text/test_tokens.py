@@ -142,10 +142,10 @@ def test_windows_share_no_token(count, shapes):
     assert torch.cat(got).flatten().tolist() == list(range(count // 5 * 5)), "in order, the rest left out"
 
 
-@pytest.mark.parametrize("text", ["", "abcd"])
-def test_a_text_shorter_than_a_window(text):
-    with pytest.raises(ValueError, match=rf"^tokens: expected at least one window of 5, got {len(text)}"):
-        first_windows(of(text), BYTES, 100, length=5, batch_size=2)
+@pytest.mark.parametrize("texts", [[], ["abcd"]])
+def test_a_text_shorter_than_a_window(texts):
+    with pytest.raises(ValueError, match=rf"^tokens: expected at least one window of 5, got {len(texts) * 4}"):
+        first_windows(of(*texts), BYTES, 100, length=5, batch_size=2)
 
 
 def test_random_windows_are_pieces_of_the_text():
