@@ -10,12 +10,14 @@ from pathlib import Path
 import normgeom as ng
 import pandas as pd
 import torch
+from normgeom.commands.loading import load_model
 from normgeom.commands.train import train_twins
+from normgeom.jobs import claimed
 from normgeom.models.flow import stream_writers
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
 from normgeom.training.trainer import DIRECTIONS, fit_and_measure
-from normgeom.training.twins import SIZES, load_twin
+from normgeom.training.twins import SIZES
 from normgeom_lab.common.typed import BODY, KINDS, TIED
 from normgeom_lab.common.variants import NORMS, variants
 from normgeom_lab.training import beside_signs, centre, shapes
@@ -73,9 +75,11 @@ def trained(part: str, norm: str, rate: float, decay: float, start: str, seed: i
     text = byte_tokens(load_corpus("stdlib").text)
     model = variants(size.config(256), seed, (norm,))[norm]
     prepare(model, start)
-    folder = _kept() / "-".join(map(str, (part, norm, rate, decay, start, seed, steps)))
+    point = dict(part=part, norm=norm, rate=rate, decay=decay, start=start, seed=seed, steps=steps)
+    folder = _kept() / "-".join(map(str, point.values()))
     held_out = windows(text[-HELD_OUT:], size.length, size.batch)
-    fit_and_measure(model, text[:-HELD_OUT].numpy(), held_out, size, seed, folder, progress=False)
+    with claimed(folder, point) as claim:
+        fit_and_measure(model, text[:-HELD_OUT].numpy(), held_out, size, seed, claim, progress=False)
     return folder
 
 
@@ -95,6 +99,11 @@ def prepare(model: nn.Module, start: str) -> None:
 
 
 # tables of one training, out of the folder that trainer.fit_and_measure fills
+
+
+def saved_in(folder: Path) -> nn.Module:
+    """The trained model."""
+    return load_model(str(folder / "model"), head=True)
 
 
 def end(folder: Path) -> pd.DataFrame:
@@ -227,7 +236,7 @@ SHIFTS = (0.0, *(sign * c for c in (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 100) 
     seeds="0, 1, 2",
 )
 def dropping(seed: int, steps: int | None = None) -> dict[str, pd.DataFrame]:
-    layer, rms = (load_twin(trained("main", norm, 1e-3, 0.1, "drawn", seed, steps) / "model") for norm in KINDS)
+    layer, rms = (saved_in(trained("main", norm, 1e-3, 0.1, "drawn", seed, steps)) for norm in KINDS)
     batches = windows(byte_tokens(load_corpus("stdlib").text)[-HELD_OUT:], 128, 16)
     ways = {
         "as it is": layer,
@@ -254,7 +263,7 @@ def centred(model: nn.Module, first: int | None = None) -> nn.Module:
 
 def halves(_: pd.DataFrame) -> dict[str, Tensor]:
     """The weights of the pages' twins in float16, the head left out, which is the token embedding."""
-    states = {kind: load_twin(_kept() / "pages" / kind / "model").state_dict() for kind in KINDS}
+    states = {kind: saved_in(_kept() / "pages" / kind).state_dict() for kind in KINDS}
     named = product(KINDS, states["layer"])
     named = [(kind, name) for kind, name in named if name in states[kind] and name != TIED]
     tensors = {f"{kind}.{name.removeprefix(BODY)}": states[kind][name].half().contiguous() for kind, name in named}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from typing import NoReturn
 
 try:
     import click
@@ -13,73 +14,38 @@ except ModuleNotFoundError:
     raise SystemExit("click is missing: install normgeom[models]") from None
 
 
-class Refusal(click.ClickException):
-    """What a user can mend, in one line."""
-
-    exit_code = 2
-
-    def __init__(self, message: str):
-        super().__init__(" ".join(message.split()))
-
-
-class Stopped(click.ClickException):
-    """By the user, with Ctrl-C."""
-
-    exit_code = 130
-
-    def show(self, file: object = None) -> None:
-        click.echo(f"Stopped: {self.message}", err=True)
-
-
 @contextmanager
-def _one_line(extra: str = "models", stopped: str = "the same command goes on from here") -> Iterator[None]:
+def _one_line(stopped: str = "the same command goes on from here") -> Iterator[None]:
     """Say a warning, a refusal or Ctrl-C in one line; a RuntimeError is a bug and keeps its traceback."""
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: _warn(f"Warning: {message}")
+        warnings.showwarning = lambda message, *_, **__: click.echo(f"Warning: {message}", err=True)
         try:
             yield
         except KeyboardInterrupt:
-            raise Stopped(stopped) from None
+            _end(130, f"Stopped: {stopped}")
         except ModuleNotFoundError as error:
-            raise Refusal(f"{error.name} is missing: install normgeom[{extra}]") from error
+            extra = "hub" if error.name == "datasets" else "models"
+            _end(2, f"Error: {error.name} is missing: install normgeom[{extra}]")
         except (ValueError, TypeError, OSError, ImportError) as error:
-            raise Refusal(str(error)) from error
-        except BaseException as error:
-            if type(error).__name__ != "PanicException":  # Rust's, which has no class to catch
-                raise
-            raise Refusal(f"tokenizer: it broke down on this text ({error!s:.300})") from error
-        finally:
-            for bar in [*getattr(_tqdm(), "_instances", ())]:
-                bar.close()  # what is said next begins on a line of its own
+            _end(2, f"Error: {error}")
 
 
-def _tqdm() -> type | None:
-    """The class of progress bars, once something has loaded it."""
-    return getattr(sys.modules.get("tqdm"), "tqdm", None)
-
-
-def _warn(said: str) -> None:
-    """Say something above the progress bars."""
-    _tqdm().write(said, sys.stderr) if _tqdm() else click.echo(said, err=True)
-
-
-class Count(click.IntRange):
-    """A whole number in a range, as people write it: 1000000, 1_000_000 or 1e6."""
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        with suppress(ValueError, OverflowError):  # a word, NaN or infinite
-            if float(value).is_integer():
-                value = int(float(value))
-        return super().convert(value, param, ctx)
+def _end(status: int, said: str) -> NoReturn:
+    """Exit after a line on standard error, below the progress bars."""
+    for bar in list(getattr(getattr(sys.modules.get("tqdm"), "tqdm", None), "_instances", ())):
+        bar.close()
+    click.echo(" ".join(said.split()), err=True)
+    sys.exit(status)
 
 
 # What several commands take.
 _DEVICES, _DTYPES = ["cpu", "cuda", "mps", "xpu"], ["auto", "float64", "float32", "bfloat16", "float16"]
+_COUNT = click.IntRange(1)
 _SIZES = ["0.2M", "1M", "5M", "10M", "70M", "160M", "410M", "1B"]
 _DEVICE = click.option("--device", type=click.Choice(_DEVICES), help="[default: an accelerator, if there is one]")
 _OUT = click.option("--out", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Folder of results.")
 _QUIET = click.option("-q", "--quiet", "progress", flag_value=False, default=True, help="Without progress bars.")
-_SEED = click.option("--seed", default=0, show_default=True, type=Count(0, 2**32 - 1), help="Of all that is drawn.")
+_SEED = click.option("--seed", default=0, type=click.IntRange(0, 2**32 - 1), help="Of all that is drawn.")
 
 
 @click.group(context_settings=dict(help_option_names=["-h", "--help"], show_default=True))
@@ -91,11 +57,11 @@ def main() -> None:
 @main.command()
 @click.option("--model", required=True, help="Name on the hub, or folder that save_pretrained wrote.")
 @_OUT
-@click.option("--tokens", default=1_000_000, type=Count(1), help="Read at most so many.")
+@click.option("--tokens", default=1_000_000, type=_COUNT, help="Read at most so many.")
 @click.option("--corpus", default="wikipedia", help="wikipedia, openwebtext, stdlib or a text file.")
-@click.option("--length", type=Count(1), help="Tokens of a window.  [default: the model's positions, up to 512]")
-@click.option("--batch-size", default=8, type=Count(1), help="Windows of a batch.")
-@click.option("--nulls", default=0, type=Count(0), help="Directions of each null: random, signs and matched.")
+@click.option("--length", type=_COUNT, help="Tokens of a window, if the model has as many positions.  [default: 512]")
+@click.option("--batch-size", default=8, type=_COUNT, help="Windows of a batch.")
+@click.option("--nulls", default=0, type=click.IntRange(0), help="Directions of each null: random, signs and matched.")
 @_SEED
 @_DEVICE
 @click.option("--dtype", default="auto", type=click.Choice(_DTYPES), help="auto: as saved.")
@@ -103,18 +69,16 @@ def main() -> None:
 def survey(out: str, **options: object) -> None:
     """Angles between hidden vectors and fixed directions, before and after every norm of a model.
 
-    DIR takes table.parquet, provenance.json and the state of each process, saved on the way: the same command goes on
-    where it was stopped.  DIR belongs to that command alone.  Several processes share the work under torchrun
-    or accelerate launch, as in torchrun --nproc-per-node 4 -m normgeom survey …
+    DIR takes table.parquet, provenance.json and state.safetensors, which is saved on the way: the same command goes on
+    where it was stopped.  DIR belongs to that command alone.
 
     It takes about as long as the model needs to read the tokens.
     """
     with _one_line():
         from normgeom.commands.survey import TABLE, survey_model
 
-        provenance = survey_model(out=out, **options)
-        if provenance is not None:
-            click.echo(f"{provenance['had']['tokens']} tokens: {out}/{TABLE}")
+        had = survey_model(out=out, **options)["had"]
+        click.echo(f"{had['tokens']} tokens: {out}/{TABLE}")
 
 
 @main.command()
@@ -123,13 +87,11 @@ def survey(out: str, **options: object) -> None:
 @click.option("--corpus", default="openwebtext", help="openwebtext, wikipedia, stdlib or a text file.")
 @click.option("--tokenizer", default="gpt2", help="Name on the hub, folder, or bytes.")
 @_SEED
-@click.option("--steps", type=Count(1), help="[default: the size's]")
-@click.option("--batch-size", type=Count(1), help="Windows of a step.  [default: the size's]")
-@click.option("--length", type=Count(2), help="Tokens of a window.  [default: the size's]")
-@click.option("--eval-interval", type=Count(1), help="Steps between checkpoints.  [default: the size's]")
+@click.option("--steps", type=_COUNT, help="[default: the size's]")
+@click.option("--batch-size", type=_COUNT, help="Windows of a step.  [default: the size's]")
 @click.option("--precision", default="no", type=click.Choice(["no", "bf16"]), help="no is float32, bf16 mixed.")
-@click.option("--micro-batch", type=Count(1), help="Windows that pass through the device together.")
-@click.option("--held-out", default=1_000_000, type=Count(2), help="Tokens to measure on, the last that are read.")
+@click.option("--micro-batch", type=_COUNT, help="Windows that pass through the device together.")
+@click.option("--held-out", default=1_000_000, type=_COUNT, help="Tokens to measure on, the last that are read.")
 @_DEVICE
 @_QUIET
 def train(out: str, **options: object) -> None:
@@ -166,20 +128,3 @@ def convert(model: str, out: str) -> None:
             "  float64, before and after   {exact:.1e}\n"
             "  {dtype} from float64: {unconverted:.1e} before, {converted:.1e} after".format(**had)
         )
-
-
-@main.command()
-@click.argument("model")
-@click.argument("out", metavar="OUT.html")
-@click.option("-p", "parameters", multiple=True, nargs=2, metavar="NAME VALUE", help="A parameter of chapter 7.")
-@_QUIET
-def report(model: str, out: str, parameters: tuple[tuple[str, str], ...], progress: bool) -> None:
-    """The norm report of MODEL: chapter 7 of the book, run on it, as one page that needs no network.
-
-    MODEL is a name on the hub or a folder that save_pretrained wrote.  Beside the model's own reading of the tokens
-    the chapter takes one to two minutes, most of them for the small models that it trains.
-    """
-    with _one_line("report", "the same command begins anew"):
-        from normgeom.commands.report import write_report
-
-        click.echo(str(write_report(model, out, dict(parameters), progress)))

@@ -23,6 +23,7 @@ PROVENANCE, LOCK = "provenance.json", ".normgeom.lock"
 def atomic_path(path: Path) -> Iterator[Path]:
     """A path to write a file or a folder to, which becomes ``path`` when the block ends without an error."""
     part = path.with_name(path.name + ".part")
+    remove(part)  # what a killed run left
     try:
         yield part
         os.replace(part, path)
@@ -53,14 +54,6 @@ def digest(path: Path) -> str | None:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def check_out_dir(out: str | os.PathLike) -> Path:
-    """The path of a new or empty folder, links followed; a ValueError if anything else is there."""
-    path = Path(out).resolve()
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise ValueError(f"out: expected a new or empty folder, got {path}; name another")
-    return path
-
-
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Make a folder and keep other processes out of it; a folder that is empty in the end is removed.
@@ -84,19 +77,15 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 class Claim:
-    """A folder that one run holds, and its note, ``provenance.json``: what was asked, and a digest of each result.
+    """A folder that one run holds, and its note, ``provenance.json``: what was asked, and the digest of each result.
 
-    The digest of a new file is noted before the file takes its place, beside that of the old one, and alone after it:
-    whenever the run is killed, the note knows what is there.
+    Whenever the run is killed, a result that is in its place is the one that was noted.
     """
 
-    def __init__(self, folder: Path, note: dict, together: bool):
-        self.folder, self.note, self.together = folder, note, together
-
-    @property
-    def files(self) -> dict[str, list[str | None]]:
-        """The digests that a file or folder may have, by its name."""
-        return self.note.setdefault("files", {})
+    def __init__(self, folder: Path, note: dict):
+        self.folder = folder
+        self.note = note
+        self.files: dict[str, str] = note.setdefault("files", {})  # digests of files and folders by their names
 
     def save(self, **entries: object) -> dict:
         """Add entries to the note."""
@@ -109,13 +98,14 @@ class Claim:
         """A path to write a result to, which takes its place when the block ends without an error."""
         with atomic_path(self.folder / name) as part:
             yield part
-            written = digest(part)
-            self.save(files=self.files | {name: [self.files.get(name, [None])[-1], written]})
-        self.keep(name, written)
+            self.files[name] = digest(part)
+            remove(self.folder / name)
+            self.save()
 
-    def keep(self, name: str, found: str | None = None) -> None:
-        """Note the digest of a result that is in its place; ``found`` where it is known."""
-        self.save(files=self.files | {name: [found or digest(self.folder / name)]})
+    def keep(self, name: str) -> None:
+        """Note the digest of a result that is in its place."""
+        self.files[name] = digest(self.folder / name)
+        self.save()
 
     def drop(self, name: str) -> None:
         """Forget and delete a result."""
@@ -124,41 +114,31 @@ class Claim:
         remove(self.folder / name)
 
     def check(self, name: str) -> bool:
-        """Whether a result is there, as this run left it.
-
-        Raises:
-            OSError: it is something else, or was deleted alone though all stand ``together``; the message says what to
-                delete.
-        """
-        path, found = self.folder / name, digest(self.folder / name)
-        if found not in self.files.get(name, [None]) and (found or self.together):
-            lost = self.folder if self.together else path
-            raise OSError(f"out: {path} is not as this run left it; delete {lost} and run the same command")
+        """Whether a result is there; an OSError says what to delete if it is not as this run left it."""
+        path = self.folder / name
+        found = digest(path)
+        if found not in (None, self.files.get(name)):
+            raise OSError(f"out: {path} is not as this run left it; delete it and run the same command")
         return found is not None
 
 
 @contextmanager
-def claimed(out: Path, work: str, asked: dict, together: bool = False) -> Iterator[Claim]:
-    """Hold ``out`` for one command with its arguments, as its note says; without results the note goes too.
-
-    Args:
-        work: what the command makes, such as ``"survey"``.
-        asked: the arguments, and all else that decides the results.
-        together: whether a result that is lost costs all of them.
+def claimed(out: Path, asked: dict) -> Iterator[Claim]:
+    """Hold ``out`` for one command with all that decides its results, ``asked``; without results its note goes too.
 
     Raises:
         ValueError: the folder holds something else.
         BlockingIOError: another process works there.
     """
-    asked, path = json.loads(json.dumps(asked)), out / PROVENANCE
+    path = out / PROVENANCE
     with locked(out):
         if path.exists():
-            claim = Claim(out, _same(path, work, asked), together)
+            claim = Claim(out, _same(path, json.loads(json.dumps(asked))))
         elif found := _results(out):
             raise ValueError(f"out: {out} holds {found[0]} and no {PROVENANCE}; name a new or an empty folder")
         else:
-            claim = Claim(out, {}, together)
-            claim.save(work=work, asked=asked, started=now())
+            claim = Claim(out, {})
+            claim.save(asked=asked, started=now())
         try:
             yield claim
         finally:
@@ -170,17 +150,16 @@ def _results(out: Path) -> list[str]:
     return sorted({path.name for path in out.iterdir()} - {PROVENANCE, LOCK})
 
 
-def _same(path: Path, work: str, asked: dict) -> dict:
+def _same(path: Path, asked: dict) -> dict:
     """The note of a folder, which is that of the same run."""
     try:
         note = json.loads(path.read_text("utf-8"))
-        there = dict(note["asked"], work=note["work"])
+        there = dict(note["asked"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"out: {path} is damaged; put a copy of it back, or name another folder") from error
-    here = dict(asked, work=work)
-    differing = [key for key in {**there, **here} if there.get(key) != here.get(key)]
+    differing = [key for key in {**there, **asked} if there.get(key) != asked.get(key)]
     if differing:
-        told = "; ".join(f"{key}: {there.get(key)} there, {here.get(key)} asked for" for key in differing)
+        told = "; ".join(f"{key}: {there.get(key)} there, {asked.get(key)} asked for" for key in differing)
         raise ValueError(f"out: {path.parent} belongs to another run ({told}); name another folder")
     return note
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from normgeom.text.tokens import random_windows
 from normgeom.training.loop import next_token_loss
-from normgeom.training.twins import load_twin
 from normgeom_lab.placement import first_over_last, train_bytes, varying_share
 
 from experiments import placement, speed, survey_speed, twins
@@ -73,9 +72,9 @@ def test_tables_of_trainings(kept):
     assert ways.more["as it is"] == 0 and abs(ways.kl["dropped after centring"]) < 1e-9
     assert len(of["dropping-sites"]) == 10 and of["dropping-gauge"].c.tolist() == list(twins.SHIFTS)
     shifted = twins.trained("freedom", "layer", 1e-3, 0.1, "shifted", 0, steps=1)
-    gap = load_twin(shifted / "model").transformer.wte.weight.mean()
+    gap = twins.saved_in(shifted).transformer.wte.weight.mean()
     drawn = twins.trained("freedom", "layer", 1e-3, 0.1, "drawn", 0, steps=1)
-    plain = load_twin(drawn / "model").transformer.wte.weight
+    plain = twins.saved_in(drawn).transformer.wte.weight
     assert (gap - plain.mean()).item() == pytest.approx(plain.std().item(), rel=0.1)
 
 

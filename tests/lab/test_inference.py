@@ -301,3 +301,12 @@ def test_the_twins_in_a_folder_of_training(tmp_path, corpus):
     for model, network in zip(pair.values(), networks.values(), strict=True):
         norms = type(network.ln_f), type(model.transformer.ln_f)
         assert norms[0] is norms[1] and torch.equal(network.wte.weight, model.transformer.wte.weight)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("org/My_Model-1.5", "org/My_Model-1.5"), ("<img src=x>|$a$", "_img src_x___a_")]
+)
+def test_a_title_has_no_signs(tmp_path, monkeypatch, name, shown):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "<img src=x>|$a$").mkdir()
+    assert lab.title(name) == shown and lab.title("./<img src=x>|$a$") == "_img src_x___a_"

@@ -25,5 +25,5 @@ def test_a_model_with_its_head_and_windows_of_a_text(tmp_path):
     with pytest.warns(UserWarning):
         assert load_with_windows(str(tmp_path / "model"), load_corpus(words), 100, 20)[1].shape == (5, 20)
     (tmp_path / "short.txt").write_text("short")
-    with pytest.warns(UserWarning), pytest.raises(ValueError, match=r"^corpus: expected at least one window of 32"):
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match=r"^tokens: expected at least one window of 32"):
         load_with_windows(str(tmp_path / "model"), load_corpus(tmp_path / "short.txt"), 100, 32)

@@ -8,16 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from importlib import import_module
 from pathlib import Path
 
-import click
 import normgeom as ng
 import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
-from normgeom.cli import Count, main
+from normgeom.cli import main
 from normgeom.commands import survey
 from normgeom.training.twins import SIZES
 from tiny_models import tiny
@@ -55,7 +53,7 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 """
 MODELS = {"transformers", "accelerate", "safetensors", "pandas", "pyarrow", "tqdm", "filelock", "huggingface_hub"}
-NOTEBOOKS, REPORT = {"matplotlib", "IPython", "ipywidgets"}, {"papermill", "nbformat", "nbconvert"}
+NOTEBOOKS = {"matplotlib", "IPython", "ipywidgets"}
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +70,9 @@ def arguments(folder, tmp_path):
     model, text, out = str(folder / "tiny"), str(folder / "text.txt"), str(tmp_path / "out")
     some = f"--corpus {text} --device cpu --out {out}"
     return dict(
-        survey=f"--model {model} --tokens 2.4e3 --length 16 --batch-size 5 --nulls 1 {some}".split(),
-        train=f"--size 0.2M --tokenizer bytes --steps 2 --batch-size 2 --length 16 --held-out 64 {some}".split(),
+        survey=f"--model {model} --tokens 2400 --length 16 --batch-size 5 --nulls 1 {some}".split(),
+        train=f"--size 0.2M --tokenizer bytes --steps 2 --batch-size 2 --held-out 64 {some}".split(),
         convert=[model, out],
-        report=[model, f"{out}.html"],
     )
 
 
@@ -108,58 +105,31 @@ BAD = [
     ("survey", "--dtype int8", "Error: Invalid value for '--dtype': 'int8' is not one of 'auto', 'float64', 'float32'"),
     ("survey", "--device gpu", "Error: Invalid value for '--device': 'gpu' is not one of 'cpu', 'cuda', "),
     ("survey", "--tokens 0", "Error: Invalid value for '--tokens': 0 is not in the range x>=1."),
-    ("survey", "--tokens 1.5", "Error: Invalid value for '--tokens': '1.5' is not a valid integer range."),
-    ("survey", "--length many", "Error: Invalid value for '--length': 'many' is not a valid integer range."),
-    ("survey", "--seed 5e9", "Error: Invalid value for '--seed': 5000000000 is not in the range 0<=x<=4294967295."),
     ("survey", "--tokens 15", "Error: tokens: expected at least one window of 16, got 15"),
-    ("survey", "--length 65", "Error: length: expected at most 64, which the model takes, got 65"),
     ("survey", "--corpus nowhere.txt", "Error: corpus: expected 'stdlib' (needs no network), 'wikipedia', "),
-    ("survey", f"--corpus {'a' * 5000}", "Error: corpus: expected 'stdlib'"),
-    ("survey", "--corpus short.txt", "Error: corpus: expected short.txt to hold a window of 16 tokens, it has fewer"),
+    ("survey", "--corpus short.txt", "Error: tokens: expected at least one window of 16, got 4"),
     ("survey", "--model no/such/model", "Error: model: 'no/such/model' cannot be loaded (OSError: Repo id must be "),
-    ("survey", f"--model {'a' * 300}", "Error: model: 'aaa"),
-    ("survey", "--model b\udcff", r"Error: model: 'b\udcff' cannot be loaded"),
     ("survey", "--model nobody/nothing", "Error: model: 'nobody/nothing' cannot be loaded (OSError: "),
-    ("survey", "--model empty", "Error: model: 'empty' cannot be loaded ("),
+    ("survey", "--out full", "Error: out: full holds mine and no provenance.json; name a new or an empty folder"),
     ("survey", "--model t5", "Error: model: expected one that reads one text, got a T5Config"),
     ("survey", "--out short.txt", "Error: Invalid value for '--out': Directory 'short.txt' is a file."),
-    ("survey", "--length 0", "Error: Invalid value for '--length': 0 is not in the range x>=1."),
-    ("survey", "--batch-size 0", "Error: Invalid value for '--batch-size': 0 is not in the range x>=1."),
-    ("survey", "--nulls -1", "Error: Invalid value for '--nulls': -1 is not in the range x>=0."),
-    ("train", "--eval-interval 0", "Error: Invalid value for '--eval-interval': 0 is not in the range x>=1."),
-    ("train", "--batch-size 0", "Error: Invalid value for '--batch-size': 0 is not in the range x>=1."),
-    ("train", "--micro-batch 0", "Error: Invalid value for '--micro-batch': 0 is not in the range x>=1."),
-    ("train", "--held-out 1", "Error: Invalid value for '--held-out': 1 is not in the range x>=2."),
     ("train", "--size 2M", "Error: Invalid value for '--size': '2M' is not one of '0.2M', '1M', '5M', '10M', '70M', "),
-    ("train", "--precision int8", "Error: Invalid value for '--precision': 'int8' is not one of 'no', 'bf16'."),
-    ("train", "--length 1", "Error: Invalid value for '--length': 1 is not in the range x>=2."),
-    ("train", "--steps 0", "Error: Invalid value for '--steps': 0 is not in the range x>=1."),
     ("train", "--micro-batch 3", "Error: micro_batch: expected a divisor of 2, the batch, got 3"),
     ("train", "--tokenizer no/such", "Error: tokenizer: 'no/such' has no usable one"),
     ("train", "--corpus nowhere.txt", "Error: corpus: expected 'stdlib'"),
-    ("train", "--held-out 1e5", "Error: held_out: expected a window of 16 tokens to train on, got a corpus of "),
+    ("train", "--held-out 100000", "Error: held_out: expected a window of 64 tokens to train on, got a corpus of "),
     ("convert", "short.txt out", "Error: model: 'short.txt' cannot be loaded (OSError: "),
     ("convert", "t5 out", "Error: model: 't5' cannot be loaded ("),
-    ("convert", "tiny full", "Error: out: full holds mine and no provenance.json; name a new or an empty folder"),
-    ("report", "tiny r.htm", "Error: out: expected a file that ends in .html, in a folder to write to, got 'r.htm'"),
-    ("report", "tiny full", "Error: out: expected a file that ends in .html"),
-    ("report", "tiny none/r.html", "Error: out: expected a file that ends in .html, in a folder to write to"),
-    ("report", "nobody/nothing r.html", "Error: model: 'nobody/nothing' cannot be loaded"),
-    ("report", "tiny r.html -p token 5", "Error: parameters: expected names out of ['corpus', 'directions', 'model', "),
-    ("report", "tiny r.html -p model x", "Error: parameters: expected names out of ["),
+    ("convert", "tiny full", "Error: out: expected a new or empty folder, got "),
 ]
 
 
-@pytest.mark.parametrize(
-    ("command", "changes", "message"), BAD, ids=[f"{c} {w}"[:50].encode("ascii", "replace").decode() for c, w, _ in BAD]
-)
+@pytest.mark.parametrize(("command", "changes", "message"), BAD, ids=[f"{c} {w}" for c, w, _ in BAD])
 def test_bad_input_is_one_line(arguments, folder, tmp_path, monkeypatch, command, changes, message):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("papermill.execute_notebook", lambda *_, **__: pytest.fail("work before the refusal"))
     monkeypatch.chdir(tmp_path)
     shutil.copytree(folder / "tiny", "tiny")
     tiny("t5").save_pretrained("t5")
-    Path("empty").mkdir()
     Path("full").mkdir()
     for name in ("full/mine", "short.txt"):
         Path(name).write_text("mine")
@@ -185,16 +155,11 @@ def test_an_error_is_a_line_unless_it_is_a_bug(arguments, monkeypatch, error):
         assert result.exit_code == 2 and result.stderr.endswith("\nError: model: one two\n")
 
 
-class PanicException(BaseException):
-    """As that of Rust, which tokenizers raises."""
-
-
 @pytest.mark.parametrize(
     ("command", "error", "status", "said"),
     [
         ("survey", KeyboardInterrupt(), 130, "Stopped: the same command goes on from here"),
         ("survey", ValueError("model: bad"), 2, "Error: model: bad"),
-        ("survey", PanicException("deep\nstack"), 2, "Error: tokenizer: it broke down on this text (deep stack)"),
         ("train", KeyboardInterrupt(), 130, "Stopped: the same command goes on from here"),
     ],
 )
@@ -216,10 +181,8 @@ def test_ctrl_c_where_nothing_is_kept(arguments, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("normgeom.commands.convert.agreement", fail)
-    monkeypatch.setattr("papermill.execute_notebook", fail)
-    for command in ("convert", "report"):
-        result = invoke(command, *arguments[command])
-        assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, "Stopped: the same command begins anew")
+    result = invoke("convert", *arguments["convert"])
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, "Stopped: the same command begins anew")
     assert not list(tmp_path.iterdir())
 
 
@@ -229,26 +192,6 @@ def test_a_quiet_run_has_no_bar(arguments, command):
     quiet = [] if command == "convert" else ["--quiet"]
     result = invoke(command, *arguments[command], *quiet)
     assert result.exit_code == 0 and not re.search(r"it/s|batch/s|\d%|Loading", result.stderr), result.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [("1e6", 1_000_000), ("2.5e3", 2500), ("1_000", 1000), ("12", 12), ("1e400", None), ("nan", None)],
-)
-def test_numbers_are_read_as_people_write_them(text, number):
-    if number is None:
-        with pytest.raises(click.BadParameter):
-            Count(1).convert(text, None, None)
-    else:
-        assert Count(1).convert(text, None, None) == number
-
-
-def test_a_report_is_asked_for(monkeypatch):
-    module = import_module("normgeom.commands.report")
-    monkeypatch.setattr(module, "write_report", lambda *given: " ".join(map(str, given)))
-    words = ["m", "r.html", "-p", "tokens", "5000", "-p", "corpus", "my.txt"]
-    assert invoke("report", *words).stdout == "m r.html {'tokens': '5000', 'corpus': 'my.txt'} True\n"
-    assert invoke("report", *words, "-q").stdout.endswith(" False\n")
 
 
 def test_help_and_version():
@@ -280,7 +223,7 @@ with ng.watch(model, sites, lambda site, x, y: seen.append(x)):
     model(torch.randn(2, 4))
 print(len(sites), len(seen))
 """
-    assert bare(code, MODELS | NOTEBOOKS | REPORT | {"click"}) == (0, "1 1")
+    assert bare(code, MODELS | NOTEBOOKS | {"click"}) == (0, "1 1")
 
 
 @pytest.mark.parametrize(
@@ -301,11 +244,6 @@ def test_what_is_missing_names_its_extra(code, missing, said):
     assert status and last.endswith(said)
 
 
-def test_a_report_without_its_packages_names_its_extra():
-    status, last = bare("import normgeom.__main__", REPORT, "report", "model", "r.html")
-    assert (status, last) == (2, "Error: nbformat is missing: install normgeom[report]")
-
-
 @pytest.mark.slow
 def test_a_killed_survey_goes_on(folder, arguments, tmp_path):
     """The model comes by its name out of the hub's cache, as after a download."""
@@ -321,7 +259,7 @@ def test_a_killed_survey_goes_on(folder, arguments, tmp_path):
     command = [sys.executable, "-c", LOGGED, str(log), "survey", *arguments["survey"], "--model", "org/tiny"]
     offline = ENVIRONMENT | dict(HF_HOME=str(tmp_path / "home"), HF_HUB_OFFLINE="1")
     first = subprocess.Popen(command, env=offline, stderr=subprocess.PIPE, text=True)
-    state, until = out / survey.STATE.format(0, 1), time.monotonic() + 60
+    state, until = out / survey.STATE, time.monotonic() + 60
     while not (state.exists() and len(log.read_text().splitlines()) >= 5):
         assert first.poll() is None and time.monotonic() < until, first.communicate()[1]
         time.sleep(0.01)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import normgeom as ng
 import pytest
-from normgeom.jobs import LOCK, PROVENANCE, Claim, atomic_path, check_out_dir, claimed, digest, locked, usable_device
+from normgeom.jobs import LOCK, PROVENANCE, Claim, atomic_path, claimed, digest, locked, usable_device
 
+ASKED = dict(work="survey", seed=1, sizes=(2, 3))
 HOLDS = """
 import sys, time
 from pathlib import Path
@@ -22,10 +23,9 @@ with locked(Path(sys.argv[1])):
 """
 
 
-def run(out, asked=None, work="survey", result="table"):
-    with claimed(out, work, asked or dict(seed=1, sizes=(2, 3))):
-        if result:
-            (out / result).write_text("x")
+def run(out, asked=ASKED, result="table"):
+    with claimed(out, asked):
+        (out / result).write_text("x")
 
 
 def contents(folder):
@@ -63,24 +63,23 @@ def test_the_same_run_goes_on(tmp_path):
     started = contents(tmp_path)[PROVENANCE]
     run(tmp_path, result="table-2")
     assert contents(tmp_path)[PROVENANCE] == started, "its mark was written again"
-    assert json.loads(started)["asked"] == dict(seed=1, sizes=[2, 3])
+    assert json.loads(started)["asked"] == dict(work="survey", seed=1, sizes=[2, 3])
 
 
 @pytest.mark.parametrize(
-    ("asked", "work", "message"),
+    ("changes", "message"),
     [
-        (None, "training", "work: survey there, training asked for"),
-        (dict(seed=2, sizes=(2, 3)), "survey", "seed: 1 there, 2 asked for"),
-        (dict(seed=1), "survey", r"sizes: \[2, 3\] there, None asked for"),
-        (dict(seed=1, sizes=(2, 3), nulls=0), "survey", "nulls: None there, 0 asked for"),
+        (dict(work="training"), "work: survey there, training asked for"),
+        (dict(seed=2), "seed: 1 there, 2 asked for"),
+        (dict(sizes=None), r"sizes: \[2, 3\] there, None asked for"),
+        (dict(nulls=0), "nulls: None there, 0 asked for"),
     ],
-    ids=["another command", "another argument", "an argument fewer", "an argument more"],
 )
-def test_another_run_is_refused_and_changes_nothing(tmp_path, asked, work, message):
+def test_another_run_is_refused_and_changes_nothing(tmp_path, changes, message):
     run(tmp_path)
     before = contents(tmp_path)
     with pytest.raises(ValueError, match=rf"^out: .* belongs to another run \({message}\); name another folder"):
-        run(tmp_path, asked, work)
+        run(tmp_path, ASKED | changes)
     assert contents(tmp_path) == before
 
 
@@ -88,7 +87,7 @@ def test_another_run_is_refused_and_changes_nothing(tmp_path, asked, work, messa
     ("name", "text", "message"),
     [
         (PROVENANCE, "not JSON", "is damaged; put a copy of it back, or name another folder"),
-        (PROVENANCE, '{"asked": 3, "work": "survey"}', "is damaged; put a copy of it back"),
+        (PROVENANCE, '{"asked": 3}', "is damaged; put a copy of it back"),
         ("table", "mine", "holds table and no provenance.json; name a new or an empty folder"),
     ],
 )
@@ -99,6 +98,17 @@ def test_the_work_of_others_is_kept(tmp_path, name, text, message):
     assert contents(tmp_path) == {name: text.encode()}
 
 
+@pytest.mark.parametrize("result", [None, "table"])
+def test_a_run_without_results_leaves_no_mark(tmp_path, result):
+    out = tmp_path / "of" / "out"
+    with pytest.raises(KeyboardInterrupt), claimed(out, ASKED):
+        assert (out / PROVENANCE).exists(), "what runs is not marked"
+        if result:
+            (out / result).write_text("x")
+        raise KeyboardInterrupt
+    assert (out / PROVENANCE).exists() == out.exists() == bool(result)
+
+
 # what the note knows of each result
 
 
@@ -106,14 +116,10 @@ def files_of(out):
     return json.loads((out / PROVENANCE).read_text("utf-8"))["files"]
 
 
-def holding(out, together=False):
-    return claimed(out, "survey", dict(seed=1), together)
-
-
 @pytest.fixture
 def out(tmp_path):
     """A run with a file and a folder as its results."""
-    with holding(tmp_path) as claim:
+    with claimed(tmp_path, ASKED) as claim:
         with claim.writing("table") as part:
             part.write_text("x")
         with claim.writing("model") as part:
@@ -124,91 +130,61 @@ def out(tmp_path):
 
 def test_a_digest_is_of_all_bytes_and_all_names(out):
     noted = files_of(out)
-    assert noted == {name: [digest(out / name)] for name in ("table", "model")}
-    assert noted["table"] == [hashlib.sha256(b"x").hexdigest()] and digest(out / "nowhere") is None
+    assert noted == {name: digest(out / name) for name in ("table", "model")}
+    assert noted["table"] == hashlib.sha256(b"x").hexdigest() and digest(out / "nowhere") is None
     (out / "model" / "inner").rename(out / "model" / "other")
-    assert digest(out / "model") != noted["model"][0], "a renamed file"
+    assert digest(out / "model") != noted["model"], "a renamed file"
     (out / "model" / "other").rename(out / "model" / "inner")
     (out / "model" / "more").touch()
-    assert digest(out / "model") != noted["model"][0], "an empty file more"
+    assert digest(out / "model") != noted["model"], "an empty file more"
 
 
 @pytest.mark.parametrize("name", ["table", "model"])
-@pytest.mark.parametrize("together", [False, True])
-def test_what_was_altered_is_refused_with_what_to_delete(out, name, together):
-    with holding(out, together) as claim:
+def test_what_was_altered_is_refused_and_what_was_deleted_is_not_there(out, name):
+    with claimed(out, ASKED) as claim:
         assert claim.check(name) and not claim.check("never written")
         (out / name if name == "table" else out / "model/inner/weights").write_text("y")
-        lost = out if together else out / name
-        with pytest.raises(OSError, match=rf"^out: {out / name} is not as this run left it; delete {lost} and run the"):
+        with pytest.raises(OSError, match=rf"^out: {out / name} is not as this run left it; delete it and run the"):
             claim.check(name)
         (out / name).unlink() if name == "table" else shutil.rmtree(out / name)
-        if together:
-            with pytest.raises(OSError, match="is not as this run left it"):
-                claim.check(name)
-        else:
-            assert not claim.check(name)
+        assert not claim.check(name)
 
 
-def test_what_nobody_noted_is_refused(out):
+def test_what_nobody_noted_is_refused_until_it_is_kept(out):
     (out / "foreign").write_text("x")
-    with holding(out) as claim, pytest.raises(OSError, match=r"foreign is not as this run left it; delete .*foreign"):
-        claim.check("foreign")
+    with claimed(out, ASKED) as claim:
+        with pytest.raises(OSError, match=r"foreign is not as this run left it"):
+            claim.check("foreign")
+        claim.keep("foreign")
+        assert claim.check("foreign")
 
 
 def test_a_result_is_dropped_with_its_digest(out):
-    with holding(out) as claim:
+    with claimed(out, ASKED) as claim:
         claim.drop("model")
         assert list(files_of(out)) == ["table"] and not (out / "model").exists()
 
 
 @pytest.mark.parametrize("name", ["table", "new"])
-@pytest.mark.parametrize("moment", ["before its place is taken", "after"])
+@pytest.mark.parametrize("moment", ["save", "replace"])
 def test_a_kill_at_any_moment_leaves_what_the_note_knows(out, monkeypatch, name, moment):
-    def kill(*_):
+    """What is there is whole and noted, or it is not there."""
+
+    def kill(*_, **__):
         raise KeyboardInterrupt
 
-    owner, what = (os, "replace") if moment != "after" else (Claim, "keep")
-    works = getattr(owner, what)
+    def replace(source, target, works=os.replace):
+        return kill() if Path(target).name == name else works(source, target)
 
-    def at_result(*args):
-        return kill() if name in (getattr(arg, "name", arg) for arg in args) else works(*args)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), holding(out) as claim:
-        patch.setattr(owner, what, at_result)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), claimed(out, ASKED) as claim:
+        patch.setattr(*(Claim, "save", kill) if moment == "save" else (os, "replace", replace))
         with claim.writing(name) as part:
             part.write_text("new")
-    with holding(out, together=True) as claim:
-        assert claim.check(name) == (name == "table" or moment == "after")
-        assert not list(out.glob("*.part"))
+    with claimed(out, ASKED) as claim:
+        assert not claim.check(name) and not list(out.glob("*.part"))
         with claim.writing(name) as part:
             part.write_text("newer")
-        assert files_of(out)[name] == [digest(out / name)]
-
-
-@pytest.mark.parametrize("result", [None, "table"])
-def test_a_run_without_results_leaves_no_mark(tmp_path, result):
-    out = tmp_path / "of" / "out"
-    with pytest.raises(KeyboardInterrupt), claimed(out, "survey", dict(seed=1)):
-        assert (out / PROVENANCE).exists(), "what runs is not marked"
-        if result:
-            (out / result).write_text("x")
-        raise KeyboardInterrupt
-    assert (out / PROVENANCE).exists() == out.exists() == bool(result)
-
-
-def test_a_new_folder_is_new_or_empty(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("empty").mkdir()
-    Path("link").symlink_to("empty")
-    for name in ("new/of/new", "empty", "link"):
-        assert check_out_dir(name) == Path(name).resolve()
-    Path("file").touch()
-    for name in ("file", "."):
-        with pytest.raises(
-            ValueError, match=rf"^out: expected a new or empty folder, got {Path(name).resolve()}; name"
-        ):
-            check_out_dir(name)
+        assert files_of(out)[name] == digest(out / name)
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from normgeom.commands.loading import load_model
+from normgeom.jobs import claimed
 from normgeom.training.trainer import fit_and_measure
-from normgeom.training.twins import Size, load_twin, twin
+from normgeom.training.twins import Size, twin
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -40,8 +43,13 @@ def model(norm="rms", size=SIZE, seed=3):
 
 def fit(folder, norm="rms", text=TEXT, held_out=HELD_OUT, network=None, seed=3, size=SIZE):
     """A trained model as it was saved; its tables are in ``folder``."""
-    fit_and_measure(network or model(norm, size, seed), text, held_out, size, seed, folder, progress=False)
-    return load_twin(folder / "model")
+    with claimed(folder, dict(norm=norm, seed=seed, size=asdict(size))) as claim:
+        fit_and_measure(network or model(norm, size, seed), text, held_out, size, seed, claim, progress=False)
+    return saved(folder)
+
+
+def saved(folder):
+    return load_model(str(folder / "model"), head=True)
 
 
 def tables(folder):
@@ -64,8 +72,8 @@ def same_results(got, expected):
     """Two folders of results, bit for bit."""
     for name, table in tables(expected).items():
         pd.testing.assert_frame_equal(tables(got)[name], table, check_exact=True, obj=name)
-    theirs = load_twin(expected / "model").state_dict()
-    for name, value in load_twin(got / "model").state_dict().items():
+    theirs = saved(expected).state_dict()
+    for name, value in saved(got).state_dict().items():
         assert torch.equal(value, theirs[name]), f"{name}: another order, another step, another start?"
 
 

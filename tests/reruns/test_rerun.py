@@ -20,7 +20,7 @@ from transformers import (
 
 CHAPTER = "notebooks/07-inference.ipynb"
 SMALL = dict(tokens=1500, directions=4)
-SIZES = dict(vocab_size=300, bos_token_id=None, eos_token_id=None)
+SIZES = dict(vocab_size=256, bos_token_id=None, eos_token_id=None)
 TRANSFORMER = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2)
 MODELS = {
     "GPT-2": lambda: GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=32, n_head=2, n_positions=64, **SIZES)),
@@ -32,7 +32,7 @@ NORMS = {"GPT-2": 5, "Llama": 5, "BERT": 5}
 
 def rerun(tmp_path, **parameters):
     out = tmp_path / "out.ipynb"
-    papermill.execute_notebook(CHAPTER, out, parameters, kernel_name="python3", progress_bar=False)
+    papermill.execute_notebook(CHAPTER, out, parameters, kernel_name="python3", progress_bar=False, cwd=tmp_path)
     return nbformat.read(out, as_version=4)
 
 
@@ -58,8 +58,9 @@ def folder_of(name, folder):
 # GPT-2's layout is that of the test below; one model of another kind is enough every time.
 @pytest.mark.parametrize("name", ["Llama", pytest.param("BERT", marks=pytest.mark.slow)])
 def test_a_model_in_a_folder(name, tmp_path):
-    folder = folder_of(name, tmp_path / name.lower())
-    text = said(rerun(tmp_path, model=str(folder), **SMALL))
+    """The folder twins, as ``normgeom train`` may have named it, is not passed over for the chapter's small pairs."""
+    folder_of(name, tmp_path / "twins")
+    text = said(rerun(tmp_path, model="./twins", **SMALL))
     assert_measured(text, name)
     assert "claim-layer-avoids: reported, not asserted" in text, "a claim must not be asserted on another model"
 
@@ -68,7 +69,7 @@ def test_a_model_with_its_own_tokenizer_and_a_text(tmp_path):
     folder = folder_of("GPT-2", tmp_path / "words")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=256, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
     tokenizer.train_from_iterator(["the norm of the vector is the norm"], trainer)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
     corpus = tmp_path / "corpus.txt"

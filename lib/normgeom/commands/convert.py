@@ -4,46 +4,35 @@ from __future__ import annotations
 
 import copy
 import os
-import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from normgeom.commands.loading import described, load_config, load_model, most_tokens
-from normgeom.jobs import claimed, now, remove, versions
+from normgeom.jobs import PROVENANCE, atomic_path, now, versions, write_json
 from normgeom.models.flow import double_throughout
 from normgeom.models.watch import evaluating, forward
 from normgeom.surgery.converted import save_converted
 from normgeom.surgery.surgery import to_rms_norm
 from normgeom.text.corpora import load_corpus
-from normgeom.text.tokens import TokenBatches, load_tokenizer
+from normgeom.text.tokens import first_windows, load_tokenizer
 
 BOUND = 1e-10  # of a logit in float64
 TOKENS, LENGTH = 1024, 512
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """How far logits are from those of the unconverted model, computed in float64 throughout: the largest difference.
+class Agreement(NamedTuple):
+    """The largest difference of logits from those of the unconverted model, computed in float64 throughout."""
 
-    Attributes:
-        exact: of the model converted in float64: what the conversion costs.
-        converted: of what is written, in its dtype.
-        unconverted: of the model as it was, in that same dtype: what its own rounding costs.
-        largest: the largest logit, for comparison.
-        tokens: how many were read.
-        dtype: in which the model is written.
-    """
-
-    exact: float
-    converted: float
-    unconverted: float
-    largest: float
-    tokens: int
-    dtype: str
+    exact: float  # of the model converted in float64: what the conversion costs
+    converted: float  # of what is written, in its dtype
+    unconverted: float  # of the model as it was, in that same dtype: what its own rounding costs
+    largest: float  # the largest logit, for comparison
+    tokens: int  # how many were read
+    dtype: str  # in which the model is written
 
 
 def convert_model(model: str, out: str | os.PathLike) -> dict:
@@ -51,35 +40,26 @@ def convert_model(model: str, out: str | os.PathLike) -> dict:
 
     :func:`normgeom.to_rms_norm` is applied twice, on the CPU: in float64, where the logits on 1024 tokens of the
     standard library's documentation must be what they were, and in the dtype of the saved weights, which is written.
-    Of a folder where that is done already, all that happens is that its files are seen to be as they were left.
-
-    Returns:
-        what ``out/provenance.json`` holds: ``asked``, ``files``, and ``had`` with the entries of :class:`Agreement`.
-
-    Raises:
-        ValueError: the folder holds something else; the model cannot be converted, or computes something else
-            afterwards.
-        OSError: the model is out of reach or damaged, or the folder cannot be written.
+    Returned is what ``out/provenance.json`` holds; ``had`` has the entries of :class:`Agreement`.
     """
-    out, config = Path(out), load_config(model)
-    encoder, corpus = load_tokenizer(model, config), load_corpus("stdlib")
-    asked = dict(model=described(model), tokenizer=encoder.name, corpus=corpus.provenance, versions=versions())
-    with claimed(out, "conversion", asked, together=True) as claim:
-        if "had" in claim.note and all(map(claim.check, claim.files)):
-            warnings.warn(f"{out} holds this conversion already, nothing is written", stacklevel=2)
-            return claim.note
-        network = load_model(model, head=True)
-        found = agreement(network, list(TokenBatches(corpus, encoder, TOKENS, most_tokens(config, LENGTH), 1)))
-        if not found.exact <= BOUND:  # NaN, too
-            raise ValueError(f"model: expected logits to differ by at most {BOUND:g} in float64, got {found.exact:.1e}")
-        whole = out / "part"
-        remove(whole)  # of a run that was killed
-        save_converted(network, whole, encoder.save)
-        for path in sorted(whole.iterdir()):
-            with claim.writing(path.name) as part:
-                os.replace(path, part)
-        whole.rmdir()
-        return claim.save(had=asdict(found) | dict(finished=now()))
+    out = Path(out).resolve()
+    if out.exists() and any(out.iterdir()):
+        raise ValueError(f"out: expected a new or empty folder, got {out}; name another")
+    config = load_config(model)
+    encoder = load_tokenizer(model, config)
+    corpus = load_corpus("stdlib")
+    network = load_model(model, head=True)
+    found = agreement(network, first_windows(corpus, encoder, TOKENS, most_tokens(config, LENGTH), 1))
+    if not found.exact <= BOUND:  # NaN, too
+        raise ValueError(f"model: expected logits to differ by at most {BOUND:g} in float64, got {found.exact:.1e}")
+    asked = dict(work="conversion", model=described(model), tokenizer=encoder.name, versions=versions())
+    note = dict(asked=asked, had=found._asdict() | dict(finished=now()))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(out) as part:
+        save_converted(network, part)
+        encoder.save(part)
+        write_json(part / PROVENANCE, note)
+    return note
 
 
 def agreement(network: nn.Module, batches: Sequence[Tensor]) -> Agreement:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig, PreTrainedConfig
 from transformers.utils import logging
 
-from normgeom.jobs import check_out_dir
 from normgeom.models.flow import project_input
 from normgeom.models.trace import Projection
 from normgeom.models.watch import replace_module
@@ -28,52 +25,29 @@ MODEL_TYPE = "normgeom-rms-norm, to be loaded by normgeom.load_converted"
 WEIGHTS, CONFIG, GENERATION = "converted.safetensors", "config.json", "generation_config.json"
 
 
-def save_converted(
-    model: nn.Module, folder: str | os.PathLike, tokenizer: Callable[[Path], object] | None = None
-) -> None:
-    """Write a converted model for :func:`load_converted`, all of it or, on an error, nothing.
+def save_converted(model: nn.Module, folder: str | os.PathLike) -> None:
+    """Write a model with RMSNorms of this library for :func:`load_converted`.
 
-    The folder takes the weights in their dtype; a ``config.json`` that holds the configuration of the model, ε of each
-    RMSNorm that the conversion made, and the names of the weights; what is set for generation; and what ``tokenizer``
-    writes to the folder that it is called with.
-
-    Raises:
-        ValueError: the folder exists and is not empty.
-        OSError: it cannot be written.
+    The folder takes the weights in their dtype; what is set for generation; and at last a ``config.json`` that holds
+    the configuration of the model, ε of each RMSNorm, and the names of the weights.
     """
-    folder = check_out_dir(folder)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
-            part = Path(scratch) / folder.name
-            part.mkdir()
-            if tokenizer is not None:
-                tokenizer(part)
-            _write(model, part)
-            if folder.exists():
-                folder.rmdir()
-            os.replace(part, folder)
-    except (OSError, SafetensorError) as error:
-        raise OSError(f"out: {folder} cannot be written ({error}); nothing is left of it") from error
-
-
-def _write(model: nn.Module, folder: Path) -> None:
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     # copied, for a file takes no two tensors that share memory, as those of tied weights do
     weights = {name: tensor.clone().contiguous() for name, tensor in model.state_dict().items()}
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    (folder / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
     if getattr(model, "generation_config", None) is not None:
         model.generation_config.save_pretrained(folder)
     settings = dict(model.config.to_dict(), dtype=str(model.dtype).removeprefix("torch."))
     settings.pop("_name_or_path", None)  # of this machine
     norms = {name: module.eps for name, module in model.named_modules() if type(module) is RMSNorm}
     projected = [name.removesuffix(".projection") for name, m in model.named_modules() if isinstance(m, Projection)]
-    config = dict(model_type=MODEL_TYPE, converted=settings, norms=norms, projected=projected)
-    config |= dict(weights=sorted(weights))
-    (folder / CONFIG).write_text(json.dumps(config, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    about = dict(model_type=MODEL_TYPE, converted=settings, norms=norms, projected=projected, weights=sorted(weights))
+    (folder / CONFIG).write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def load_converted(folder: str | os.PathLike) -> nn.Module:
-    """The RMSNorm model in a folder that ``normgeom convert`` wrote: a transformers model, in evaluation mode.
+    """The RMSNorm model in a folder that ``normgeom convert`` or ``normgeom train`` wrote, in evaluation mode.
 
     On the CPU, in the dtype it was written in; its logits are those of the model that was written, bit for bit on the
     same machine.  ``transformers.AutoTokenizer`` reads its tokenizer from the same folder.
@@ -85,11 +59,11 @@ def load_converted(folder: str | os.PathLike) -> nn.Module:
     >>> import normgeom as ng
     >>> ng.load_converted("gpt2-rms")
     Traceback (most recent call last):
-    FileNotFoundError: folder: expected one that normgeom convert wrote, gpt2-rms is no folder
+    FileNotFoundError: folder: expected one that normgeom wrote, gpt2-rms is no folder
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise FileNotFoundError(f"folder: expected one that normgeom convert wrote, {folder} is no folder")
+        raise FileNotFoundError(f"folder: expected one that normgeom wrote, {folder} is no folder")
     try:
         stated = json.loads((folder / CONFIG).read_text("utf-8"))
         if stated["model_type"] != MODEL_TYPE:
@@ -108,8 +82,9 @@ def load_converted(folder: str | os.PathLike) -> nn.Module:
         for name in state.keys() - model.state_dict().keys():
             make_bias(model.get_submodule(name.rpartition(".")[0]))
         model.load_state_dict(state, assign=True)
+        model.tie_weights()
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
-        raise ValueError(f"folder: expected what normgeom convert wrote, {folder} is not that ({error})") from error
+        raise ValueError(f"folder: expected what normgeom wrote, {folder} is not that ({error})") from error
     if (folder / GENERATION).exists():
         model.generation_config = GenerationConfig.from_pretrained(folder)
     return model.eval()

@@ -22,7 +22,7 @@ HUB = {
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text: ``texts()`` reads it anew, ``between`` stands between two of them, ``provenance`` says what it is."""
+    """A text: ``texts()`` reads it anew, ``between`` goes between two of them, ``provenance`` says what it is."""
 
     texts: Callable[[], Iterable[str]]
     between: str
@@ -30,41 +30,24 @@ class Corpus:
 
     @property
     def text(self) -> str:
-        """All of it; a ValueError for a corpus on the hub."""
-        if self.provenance["name"] in HUB:
-            raise ValueError(f"corpus: expected 'stdlib' or a text file here, {self.provenance['name']} is too large")
+        """All of it."""
         return self.between.join(self.texts())
 
 
-def load_corpus(name_or_path: str | os.PathLike = "stdlib") -> Corpus:
+def load_corpus(name: str | os.PathLike = "stdlib") -> Corpus:
     """``"stdlib"``, the documentation that comes with Python; a UTF-8 text file; or ``"wikipedia"`` or
-    ``"openwebtext"``, which the package datasets streams from the hub.
-
-    Raises:
-        FileNotFoundError: none of these.
-        ValueError: the file is not UTF-8.
-        ConnectionError: the hub is out of reach, now or while its documents are read; datasets is not installed.
-
-    Example:
-        >>> from normgeom.text.corpora import load_corpus
-        >>> "itertools" in load_corpus("stdlib").text
-        True
+    ``"openwebtext"``, which the package datasets streams from the hub; else a FileNotFoundError.
     """
-    if name_or_path in HUB:
-        next(_hub_documents(name_or_path))  # if the hub is out of reach, say so before any work
-        return Corpus(lambda: _hub_documents(name_or_path), "\n\n", dict(name=name_or_path, source=HUB[name_or_path]))
-    if name_or_path == "stdlib":
-        corpus = Corpus(_stdlib_documents, "\n\n", dict(name="stdlib", python=platform.python_version()))
-    elif os.path.isfile(name_or_path):
-        corpus = Corpus(lambda: _pieces(name_or_path), "", dict(name=Path(name_or_path).name))
-    else:
+    if name == "stdlib":
+        return Corpus(_stdlib_documents, "\n\n", dict(name=name, python=platform.python_version()))
+    if name in HUB:
+        return Corpus(lambda: _hub_documents(*HUB[name]), "\n\n", dict(name=name, source=HUB[name]))
+    if not os.path.isfile(name):
         known = f"'stdlib' (needs no network), {', '.join(map(repr, HUB))} or a text file"
-        raise FileNotFoundError(f"corpus: expected {known}, got {os.fspath(name_or_path)!r:.80}")
-    digest = hashlib.sha256()
-    for text in corpus.texts():
-        digest.update(text.encode())
-    corpus.provenance["sha256"] = digest.hexdigest()
-    return corpus
+        raise FileNotFoundError(f"corpus: expected {known}, got {os.fspath(name)!r:.80}")
+    with open(name, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return Corpus(lambda: _pieces(name), "", dict(name=Path(name).name, sha256=digest))
 
 
 @lru_cache(maxsize=1)
@@ -84,23 +67,17 @@ def _stdlib_documents() -> list[str]:
 
 
 def _pieces(path: str | os.PathLike) -> Iterator[str]:
-    """A text file in pieces that end with a line, where its lines are not very long."""
+    """A UTF-8 text file in pieces that end with a line."""
     try:
         with open(path, encoding="utf-8-sig") as file:
-            yield from iter(lambda: file.read(2**16) + file.readline(2**16), "")
+            while piece := file.read(2**16) + file.readline():
+                yield piece
     except UnicodeDecodeError as error:
         raise ValueError(f"corpus: expected {Path(path).name} to be UTF-8 text, got {error}") from error
 
 
-def _hub_documents(name: str) -> Iterator[str]:
-    path, configuration, revision = HUB[name]
-    try:
-        from datasets import load_dataset
+def _hub_documents(path: str, configuration: str, revision: str) -> Iterator[str]:
+    from datasets import load_dataset
 
-        for row in load_dataset(path, configuration, revision=revision, split="train", streaming=True):
-            yield row["text"]
-    except Exception as error:  # the hub's, the network's and the file formats' share no class
-        raise ConnectionError(
-            f"corpus: {name!r} cannot be read from the hub ({error}); it needs a network and the extra normgeom[hub], "
-            "'stdlib' and text files need neither"
-        ) from error
+    for row in load_dataset(path, configuration, revision=revision, split="train", streaming=True):
+        yield row["text"]

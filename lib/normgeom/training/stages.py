@@ -26,8 +26,12 @@ def measure_stage(
     tables = {"loss": pd.DataFrame([dict(loss=held_out_loss(model, batches))])}
     example = batches[0][:2]  # find_norms' own may be longer than the windows
     if sites := find_norms(model, example):
+        gains = [
+            pd.DataFrame(dict(site=s.name, coordinate=range(s.dim), weight=s.weight.flatten(), bias=s.bias.flatten()))
+            for s in sites
+        ]
         tables["survey"] = Survey(model, directions, seed, example).run(batches, progress=False).table()
-        tables["gains"] = pd.concat([_gains(site) for site in sites], ignore_index=True)
+        tables["gains"] = pd.concat(gains, ignore_index=True)
         tables["surface"] = surface(model, batches[: max(1, 2**16 // batches[0].numel())], sites)
     return tables
 
@@ -46,7 +50,7 @@ def held_out_loss(model: nn.Module, batches: Iterable[Tensor]) -> float:
 
 @torch.no_grad()
 def surface(model: nn.Module, batches: Iterable[Tensor], sites: Sequence[NormSite]) -> pd.DataFrame:
-    """Quantiles of ‖n‖/√d at each norm, 1 on the surface and below it inside, and the share above 0.95 (cor-radius)."""
+    """Of ‖n‖/√d at each norm, 1 on the surface: the 5 % quantile, and the share of at least 0.95 (cor-radius)."""
     found = defaultdict(list)
 
     def keep(site: NormSite, x: Tensor, _: Tensor) -> None:
@@ -56,13 +60,6 @@ def surface(model: nn.Module, batches: Iterable[Tensor], sites: Sequence[NormSit
     with evaluating(model), watch(model, sites, keep):
         for ids in batches:
             model(ids.to(model.device))
-    radii = {name: pd.Series(torch.cat(of_batches).numpy()) for name, of_batches in found.items()}
-    return pd.DataFrame(
-        dict(site=name, q05=r.quantile(0.05), q50=r.quantile(0.5), q95=r.quantile(0.95), near=(r >= 0.95).mean())
-        for name, r in radii.items()
-    )
-
-
-def _gains(site: NormSite) -> pd.DataFrame:
-    weight, bias = site.weight.flatten().numpy(), site.bias.flatten().numpy()
-    return pd.DataFrame(dict(site=site.name, coordinate=range(len(weight)), weight=weight, bias=bias))
+    radii = pd.DataFrame({name: torch.cat(parts).numpy() for name, parts in found.items()})
+    table = pd.DataFrame(dict(q05=radii.quantile(0.05), near=(radii >= 0.95).mean()))
+    return table.rename_axis("site").reset_index()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,7 @@ from transformers import GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArgu
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging
 
-from normgeom.jobs import Claim, claimed, versions
+from normgeom.jobs import Claim
 from normgeom.training.loop import adamw, warmup_cosine
 from normgeom.training.stages import measure_stage
 from normgeom.training.twins import Size, save_twin
@@ -48,10 +46,10 @@ def fit_and_measure(
     held_out: Sequence[Tensor],
     size: Size,
     seed: int,
-    folder: Path,
+    claim: Claim,
     device: torch.device | str = "cpu",
     progress: bool = True,
-    tokenizer: Callable[[Path], object] | None = None,
+    tokenizer: Callable[[Path], object] = lambda folder: None,
 ) -> None:
     """Train a model in place, measure it at :attr:`Size.stages`, and write tables and weights; resumes in its folder.
 
@@ -60,41 +58,38 @@ def fit_and_measure(
     Args:
         text: token ids to train on.
         held_out: batches to measure on.
-        folder: takes ``curve.parquet`` (step, loss, learning_rate, grad_norm), the tables of
-            :func:`normgeom.training.stages.measure_stage` with a column ``step``, at last ``model/``, and a note of
-            what made them.
+        claim: of a folder, which takes ``curve.parquet`` (step, loss, learning_rate, grad_norm), the tables of
+            :func:`normgeom.training.stages.measure_stage` with a column ``step``, at last ``model/``; until then a
+            checkpoint of transformers with the tables so far.
         tokenizer: writes its files to the folder that it is called with, ``model/``.
 
     Raises:
-        ValueError: the folder is another training's.
         OSError: what the folder holds was altered; the message says what to delete.
     """
-    device = torch.device(device)
-    made_by = dict(weights=_digest(*(p.detach().cpu().numpy() for p in model.parameters())), text=_digest(text))
-    asked = dict(norm=model.config.norm, size=asdict(size), seed=seed, device=device.type, **made_by)
-    with claimed(folder, "training of a model", asked | dict(versions=versions()), together=True) as claim:
-        saved = [folder / name for name in claim.files if claim.check(name) and name.startswith("checkpoint-")]
-        done = claim.check("model")
-        for path in folder.glob("checkpoint-*"):  # those of a kill, too
-            if done or path not in saved:
-                claim.drop(path.name)
-        if done:
-            return
-        callbacks = [_Stages(size, seed, held_out, claim), *([_Bar()] if progress else [])]
-        trainer = _trainer(model, text, size, seed, folder, device.type == "cpu", callbacks)
-        trainer.train(resume_from_checkpoint=str(saved[-1]) if saved else None)
+    there = [name for name in claim.files if claim.check(name)]
+    if "model" not in there or len(there) < len(claim.files):
+        checkpoints = [str(claim.folder / name) for name in there if name.startswith("checkpoint-")]
+        stages = _Stages(size, seed, held_out, claim)
+        trainer = _trainer(model, text, size, seed, claim.folder, torch.device(device).type == "cpu")
+        trainer.add_callback(stages)
+        if progress:
+            trainer.add_callback(_Bar())
+        if checkpoints:
+            stages.tables = {path.stem: pd.read_parquet(path) for path in Path(checkpoints[-1]).glob("*.parquet")}
+        trainer.train(resume_from_checkpoint=checkpoints[-1] if checkpoints else None)
         curve = pd.DataFrame([line for line in trainer.state.log_history if "loss" in line])
-        _write(claim, "curve.parquet", curve[["step", "loss", "learning_rate", "grad_norm"]])
+        stages.tables["curve"] = curve[["step", "loss", "learning_rate", "grad_norm"]]
+        for name, table in stages.tables.items():
+            with claim.writing(f"{name}.parquet") as part:
+                table.to_parquet(part, index=False)
         with claim.writing("model") as part:
             save_twin(model.eval(), part)
-            if tokenizer is not None:
-                tokenizer(part)
-        claim.drop(f"checkpoint-{size.steps}")
+            tokenizer(part)
+    for path in claim.folder.glob("checkpoint-*"):
+        claim.drop(path.name)
 
 
-def _trainer(
-    model: GPT2LMHeadModel, text: np.ndarray, size: Size, seed: int, folder: Path, on_cpu: bool, callbacks: list
-) -> Trainer:
+def _trainer(model: GPT2LMHeadModel, text: np.ndarray, size: Size, seed: int, folder: Path, on_cpu: bool) -> Trainer:
     micro_batch = size.micro_batch or size.batch
     arguments = TrainingArguments(
         output_dir=str(folder),
@@ -113,9 +108,10 @@ def _trainer(
         dataloader_pin_memory=False,
     )
     arguments._n_gpu = min(arguments.n_gpu, 1)  # or Trainer gives each of several GPUs a batch of its own
-    optimizer, data = adamw(model, size.lr, size.decay), Windows(text, size.length, size.steps * size.batch, seed)
-    optimizers = (optimizer, warmup_cosine(optimizer, size.steps))
-    trainer = Trainer(model, arguments, train_dataset=data, optimizers=optimizers, callbacks=callbacks)
+    optimizer = adamw(model, size.lr, size.decay)
+    data = Windows(text, size.length, size.steps * size.batch, seed)
+    schedule = warmup_cosine(optimizer, size.steps)
+    trainer = Trainer(model, arguments, train_dataset=data, optimizers=(optimizer, schedule))
     trainer.remove_callback(PrinterCallback)
     trainer.model_accepts_loss_kwargs = False  # the loss is the mean over L - 1, whatever Trainer counts
     logging.disable_progress_bar()  # of the files of a checkpoint
@@ -124,10 +120,14 @@ def _trainer(
 
 
 class _Stages(TrainerCallback):
-    """Measures the model before the first step and after those that are asked for, and notes what is written."""
+    """Measures the model before the first step and after those that are asked for; checkpoints take the tables."""
 
     def __init__(self, size: Size, seed: int, held_out: Sequence[Tensor], claim: Claim):
-        self.size, self.seed, self.held_out, self.claim = size, seed, held_out, claim
+        self.size = size
+        self.seed = seed
+        self.held_out = held_out
+        self.claim = claim
+        self.tables: dict[str, pd.DataFrame] = {}
 
     def on_train_begin(self, args, state, control, model=None, **_):
         if state.global_step == 0:
@@ -136,33 +136,19 @@ class _Stages(TrainerCallback):
     def on_step_end(self, args, state, control, model=None, **_):
         if state.global_step in self.size.stages:
             for name, table in measure_stage(model, self.held_out, DIRECTIONS, self.seed).items():
-                self._add(f"{name}.parquet", table.assign(step=state.global_step))
-
-    def _add(self, name: str, rows: pd.DataFrame) -> None:
-        """Add rows to a table; those of their step and later ones are left from before an interruption."""
-        path = self.claim.folder / name
-        earlier = pd.read_parquet(path) if path.exists() else rows
-        _write(self.claim, name, pd.concat([earlier[earlier.step < rows.step.min()], rows]))
+                table = table.assign(step=state.global_step)
+                self.tables[name] = pd.concat([self.tables.get(name), table], ignore_index=True)
 
     def on_save(self, args, state, control, **_):
-        earlier = [name for name in self.claim.files if name.startswith("checkpoint-")]
-        self.claim.keep(f"checkpoint-{state.global_step}")
-        for name in earlier:
-            self.claim.drop(name)
+        checkpoint = f"checkpoint-{state.global_step}"
+        for name, table in self.tables.items():
+            table.to_parquet(self.claim.folder / checkpoint / f"{name}.parquet", index=False)
+        self.claim.keep(checkpoint)
+        for name in list(self.claim.files):
+            if name.startswith("checkpoint-") and name != checkpoint:
+                self.claim.drop(name)
 
 
 class _Bar(ProgressCallback):
     def on_log(self, *_, **__):
         """No line for each point of the curve."""
-
-
-def _write(claim: Claim, name: str, table: pd.DataFrame) -> None:
-    with claim.writing(name) as part:
-        table.to_parquet(part, index=False)
-
-
-def _digest(*arrays: np.ndarray) -> str:
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array))
-    return digest.hexdigest()

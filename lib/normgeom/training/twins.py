@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
-from safetensors.torch import load_model
 from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from normgeom.models.gpt2 import gpt2
 from normgeom.norms.functions import RMSNorm
-
-MODEL_TYPE = "normgeom-twin"
+from normgeom.surgery.converted import save_converted
 
 
 @dataclass(frozen=True)
@@ -93,30 +89,16 @@ def twin(config: GPT2Config, seed: int, norm: str) -> GPT2LMHeadModel:
         model = AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=torch.float32).eval()
     model.loss_type = "ForCausalLM"  # or transformers warns that it has to guess
     model.config.norm = norm
-    layer_norms = {name: module for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
-    for name, module in layer_norms.items() if norm == "rms" else ():
-        model.set_submodule(name, RMSNorm(module.normalized_shape, eps=module.eps, dtype=torch.float32).eval())
+    if norm == "rms":
+        for name, module in list(model.named_modules()):
+            if isinstance(module, nn.LayerNorm):
+                model.set_submodule(name, RMSNorm(module.normalized_shape, eps=module.eps, dtype=torch.float32).eval())
     return model
 
 
 def save_twin(model: GPT2LMHeadModel, folder: str | os.PathLike) -> None:
-    """Write one of :func:`twins`: with LayerNorm as transformers writes a GPT-2, else for :func:`load_twin` alone.
-
-    The latter has a type that transformers does not know, or it would read LayerNorms into it.
-    """
-    model.save_pretrained(folder)
-    if model.config.norm != "layer":
-        about = dict(model_type=MODEL_TYPE, config=model.config.to_diff_dict())
-        Path(folder, "config.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
-
-
-def load_twin(folder: str | os.PathLike) -> GPT2LMHeadModel:
-    """A model that :func:`save_twin` wrote, on the CPU, in evaluation mode; a ValueError if it is something else."""
-    try:
-        about = json.loads(Path(folder, "config.json").read_text("utf-8"))
-        config = about["config"] if about["model_type"] == MODEL_TYPE else about
-        model = twin(GPT2Config.from_dict(config), 0, config.get("norm", "layer"))
-        load_model(model, Path(folder, "model.safetensors"))
-    except Exception as error:  # files are missing or damaged, each its way
-        raise ValueError(f"folder: expected what normgeom train wrote, {folder} is not that ({error})") from error
-    return model
+    """Write one of :func:`twins`: with LayerNorm as transformers writes a GPT-2, else for ``ng.load_converted``."""
+    if model.config.norm == "layer":
+        model.save_pretrained(folder)
+    else:
+        save_converted(model, folder)

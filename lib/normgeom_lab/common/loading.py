@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from normgeom.commands.loading import load_model, most_tokens
 from normgeom.text.corpora import Corpus
-from normgeom.text.tokens import TokenBatches, load_tokenizer
+from normgeom.text.tokens import first_windows, load_tokenizer
 from torch import Tensor, nn
 
 
@@ -20,8 +20,5 @@ def load_with_windows(name: str, corpus: Corpus, tokens: int, length: int) -> tu
         the model, float32, on the CPU, in evaluation mode; token ids ``(windows, length)``.
     """
     model = load_model(name, dtype="float32", head=True)
-    length = most_tokens(model.config, length)
-    batches = list(TokenBatches(corpus, load_tokenizer(name, model.config), tokens, length, batch_size=1))
-    if not batches:
-        raise ValueError(f"corpus: expected at least one window of {length} tokens, got fewer")
-    return model, torch.cat(batches)
+    windows = first_windows(corpus, load_tokenizer(name, model.config), tokens, most_tokens(model.config, length), 1)
+    return model, torch.cat(windows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,13 +11,13 @@ from pathlib import Path
 import pandas as pd
 import torch
 from normgeom.checks import Draws
-from normgeom.commands.loading import load_model, most_tokens, title
+from normgeom.commands.loading import load_model, most_tokens
 from normgeom.models.gpt2 import gpt2
 from normgeom.models.sites import find_norms
 from normgeom.surgery.surgery import center_writers, fold_norms
 from normgeom.survey.survey import Survey
 from normgeom.text.corpora import Corpus
-from normgeom.text.tokens import TokenBatches, byte_tokens, load_tokenizer, random_windows, windows
+from normgeom.text.tokens import byte_tokens, first_windows, load_tokenizer, random_windows, windows
 from normgeom.training.twins import twins
 from torch import Tensor, nn
 from torch.nn.functional import normalize
@@ -52,10 +53,15 @@ def load_to_survey(name: str, corpus: Corpus, tokens: int) -> tuple[dict[str, nn
     networks = {kind: load_model(str(place)) for kind, place in places.items()}
     config, place = next(iter(networks.values())).config, str(next(iter(places.values())))
     length = most_tokens(config, 128)
-    batches = list(TokenBatches(corpus, load_tokenizer(place, config), tokens, length, 32))
+    batches = first_windows(corpus, load_tokenizer(place, config), tokens, length, 32)
     had = sum(batch.numel() for batch in batches)
     assert had == tokens // length * length, f"tokens: {tokens} asked, the corpus gives {had}; name a larger one"
     return networks, batches
+
+
+def title(name: str) -> str:
+    """A model's name, of a folder the last part, for pictures and tables: without signs of HTML, TeX or a formula."""
+    return re.sub(r"[^\w.,+/ -]", "_", Path(name).resolve().name if Path(name).is_dir() else name)
 
 
 def pairs(config: GPT2Config, seeds: Iterable[int], device: str = "cpu") -> dict[tuple[str, int], GPT2LMHeadModel]:

@@ -1,24 +1,17 @@
-"""Surveys from names: what comes out, which tokens are read, and what each of several processes does."""
+"""Surveys from names: what comes out, and which tokens are read."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
-from types import SimpleNamespace
 
 import normgeom as ng
-import numpy as np
 import pandas as pd
 import pytest
-import torch
 from normgeom.commands import survey
 from normgeom.commands.survey import survey_model
 from normgeom.jobs import digest
 from normgeom.survey.directions import DEFAULT, nulls
 from normgeom.text.corpora import load_corpus
-from normgeom.text.tokens import BYTES, TokenBatches, load_tokenizer
+from normgeom.text.tokens import BYTES, first_windows, load_tokenizer
 from normgeom.training.twins import save_twin, twin
 from tiny_models import tiny
 from transformers import AutoModel, GPT2Config
@@ -38,7 +31,7 @@ def run(given, tmp_path):
 
 
 def batches_of(given, encoder=BYTES):
-    return list(TokenBatches(load_corpus(given / "long.txt"), encoder, 600, 16, 4))
+    return first_windows(load_corpus(given / "long.txt"), encoder, 600, 16, 4)
 
 
 def test_the_table_is_that_of_a_survey_by_hand(given, run, tmp_path):
@@ -52,10 +45,10 @@ def test_the_table_is_that_of_a_survey_by_hand(given, run, tmp_path):
     asked, had = noted["asked"], noted["had"]
     assert asked["model"] == dict(name="tiny-gpt2", sha256=digest(given / "tiny-gpt2"))
     assert asked["windows"] == dict(tokens=600, length=16, batch_size=4) and asked["tokenizer"] == "bytes"
-    assert (asked["seed"], asked["dtype"], asked["device"], asked["processes"]) == (0, "auto", "cpu", 1)
+    assert (asked["seed"], asked["dtype"], asked["device"]) == (0, "auto", "cpu")
     assert (had["tokens"], had["batches"], had["network"], had["dtype"]) == (592, len(batches), "GPT2Model", "float32")
     assert (had["digest"], had["fingerprint"]) == (by_hand.digest, by_hand.fingerprint)
-    names = ["provenance.json", "state-0-of-1.safetensors", "table.parquet"]
+    names = ["provenance.json", "state.safetensors", "table.parquet"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
 
 
@@ -63,7 +56,7 @@ def test_dtype_seed_and_default_length(run, tmp_path):
     changed = run(dtype="bfloat16", seed=3, length=None, tokens=64)
     assert changed["had"]["dtype"] == "bfloat16"
     assert changed["asked"]["windows"]["length"] == 64, "the model takes 64 positions, fewer than the default"
-    assert ng.Survey.load(tmp_path / "out" / "state-0-of-1.safetensors").seed == 3
+    assert ng.Survey.load(tmp_path / "out" / "state.safetensors").seed == 3
 
 
 def test_a_model_with_a_tokenizer_reads_its_tokens(given, run, tmp_path):
@@ -128,7 +121,7 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_state_that_is_not_as_it_was_left_says_what_to_delete(run, tmp_path, damage):
     had = run()["had"]
-    state = tmp_path / "out" / survey.STATE.format(0, 1)
+    state = tmp_path / "out" / survey.STATE
     DAMAGE[damage](state, run)
     with pytest.raises(OSError, match=rf"^out: {state} is not as this run left it; delete it and run the same command"):
         run()
@@ -146,49 +139,3 @@ def test_a_tokenizer_of_another_model(given, run, tmp_path):
     with pytest.raises(ValueError, match=r"expected token ids from 0 to 255, got 0 to 900; is the tokenizer another"):
         run(model=str(model))
     assert not (tmp_path / "out").exists()
-
-
-def test_a_share_without_a_batch_is_merged_too(run, tmp_path, monkeypatch):
-    """One batch for two processes.  The second runs while the first waits for it; no process is launched here."""
-
-    def process(rank, waits):
-        return SimpleNamespace(
-            process_index=rank,
-            is_main_process=rank == 0,
-            num_processes=2,
-            device=torch.device("cpu"),
-            wait_for_everyone=lambda: next(waits),
-            destroy_process_group=lambda: None,
-        )
-
-    def second():
-        yield
-        with monkeypatch.context() as patch:
-            patch.setattr(survey, "PartialState", lambda **settings: process(1, iter([None, None])))
-            assert run(tokens=64) is None, "the second process has no result of its own"
-        yield
-
-    monkeypatch.setattr(survey, "PartialState", lambda **settings: process(0, second()))
-    had = run(tokens=64)["had"]
-    assert (had["tokens"], had["batches"]) == (64, 1)
-    states = [ng.Survey.load(tmp_path / "out" / survey.STATE.format(rank, 2)) for rank in (0, 1)]
-    assert [state.batches for state in states] == [1, 0]
-
-
-@pytest.mark.slow
-def test_two_processes_give_the_table_of_one(given, run, tmp_path):
-    run(tmp_path / "one")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    options = dict(model=given / "tiny-gpt2", corpus=given / "long.txt", tokens=600, length=16, nulls=1, device="cpu")
-    options |= {"batch-size": 4, "out": tmp_path / "two"}
-    command = [*launch, "-m", "normgeom", "survey", *(str(word) for k, v in options.items() for word in (f"--{k}", v))]
-    environment = {**os.environ, "PYTHONPATH": str(Path(ng.__file__).parents[1]), "TQDM_DISABLE": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("tokens: ") == 1, "the first process alone reports"
-    one, two = (pd.read_parquet(tmp_path / name / survey.TABLE) for name in ("one", "two"))
-    numbers = one.select_dtypes("number").columns
-    assert two.drop(columns=numbers).equals(one.drop(columns=numbers))
-    off = np.nanmax(np.abs(two[numbers].to_numpy() - one[numbers].to_numpy()))
-    assert off <= 1e-9, f"the table of two processes is off by {off:.1e}: not the same batches, or another pilot?"
-    assert json.loads((tmp_path / "two" / "provenance.json").read_text("utf-8"))["asked"]["processes"] == 2

@@ -2,15 +2,21 @@
 
 import contextlib
 import json
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import huggingface_hub
 import pytest
 import torch
 from normgeom.text.corpora import Corpus, load_corpus
-from normgeom.text.tokens import BYTES, TokenBatches, byte_tokens, load_tokenizer, random_windows, windows
+from normgeom.text.tokens import (
+    BYTES,
+    byte_tokens,
+    first_windows,
+    load_tokenizer,
+    random_windows,
+    token_ids,
+    windows,
+)
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -91,71 +97,42 @@ def test_a_tokenizer_s_own_code_is_not_run(words, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-# windows of a stream
+# windows
 
 
-def test_a_stream_of_windows_is_the_text():
+def test_a_stream_of_tokens_is_the_text():
     stdlib = load_corpus()
     ids = byte_tokens(stdlib.text)
-    batches = TokenBatches(stdlib, BYTES, len(ids), length=100, batch_size=7)
-    assert len(list(batches)) == len(batches)
-    assert all(map(torch.equal, batches, windows(ids, 100, 7))), "a token is lost, doubled or of another document"
+    assert torch.equal(torch.cat([*token_ids(stdlib, BYTES, len(ids))]), ids), "a token is lost or doubled"
 
 
-@pytest.mark.parametrize(
-    ("tokens", "length", "batch_size"), [(24, 4, 3), (23, 4, 3), (25, 5, 1), (9, 9, 4), (10, 3, 100), (16, 4, 2)]
-)
+@pytest.mark.parametrize("tokens", [9, 24, 25, 1000])
 @pytest.mark.parametrize("cut", [1, 2, 5, 30])
-def test_windows_do_not_depend_on_where_pieces_end(tokens, length, batch_size, cut):
+def test_windows_do_not_depend_on_where_pieces_end(tokens, cut):
     text = "abcdefghijklmnopqrstuvwxyz0123456789"
     corpus = of(*(text[i : i + cut] for i in range(0, len(text), cut)), between="")
-    batches = TokenBatches(corpus, BYTES, tokens, length, batch_size)
-    got, expected = list(batches), windows(byte_tokens(text)[:tokens], length, batch_size)
+    got, expected = first_windows(corpus, BYTES, tokens, 4, 3), windows(byte_tokens(text)[:tokens], 4, 3)
     assert [batch.tolist() for batch in got] == [batch.tolist() for batch in expected]
-    assert len(batches) == len(got), "the bar would not end where the survey ends"
 
 
 @pytest.mark.parametrize(
-    ("between", "expected"), [("\n\n", [[1, 2, 300], [1, 300, 2]]), ("", [[1, 2, 1]])], ids=["documents", "a file"]
+    ("between", "expected"), [("\n\n", [1, 2, 300, 1, 300, 2]), ("", [1, 2, 1, 2])], ids=["documents", "a file"]
 )
 def test_documents_are_joined_by_the_end_of_text(words, between, expected):
     corpus = of("hidden vectors", "hidden", "vectors", between=between)
-    (batch,) = TokenBatches(corpus, load_tokenizer(str(words)), 6, length=3, batch_size=2)
-    assert batch.tolist() == expected
+    assert torch.cat([*token_ids(corpus, load_tokenizer(str(words)), 100)]).tolist() == expected
 
 
 def test_without_an_end_of_text_documents_are_joined_by_a_blank_line():
-    (batch,) = TokenBatches(of("ab", "c"), BYTES, 5, length=5, batch_size=1)
+    (batch,) = first_windows(of("ab", "c"), BYTES, 5, length=5, batch_size=1)
     assert bytes(batch[0].tolist()) == b"ab\n\nc"
-
-
-@pytest.mark.parametrize("processes", [1, 3, 8])
-def test_shares_together_are_what_one_process_sees(processes):
-    batches = TokenBatches(of(*(f"document {i}" for i in range(12))), BYTES, 120, length=5, batch_size=4)
-    shares = [replace(batches, rank=rank, of=processes) for rank in range(processes)]
-    got = [list(share) for share in shares]
-    assert [len(share) for share in shares] == [len(of_share) for of_share in got], "len() is not the share's"
-    for k, batch in enumerate(batches):
-        assert torch.equal(got[k % processes][k // processes], batch), f"batch {k} is not in share {k} mod {processes}"
-
-
-def test_a_corpus_that_ends_early_says_so():
-    batches = TokenBatches(of("a" * 47), BYTES, 1000, length=10, batch_size=3)
-    assert [tuple(batch.shape) for batch in batches] == [(3, 10), (1, 10)]
-    assert list(TokenBatches(of("short"), BYTES, 1000, length=10, batch_size=3)) == []
 
 
 def test_a_corpus_is_read_no_further_than_asked():
     read = []
     texts = (read.append(i) or "x" * 100 for i in range(100))
-    batches = TokenBatches(Corpus(lambda: texts, "", dict(name="long")), BYTES, 200, 10, 8)
-    first = next(iter(batches))
-    assert first.shape == (8, 10) and len(read) == 1, "the first batch needs the first document"
-    texts = (read.append(i) or "x" * 100 for i in range(100))
-    assert sum(batch.numel() for batch in batches) == 200 and len(read) == 3, "more was read than the tokens of two"
-
-
-# windows of tokens in memory
+    ids = [*token_ids(Corpus(lambda: texts, "", dict(name="long")), BYTES, 150)]
+    assert [len(of_text) for of_text in ids] == [100, 50] and read == [0, 1]
 
 
 @pytest.mark.parametrize(("count", "shapes"), [(23, [(3, 5), (1, 5)]), (15, [(3, 5)]), (5, [(1, 5)])])
@@ -165,10 +142,10 @@ def test_windows_share_no_token(count, shapes):
     assert torch.cat(got).flatten().tolist() == list(range(count // 5 * 5)), "in order, the rest left out"
 
 
-def test_a_text_shorter_than_a_window():
-    for cut in (windows, partial(random_windows, seed=0), lambda ids, **of: TokenBatches(None, BYTES, len(ids), **of)):
-        with pytest.raises(ValueError, match=r"^tokens: expected at least one window of 5, got 4"):
-            cut(torch.arange(4), length=5, batch_size=2)
+@pytest.mark.parametrize("texts", [[], ["abcd"]])
+def test_a_text_shorter_than_a_window(texts):
+    with pytest.raises(ValueError, match=rf"^tokens: expected at least one window of 5, got {len(texts) * 4}"):
+        first_windows(of(*texts), BYTES, 100, length=5, batch_size=2)
 
 
 def test_random_windows_are_pieces_of_the_text():

@@ -81,12 +81,12 @@ def radii(norm, x, eps):
 def test_the_distance_to_the_surface(measured):
     norm, model, tables = measured
     table = tables["surface"].set_index("site")
-    assert list(table.columns) == ["q05", "q50", "q95", "near"] and list(table.index) == SITES
+    assert list(table.columns) == ["q05", "near"] and list(table.index) == SITES
     inputs = stored(model, table.index, BATCHES)
     for site, row in table.iterrows():
         truth = np.concatenate([radii(norm, x, CONFIG.layer_norm_epsilon) for x, _ in inputs[site]])
         assert len(truth) == 63
-        expected = torch.tensor([*np.quantile(truth, [0.05, 0.5, 0.95]), (truth >= 0.95).mean()])
+        expected = torch.tensor([np.quantile(truth, 0.05), (truth >= 0.95).mean()])
         close(torch.tensor(row.to_numpy()), expected, 1e-9, site, "ε left out? Mean of LayerNorm left in?")
     assert table.q05.max() < 0.9, "ε is too small to see that it is there"
     assert table.near.min() > 0.2 and table.near.max() < 0.8, "all are near the surface, or none is"
@@ -106,11 +106,10 @@ def test_a_model_without_norms():
     assert list(tables) == ["loss"] and tables["loss"].loss[0] == pytest.approx(float(by_hand(model).mean()))
 
 
-@pytest.mark.parametrize("length", [2, 3])
-def test_windows_of_few_tokens(length):
-    config = GPT2Config(**{**CONFIG.to_dict(), "n_positions": length})
-    tables = measure_stage(twin(config, 3, "rms"), [token_ids(1, length)], DIRECTIONS, 5)
-    assert set(tables["survey"].tokens) <= {1, length - 1, length} and len(tables["surface"]) == 5
+def test_windows_of_two_tokens():
+    config = GPT2Config(**{**CONFIG.to_dict(), "n_positions": 2})
+    tables = measure_stage(twin(config, 3, "rms"), [token_ids(1, 2)], DIRECTIONS, 5)
+    assert set(tables["survey"].tokens) <= {1, 2} and len(tables["surface"]) == 5
 
 
 @pytest.mark.parametrize("training", [True, False])
