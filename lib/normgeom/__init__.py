@@ -14,6 +14,7 @@ _HOMES = {
     "geometry.jacobian": ("NormJacobian",),
     "geometry.secular": ("secular",),
     "geometry.uniform": ("angle", "project_out", "uniform_vector"),
+    "models.doctor": ("doctor",),
     "models.sites": ("find_norms",),
     "models.watch": ("NormSite", "watch"),
     "norms.elementwise": ("Derf", "DyT", "derf", "dyt"),
