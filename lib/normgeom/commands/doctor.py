@@ -20,13 +20,18 @@ COLUMNS = ("norms", "", "kind", "d", "gain", "ε", "where", "bfloat16 is rounded
 
 
 def examine(name: str) -> Report:
-    """:func:`normgeom.doctor` of a model on the hub or in a folder, on text of the standard library's documentation.
+    """:func:`normgeom.doctor` of a model on the hub or in a folder.
 
-    A model without a tokenizer, or one that does not read text, is examined on the inputs that
+    It reads the standard library's documentation or, if it hears, noise; without a tokenizer, and if it sees, what
     :func:`normgeom.find_norms` makes up.
     """
     config = load_config(name)
     network = load_model(name, head=any("ForCausalLM" in kind for kind in config.architectures or ()))
+    if network.main_input_name == "input_features" and hasattr(config, "max_source_positions"):  # Whisper
+        generator = torch.Generator().manual_seed(0)
+        frames = torch.randn(TEXTS, config.num_mel_bins, 2 * config.max_source_positions, generator=generator)
+        ids = torch.arange(TEXTS * 8).view(TEXTS, 8) % config.vocab_size
+        return doctor(network, dict(input_features=frames.to(network.dtype), decoder_input_ids=ids))
     return doctor(network, _text(name, network))
 
 
@@ -39,6 +44,7 @@ def _text(name: str, network: nn.Module) -> Tensor | None:
             (ids,) = TokenBatches(load_corpus("stdlib"), encoder, TEXTS * length, length, TEXTS)
             begin = [[config.bos_token_id]] * TEXTS if isinstance(config.bos_token_id, int) else ids[:, :0]
             return torch.cat([torch.as_tensor(begin), ids], 1)[:, :length]
+    return None
 
 
 def lines(report: Report) -> Iterator[str]:

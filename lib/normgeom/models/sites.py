@@ -77,16 +77,12 @@ def _not_measured(names: Mapping[nn.Module, str], sites: Iterable[nn.Module]) ->
 
 
 def default_example(model: nn.Module) -> Mapping:
-    """Token ids for a model of transformers that reads text, noise for one that reads images or sound, not films."""
+    """Token ids for a model of transformers that reads text, noise for one that reads images, not films."""
     kind, config = (getattr(model, name, None) for name in ("main_input_name", "config"))
-    generator = torch.Generator().manual_seed(0)
     if kind == "pixel_values" and hasattr(config, "image_size") and not hasattr(config, "num_frames"):
         size = config.image_size if isinstance(config.image_size, (list, tuple)) else [config.image_size] * 2
+        generator = torch.Generator().manual_seed(0)
         return {kind: torch.randn(_BATCH, config.num_channels, *size, generator=generator).to(model.dtype)}
-    if kind == "input_features" and hasattr(config, "max_source_positions"):  # Whisper
-        frames = torch.randn(_BATCH, config.num_mel_bins, 2 * config.max_source_positions, generator=generator)
-        ids = torch.arange(_BATCH * _TOKENS).reshape(_BATCH, _TOKENS) % config.vocab_size
-        return {kind: frames.to(model.dtype), "decoder_input_ids": ids}
     if kind == "input_ids" and hasattr(config, "vocab_size"):
         ids = torch.arange(_BATCH * _TOKENS).reshape(_BATCH, _TOKENS) % config.vocab_size
         return {kind: ids, **({"decoder_input_ids": ids} if config.is_encoder_decoder else {})}
