@@ -70,7 +70,7 @@ def answers(norm: str, x: list[float], applied: bool) -> list[mpmath.mpf]:
 
 
 def bounds(norm: str, x: list[float], applied: bool, dtype: str) -> list[float]:
-    """How far each output of a right norm may be off: the page derives it (eq-conformance)."""
+    """How far each output of a right norm may be off: the page derives it (prop-conformance)."""
     d, info, (gain, bias) = len(x), torch.finfo(DTYPES[dtype]), affine(len(x), applied)
     layer = norm == "layer"
     m = math.fsum(x) / d if layer else 0.0

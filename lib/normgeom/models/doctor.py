@@ -149,11 +149,11 @@ def _of_one(sheet: NormSheet, s: float, peak: float, share: float, far: float) -
         effect, advice = "in {:.0%} of float32, bfloat16 and float16", "add ε > 0 in float32, inside the root"
         yield found("rows of zeros give NaN", off["zeros"], effect, advice)
     if off["mean"] > 0.01:
-        effect = f"{{:.0%}} off at a mean of 3000 s, these inputs reach {far:.2g} s"
+        effect = f"{{:.1e}} of the largest output off at a mean of 3000 s, these inputs reach {far:.2g} s"
         yield found("digits lost to the mean", off["mean"], effect, "subtract the mean before squaring")
     if sheet.place in ("outside the root", "after the division"):
         lost = abs(kept / PLACES["inside the root"][0](s, eps) - 1)
-        effect = f"the median vector (s = {s:.2g}) ends {{:.2%}} off in length"
+        effect = f"the median vector (s = {s:.2g}) ends {{:.1e}} of its length off"
         yield found(f"ε = {eps:g} acts {sheet.place}", lost, effect, "divide by √(mean square + ε)")
     elif eps and stated and not any(math.isclose(v, eps, rel_tol=0.1) for v in stated):
         effect, advice = f"{{:.3g}} times the stated {stated[0]:g}", "add ε to the mean of the squares"
