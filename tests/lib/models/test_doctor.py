@@ -104,7 +104,7 @@ PLANTED = {
         "ε = 1e-05 acts after the division",
     ),
     "ε added to the sum": ("llama", RMS, wide(lambda x: 32**0.5 * x / root_sum(x)), "ε acts as 3.1e-07"),
-    "ε too large": ("qwen3", QUERIES, wide(lambda x: ng.rms_norm(x, eps=10.0)), "ε dominates"),
+    "ε too large": ("qwen3", QUERIES, lambda m, x: ng.rms_norm(x, m.weight, eps=10.0), "ε dominates"),
     "no ε": ("llama", RMS, wide(lambda x: x * torch.rsqrt(mean(x * x))), "rows of zeros give NaN"),
     "ε lost in float16": ("llama", RMS, in_its_dtype(1e-8), "rows of zeros give NaN"),
     "variance over d − 1": (
