@@ -15,6 +15,7 @@ _HOMES = {
     "geometry.secular": ("secular",),
     "geometry.uniform": ("angle", "project_out", "uniform_vector"),
     "models.attribution": ("attribute",),
+    "models.doctor": ("doctor",),
     "models.held": ("held_scales",),
     "models.sites": ("find_norms",),
     "models.watch": ("NormSite", "watch"),

@@ -128,3 +128,24 @@ def convert(model: str, out: str) -> None:
             "  float64, before and after   {exact:.1e}\n"
             "  {dtype} from float64: {unconverted:.1e} before, {converted:.1e} after".format(**had)
         )
+
+
+@main.command()
+@click.argument("model")
+@click.pass_context
+def doctor(context: click.Context, model: str) -> None:
+    """Examine the norms of MODEL: what each one is, and what looks wrong with it, a line each.
+
+    MODEL is a name on the hub or a folder that save_pretrained wrote.  The exit code is 0 if it is sound, with or
+    without notes, 1 if there is a problem, and 2 if it cannot be examined, as with weights that are NaN.  It takes as
+    long as the model needs to read 256 tokens a few times.
+    """
+    with _one_line(stopped="the same command begins anew"):
+        from normgeom.commands.doctor import examine, lines
+
+        report = examine(model)
+        for line in lines(report):
+            click.echo(line)
+        problems = sum(not finding.note for finding in report)
+        click.echo(f"{len(report.norms)} norms, {problems} problems, {len(report) - problems} notes")
+    context.exit(bool(problems))

@@ -1,0 +1,69 @@
+"""From a model's name to what its norms are and what looks wrong with them, as lines of text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+
+import torch
+from torch import Tensor, nn
+
+from normgeom.commands.loading import load_config, load_model, most_tokens
+from normgeom.models.doctor import Finding, Report, doctor
+from normgeom.models.sheets import NormSheet
+from normgeom.text.corpora import load_corpus
+from normgeom.text.tokens import TokenBatches, load_tokenizer
+
+TEXTS, LENGTH = 2, 128
+COLUMNS = ("norms", "", "kind", "d", "gain", "ε", "where", "bfloat16 is rounded to", "scope", "decay reaches the gain")
+
+
+def examine(name: str) -> Report:
+    """:func:`normgeom.doctor` of a model on the hub or in a folder.
+
+    It reads the standard library's documentation or, if it hears, noise; without a tokenizer, and if it sees, what
+    :func:`normgeom.find_norms` makes up.
+    """
+    config = load_config(name)
+    network = load_model(name, head=any("ForCausalLM" in kind for kind in config.architectures or ()))
+    if network.main_input_name == "input_features" and hasattr(config, "max_source_positions"):  # Whisper
+        generator = torch.Generator().manual_seed(0)
+        frames = torch.randn(TEXTS, config.num_mel_bins, 2 * config.max_source_positions, generator=generator)
+        ids = torch.arange(TEXTS * 8).view(TEXTS, 8) % config.vocab_size
+        return doctor(network, dict(input_features=frames.to(network.dtype), decoder_input_ids=ids))
+    return doctor(network, _text(name, network))
+
+
+def _text(name: str, network: nn.Module) -> Tensor | None:
+    """Token ids ``(TEXTS, LENGTH)``, begun as texts are; None if the model has no tokenizer, or reads no text."""
+    config = network.config.get_text_config()
+    if network.main_input_name == "input_ids" and not config.is_encoder_decoder:
+        with suppress(OSError):
+            encoder, length = load_tokenizer(name, network.config), most_tokens(config, LENGTH)
+            (ids,) = TokenBatches(load_corpus("stdlib"), encoder, TEXTS * length, length, TEXTS)
+            begin = [[config.bos_token_id]] * TEXTS if isinstance(config.bos_token_id, int) else ids[:, :0]
+            return torch.cat([torch.as_tensor(begin), ids], 1)[:, :length]
+    return None
+
+
+def lines(report: Report) -> Iterator[str]:
+    """A table of norms and a line a finding; those of blocks that agree are one row, and one line for the worst."""
+    alike: dict[tuple, list[NormSheet]] = {}
+    for sheet in report.norms:
+        told = (sheet.kind, sheet.dim, sheet.gain, f"{sheet.eps:g}", sheet.place, sheet.casts, sheet.scope)
+        alike.setdefault((_pattern(sheet.name), *told, " and ".join(sheet.decays) or "no"), []).append(sheet)
+    rows = [COLUMNS, *((name, f"× {len(some)}", *map(str, told)) for (name, *told), some in alike.items())]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(map(str.ljust, row, widths)).rstrip()
+    found: dict[tuple, list[Finding]] = {}
+    for finding in report:
+        found.setdefault((_pattern(finding.site), re.sub(r"[\d.e-]+", "*", finding.problem)), []).append(finding)
+    for some in found.values():
+        worst = max(some, key=lambda finding: finding.size)
+        yield f"{worst}" + (f" (the worst of {len(some)} such)" if len(some) > 1 else "")
+
+
+def _pattern(name: str) -> str:
+    return re.sub(r"\b\d+\b", "*", name)

@@ -1,0 +1,72 @@
+"""normgeom doctor: a table, a line a finding, and an exit code that a script can use."""
+
+import pytest
+import torch
+from click.testing import CliRunner
+from normgeom.cli import main
+from normgeom.commands.doctor import examine
+from tiny_models import tiny
+from tiny_training import save_words
+
+
+def invoke(folder):
+    return CliRunner().invoke(main, ["doctor", str(folder)])
+
+
+@pytest.fixture
+def llama():
+    return tiny("llama", initializer_range=0.2)
+
+
+def test_a_sound_model(llama, tmp_path):
+    llama.save_pretrained(tmp_path)
+    save_words(tmp_path)
+    result = invoke(tmp_path)
+    assert result.exit_code == 0, result.output
+    head, *rows, last = result.stdout.splitlines()
+    assert head.split()[:4] == ["norms", "kind", "d", "gain"] and last == "5 norms, 0 problems, 0 notes"
+    assert [row.split()[:6] for row in rows] == [
+        ["model.layers.*.input_layernorm", "×", "2", "rms", "32", "w"],
+        ["model.layers.*.post_attention_layernorm", "×", "2", "rms", "32", "w"],
+        ["model.norm", "×", "1", "rms", "32", "w"],
+    ]
+
+
+def test_problems_are_a_line_each_and_the_exit_code(llama, tmp_path):
+    for layer in llama.model.layers:
+        layer.input_layernorm.weight.data -= 1.1
+    llama.config.rms_norm_eps = 9.0
+    llama.save_pretrained(tmp_path)
+    result = invoke(tmp_path)
+    assert result.exit_code == 1, result.output
+    said = [line for line in result.stdout.splitlines() if line.startswith("problem: ")]
+    dominates = [line for line in said if ": ε dominates: the median vector (s = " in line]
+    assert len(dominates) == 3 and "(the worst of 2 such)" in dominates[0], "blocks that agree are one line"
+    alike = [f for f in examine(str(tmp_path)) if "input_layernorm" in f.site and "dominates" in f.problem]
+    assert f" {max(alike, key=lambda f: f.size).site}: ε dominates" in dominates[0], "not the worst"
+    assert sum(": 1 + w forgotten: outputs " in line for line in said) == 1
+    assert result.stdout.splitlines()[-1] == "5 norms, 6 problems, 0 notes"
+
+
+def test_an_encoder_and_a_model_of_sound(tmp_path):
+    for family, count in (("bert", 5), ("whisper", 12)):
+        tiny(family, **(dict(init_std=0.2) if family == "whisper" else dict(initializer_range=0.2))).save_pretrained(
+            tmp_path / family
+        )
+        result = invoke(tmp_path / family)
+        assert result.exit_code == 0 and f"\n{count} norms, 0 problems" in result.stdout, result.output
+
+
+def test_what_it_cannot_examine_is_one_line(llama, tmp_path):
+    (tmp_path / "empty").mkdir()
+    llama.model.norm.weight.data[0] = torch.nan
+    llama.save_pretrained(tmp_path / "nan")
+    tiny("wav2vec2").save_pretrained(tmp_path / "waves")
+    for name, said in (
+        ("empty", "cannot be loaded"),
+        ("nan", "has wrong weights, 1 in all: model.norm.weight (NaN or Inf)"),
+        ("waves", "example_inputs: none given"),
+    ):
+        result = invoke(tmp_path / name)
+        (last,) = result.stderr.splitlines()[-1:]
+        assert result.exit_code == 2 and last.startswith("Error: ") and said in last, result.output
