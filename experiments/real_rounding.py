@@ -40,7 +40,8 @@ def factor(c: Tensor, eps: float, dtype: torch.dtype, way: str = "") -> Tensor:
     """1/√(mean square + ε), each step in ``dtype``; "sum": each partial sum too, "scaled": of entries below 1."""
     power = torch.ones(())
     if way == "scaled":
-        power = torch.ldexp(power, -c.abs().amax(-1, keepdim=True).frexp().exponent)
+        top = c.abs().amax(-1, keepdim=True)
+        power = torch.ldexp(torch.ones_like(top), -top.frexp().exponent)
     squares = (c * power).to(dtype).square()
     mean = reduce(torch.add, squares.split(1, -1)) / c.shape[-1] if way == "sum" else squares.mean(-1, keepdim=True)
     return (mean + (eps * power.square()).to(dtype)).rsqrt().to(c.dtype) * power

@@ -139,6 +139,37 @@ def drift(found: pd.DataFrame) -> tuple[Figure, str]:
     return figure, f"Errors by block, logarithmic. {'; '.join(words)}."
 
 
+ROUNDED = {  # of the record published-rounding-end, by format: ways in words
+    "bfloat16": {
+        "statistics": "statistics: results rounded",
+        "sum": "statistics: partial sums rounded",
+        "output": "result rounded once",
+        "twice": "Llama's order: rounded before and behind the gain",
+        "gain": "gain (in Gemma 1 + w) rounded",
+        "bfloat16 model, output": "whole model, statistics in float32",
+        "bfloat16 model, statistics": "whole model, statistics too",
+    },
+    "float16": {
+        "float16 model, output": "statistics in float32",
+        "float16 model, statistics": "statistics in float16",
+        "float16 model, scaled": "statistics in float16, rows scaled first",
+    },
+}
+
+
+def predictions(ends: pd.DataFrame, dtype: str) -> pd.DataFrame:
+    """What rounding does to what a model predicts, a row a way: KL with its interval, and agreement; or an error."""
+    columns, ways = {}, ROUNDED[dtype]
+    for model, rows in ends.groupby("model"):
+        rows, name = rows.set_index("way").loc[list(ways)], STACKS[model].split(",")[0]
+        if rows.kl.isna().any():  # an encoder
+            columns[f"{name}, error"] = rows.error.map("{:.2g}".format)
+            continue
+        columns[f"{name}, KL"] = [f"{r.kl:.2g} ({r.kl_low:.1g} to {r.kl_high:.1g})" for r in rows.itertuples()]
+        columns[f"{name}, same"] = rows.agree.map("{:.0%}".format)
+    return pd.DataFrame(columns, index=list(ways)).rename(ways)
+
+
 WAYS = {  # color, hatch and marker; "compiled" is normgeom's function under torch.compile
     "normgeom": ("#0072B2", "", "o"),
     "compiled": ("#009E73", "//", "s"),
