@@ -165,7 +165,7 @@ def predictions(ends: pd.DataFrame, dtype: str) -> pd.DataFrame:
         if rows.kl.isna().any():  # an encoder
             columns[f"{name}, error"] = rows.error.map("{:.2g}".format)
             continue
-        columns[f"{name}, KL"] = [f"{r.kl:.2g} ({r.kl_low:.1g} to {r.kl_high:.1g})" for r in rows.itertuples()]
+        columns[f"{name}, KL"] = [f"{r.kl:.2g} ({r.kl_low:.2g} to {r.kl_high:.2g})" for r in rows.itertuples()]
         columns[f"{name}, same"] = rows.agree.map("{:.0%}".format)
     return pd.DataFrame(columns, index=list(ways)).rename(ways)
 
