@@ -158,13 +158,12 @@ def test_drift_shows_what_was_measured_and_what_the_law_predicts():
 
 def test_predictions_have_intervals_and_an_encoder_has_errors():
     row = dict(error=0.25, kl=0.12, kl_low=0.08, kl_high=0.2, agree=0.5)
-    ends = [dict(model=m, way=w) | row for m in lab.STACKS for w in lab.ROUNDED["float16"]]
-    ends = pd.DataFrame(ends)
-    ends.loc[ends.model == "whisper-base", ["kl", "kl_low", "kl_high", "agree"]] = np.nan
-    found = lab.predictions(ends, "float16")
+    ends = pd.DataFrame([dict(model=m, way=w) | row for m in list(lab.STACKS)[:2] for w in lab.ROUNDED["float16"]])
+    speech = pd.DataFrame([dict(way=w, error=n) for n, w in enumerate(lab.ROUNDED["float16"])])
+    found = lab.predictions(ends, speech, "float16")
     assert list(found.index) == list(lab.ROUNDED["float16"].values())
-    assert found.iloc[0].to_list() == ["0.12 (0.08 to 0.2)", "50%", "0.12 (0.08 to 0.2)", "50%", "0.25"]
     assert list(found.columns) == ["SmolLM2, KL", "SmolLM2, same", "Gemma 3, KL", "Gemma 3, same", "Whisper, error"]
+    assert found.iloc[1].to_list() == ["0.12 (0.08 to 0.2)", "50%", "0.12 (0.08 to 0.2)", "50%", "1"]
 
 
 def test_what_is_recorded_of_a_gpu(tmp_path, monkeypatch):

@@ -157,16 +157,14 @@ ROUNDED = {  # of the record published-rounding-end, by format: ways in words
 }
 
 
-def predictions(ends: pd.DataFrame, dtype: str) -> pd.DataFrame:
-    """What rounding does to what a model predicts, a row a way: KL with its interval, and agreement; or an error."""
+def predictions(ends: pd.DataFrame, speech: pd.DataFrame, dtype: str) -> pd.DataFrame:
+    """What rounding does, a row a way: of language models KL with its interval, and agreement; of Whisper an error."""
     columns, ways = {}, ROUNDED[dtype]
     for model, rows in ends.groupby("model"):
-        rows, name = rows.set_index("way").loc[list(ways)], STACKS[model].split(",")[0]
-        if rows.kl.isna().any():  # an encoder
-            columns[f"{name}, error"] = rows.error.map("{:.2g}".format)
-            continue
+        rows, name = rows.set_index("way").loc[list(ways)], STACKS[model]
         columns[f"{name}, KL"] = [f"{r.kl:.2g} ({r.kl_low:.2g} to {r.kl_high:.2g})" for r in rows.itertuples()]
         columns[f"{name}, same"] = rows.agree.map("{:.0%}".format)
+    columns["Whisper, error"] = speech.set_index("way").error[list(ways)].map("{:.2g}".format)
     return pd.DataFrame(columns, index=list(ways)).rename(ways)
 
 
