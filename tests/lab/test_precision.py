@@ -48,30 +48,6 @@ def test_errors_at_means_by_ways_with_known_errors():
         assert (float(x.mean()), float(x.std())) == pytest.approx((mean, 1), abs=0.2)
 
 
-def product(x, weight):
-    return x * weight
-
-
-def test_ladder_measures_known_errors():
-    """In float32 a factor 1 + 16u is 16 units, of an entry and of a gradient; a rounding or two come on top."""
-
-    seen = []
-
-    def shifted(x, weight):
-        seen.append((float(x.detach().mean()), float(weight.std())))
-        y = x * weight
-        return y + 2.0**-20 * y.detach().abs().amax(-1, keepdim=True)
-
-    scaled = lambda x, w: x * w * (1 + 2.0**-20)  # noqa: E731
-    norms = {"right": (product, product), "scaled": (scaled, product), "shifted": (shifted, product)}
-    rungs = lab.ladder(norms, (torch.float32,), (0, 30), 50, 64, Draws(0))
-    assert (rungs.loc["right"] <= 1).all(axis=None), "one rounding is one unit at most"
-    assert ((rungs.loc["scaled"] - 16).abs() < 2).all(axis=None), "u is half of eps"
-    assert ((rungs.loc[("shifted", "values")] - 16).abs() <= 2).all(), "over the largest entry of the row"
-    assert (rungs.loc[("shifted", "gradient")] <= 1).all(), "the gradient is by the input alone"
-    assert seen == [(pytest.approx(mean, abs=0.1), pytest.approx(0.2, abs=0.1)) for mean in (0, 30)], "other cases"
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_a_walk_is_a_sum_in_the_format(dtype):
     steps = draw(3, 300).to(dtype)
@@ -103,15 +79,6 @@ def test_the_peak_counts_what_is_held_together():
     assert lab.peak_bytes(lambda: torch.ones(10**6).mul(2).sum()) == pytest.approx(2 * size, rel=1e-3)
     freed = lab.peak_bytes(lambda: [torch.ones(10**6).sum() for _ in range(3)])
     assert freed == pytest.approx(size, rel=1e-3), "freed memory counted again"
-
-
-def test_what_waits_for_the_backward_pass():
-    x, y = torch.ones(100, 10, requires_grad=True), torch.ones(100, 10, requires_grad=True)
-    assert lab.saved_bytes(lambda: x + y) == 0, "a sum needs neither"
-    assert lab.saved_bytes(lambda: x * y) == 8000
-    assert lab.saved_bytes(lambda: x * x) == 4000, "one memory counted twice"
-    assert lab.saved_bytes(lambda: x.exp().exp()) == 8000, "two results that live at different times"
-    assert lab.saved_bytes(lambda: x[:2] * x[2:4]) == 4000, "two views of one memory"
 
 
 @pytest.fixture
@@ -151,25 +118,6 @@ def test_results_are_kept(kept):
     assert counts[-1] == kept
 
 
-def test_time_over_copy_is_the_median_of_ratios(monkeypatch):
-    """Of ratios within a round: a slow round is slow for all."""
-    x, results = torch.ones(3, 4), {}
-
-    def in_a_made_up_race(calls, rounds, fill):
-        results.update({name: call() for name, call in calls.items()})
-        return pd.DataFrame({"copy": [1.0, 2.0, 4.0], "norm": [2.0, 2.0, 12.0], "other": [1.0, 2.0, 4.0]})
-
-    monkeypatch.setattr(lab.experiments, "in_turns", in_a_made_up_race)
-    got = lab.time_over_copy({"norm": lambda x: 2 * x, "other": lambda x: 3 * x}, x, rounds=3)
-    assert got.to_dict() == {"norm": 2.0, "other": 1.0}, "The ratio of medians? Its inverse? The copy itself?"
-    assert torch.equal(results["norm"], 2 * x) and torch.equal(results["other"], 3 * x), "a norm without its input"
-    assert torch.equal(results["copy"], x) and results["copy"].data_ptr() != x.data_ptr(), "no copy was made"
-
-
-SIZES = ((64, 8), (16, 32))
-TIMES = {("copy", "torch"): 1, ("layer", "ours"): 6, ("layer", "torch"): 3, ("rms", "ours"): 2, ("rms", "torch"): 8}
-
-
 def test_walks_and_their_errors_in_the_band_of_the_law():
     """Rounded to two digits the sums are 8, 0.5 and 8 for 8.5, 0.5 and 13; the law is 2u √k here, so the band 2u k."""
     walks = np.array([[0.3, -1.1, 2.7, 0.9, 5.7], [0.1, 0.1, 0.1, 0.1, 0.1], [9.0, 1.0, 1.0, 1.0, 1.0]])
@@ -193,6 +141,29 @@ def test_errors_and_what_rounding_promises():
     *_, linear, squared = figure.axes[0].lines
     assert linear.get_ydata()[-1] == pytest.approx(0.1) and squared.get_ydata()[-1] == pytest.approx(10)
     assert "one pass from 1e-06 at mean 1 to 3e+00 at 10000; two" in alt, "NaN has no place in words"
+
+
+def test_drift_shows_what_was_measured_and_what_the_law_predicts():
+    """Two parts of 3 and 4 add up to 5, as squares."""
+    parts = dict(coherent_sum=0.3, random_sum=0.4, coherent_statistics=0.003, random_statistics=0.004)
+    rows = [dict(model=m, block=b, sum=0.1 * b, statistics=0.001 * b) | parts for m in lab.STACKS for b in (1, 2, 3)]
+    figure, alt = lab.drift(pd.DataFrame(rows))
+    for axis in figure.axes:
+        lines = [list(line.get_ydata()) for line in axis.lines]
+        expected = [[0.1, 0.2, 0.3], [0.5] * 3, [0.001, 0.002, 0.003], [0.005] * 3]
+        assert np.allclose(lines, expected), "Parts added, not their squares? Another way's prediction?"
+    assert "Gemma 3, partial sums rounded: 0.1 behind the first block and 0.3 behind the last norm" in alt
+    assert "predicted 0.005 and 0.005" in alt
+
+
+def test_predictions_have_intervals_and_an_encoder_has_errors():
+    row = dict(error=0.25, kl=0.12, kl_low=0.08, kl_high=0.2, agree=0.5)
+    ends = pd.DataFrame([dict(model=m, way=w) | row for m in list(lab.STACKS)[:2] for w in lab.ROUNDED["float16"]])
+    speech = pd.DataFrame([dict(way=w, error=n) for n, w in enumerate(lab.ROUNDED["float16"])])
+    found = lab.predictions(ends, speech, "float16")
+    assert list(found.index) == list(lab.ROUNDED["float16"].values())
+    assert list(found.columns) == ["SmolLM2, KL", "SmolLM2, same", "Gemma 3, KL", "Gemma 3, same", "Whisper, error"]
+    assert found.iloc[1].to_list() == ["0.12 (0.08 to 0.2)", "50%", "0.12 (0.08 to 0.2)", "50%", "1"]
 
 
 def test_what_is_recorded_of_a_gpu(tmp_path, monkeypatch):

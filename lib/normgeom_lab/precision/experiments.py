@@ -7,8 +7,6 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -38,13 +36,6 @@ def in_turns(calls: dict[str, Callable[[], object]], rounds: int, fill: float = 
     for _ in range(rounds):
         seen.append({name: _seconds(calls[name], number, results) for name in lots.sample(names, len(names))})
     return pd.DataFrame(seen, columns=names)
-
-
-def time_over_copy(norms: Mapping[str, Way], x: Tensor, rounds: int) -> pd.Series:
-    """Time of each norm of ``x`` over that of a copy of ``x``: medians over rounds in which all run in turns."""
-    calls = {name: partial(norm, x) for name, norm in norms.items()}
-    seconds = in_turns({"copy": lambda: torch.empty_like(x).copy_(x), **calls}, rounds, fill=0.01)
-    return seconds[list(norms)].div(seconds["copy"], axis=0).median()
 
 
 def _seconds(call: Callable[[], object], number: int, results: deque) -> float:
@@ -103,41 +94,6 @@ def errors_at_means(
         errors = pd.DataFrame({name: (way(x).double() - exact).abs().amax(-1).numpy() for name, way in ways.items()})
         off[mean], lost[mean] = errors.max(), errors.isna().mean()
     return pd.DataFrame(off).T, pd.DataFrame(lost).T
-
-
-def ladder(
-    norms: Mapping[str, tuple[Norm, Norm]],
-    dtypes: Iterable[torch.dtype],
-    means: Iterable[float],
-    rows: int,
-    d: int,
-    draw: Draws,
-) -> pd.DataFrame:
-    """Errors of norms and of their gradients by the input, in each format (claim-ladder-norms).
-
-    ``norms`` are pairs of a norm and of what it should compute. All get the same Gaussian rows of standard deviation 1,
-    gains 1 ± 0.2 and standard normal gradients, drawn in float64 and rounded to the format.
-
-    Returns: the largest error of an entry over the largest entry of its row, in units of u; a row for each
-    ``(norm, "values" or "gradient")``, a column for each format and mean.
-    """
-    columns = {}
-    for dtype, mean in product(dtypes, means):
-        x, g = mean + draw(rows, d), draw(rows, d)
-        case = [t.to(dtype) for t in (x, 1 + 0.2 * draw(d), g)]
-        column = columns[str(dtype).removeprefix("torch."), f"{mean:g}σ"] = {}
-        for name, (norm, truth) in norms.items():
-            exact = _both(truth, *(t.double() for t in case))
-            for what, got, true in zip(("values", "gradient"), _both(norm, *case), exact, strict=True):
-                off = (got.double() - true).abs().amax(-1) / true.abs().amax(-1)
-                column[name, what] = float(off.max()) / unit_roundoff(dtype)
-    return pd.DataFrame(columns).rename_axis(["norm", "what"])
-
-
-def _both(norm: Norm, x: Tensor, weight: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    x = x.clone().requires_grad_()
-    y = norm(x, weight)
-    return y.detach(), torch.autograd.grad(y, x, g)[0]
 
 
 def rounded_walks(walks: np.ndarray, digits: int) -> np.ndarray:
@@ -230,17 +186,3 @@ def peak_bytes(work: Callable[[], object]) -> int:
         highest = max(highest, held)
     del kept
     return highest
-
-
-def saved_bytes(work: Callable[[], object]) -> int:
-    """The bytes that autograd keeps for a backward pass through what ``work`` computes; shared memory counts once."""
-    seen: dict[int, Tensor] = {}
-
-    def keep(t: Tensor) -> Tensor:
-        seen[t.untyped_storage().data_ptr()] = t
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-        kept = work()
-    del kept
-    return sum(t.untyped_storage().nbytes() for t in seen.values())

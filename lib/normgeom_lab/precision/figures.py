@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from normgeom.records import Record, recorded
 from normgeom.view.style import COLORS, WIDTH, style
 
@@ -30,13 +31,6 @@ def at_size(race: pd.DataFrame, rows: int, d: int, threads: int = 1) -> pd.DataF
 def _in_words(race: pd.DataFrame, rows: int, d: int) -> pd.DataFrame:
     found = at_size(race, rows, d)
     return found.assign(**{"norm": found.norm.map(NORMS), "pass": found.backward.map(PASSES)})
-
-
-def costs(race: pd.DataFrame, sizes: Sizes) -> pd.DataFrame:
-    """Time over that of a copy, one thread: a row a size, norm and way, a column a pass and dtype."""
-    index = ["norm", "way", "pass", "dtype"]
-    parts = {f"{rows} × {d}": _in_words(race, rows, d).set_index(index).over_copy for rows, d in sizes}
-    return pd.concat(parts, names=["rows × features"]).unstack(["pass", "dtype"])
 
 
 def speedups(race: pd.DataFrame, rows: int, d: int, way: str) -> pd.DataFrame:
@@ -112,6 +106,68 @@ def errors_over_means(off: pd.DataFrame, unit: float) -> tuple[Figure, str]:
     return figure, f"Errors against means, double logarithmic: {'; '.join(words)}."
 
 
+STACKS = {"SmolLM2-135M-Instruct": "SmolLM2", "gemma-3-270m": "Gemma 3", "whisper-base": "Whisper, encoder"}
+STATISTICS = {"sum": "partial sums rounded", "statistics": "results rounded"}
+
+
+def predicted(found: pd.DataFrame, way: str) -> pd.Series:
+    """The error that prop-drift predicts: its coherent and its random part, added as squares."""
+    return np.hypot(found[f"coherent_{way}"], found[f"random_{way}"])
+
+
+def drift(found: pd.DataFrame) -> tuple[Figure, str]:
+    """The stream's relative error by block with rounded statistics, measured and predicted; a panel a model."""
+    words, looks = [], {"sum": (COLORS["random_a"], "s"), "statistics": (COLORS["uniform"], "o")}
+    with style():
+        figure, panels = plt.subplots(len(STACKS), 1, figsize=(WIDTH, 6), sharey=True)
+        for axis, (model, title) in zip(panels, STACKS.items(), strict=True):
+            rows = found[found.model == model]
+            for way, (color, marker) in looks.items():
+                law = predicted(rows, way)
+                axis.semilogy(rows.block, rows[way], marker, color=color, label=STATISTICS[way])
+                axis.semilogy(rows.block, law, color=color, lw=1.2, label="predicted" if way == "sum" else None)
+                words.append(
+                    f"{title}, {STATISTICS[way]}: {rows[way].iloc[0]:.2g} behind the first block and "
+                    f"{rows[way].iloc[-1]:.2g} behind the last norm, predicted {law.iloc[0]:.2g} and {law.iloc[-1]:.2g}"
+                )
+            axis.set_title(title)
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+            ticks_of_powers(axis.yaxis)
+        panels[-1].set_xlabel("block (the last: the last norm)")
+        figure.supylabel("relative error of the stream")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return figure, f"Errors by block, logarithmic. {'; '.join(words)}."
+
+
+ROUNDED = {  # of the record published-rounding-end, by format: ways in words
+    "bfloat16": {
+        "statistics": "statistics: results rounded",
+        "sum": "statistics: partial sums rounded",
+        "output": "result rounded once",
+        "twice": "Llama's order: rounded before and behind the gain",
+        "gain": "gain (in Gemma 1 + w) rounded",
+        "bfloat16 model, output": "whole model, statistics in float32",
+        "bfloat16 model, statistics": "whole model, statistics too",
+    },
+    "float16": {
+        "float16 model, output": "statistics in float32",
+        "float16 model, statistics": "statistics in float16",
+        "float16 model, scaled": "statistics in float16, rows scaled first",
+    },
+}
+
+
+def predictions(ends: pd.DataFrame, speech: pd.DataFrame, dtype: str) -> pd.DataFrame:
+    """What rounding does, a row a way: of language models KL with its interval, and agreement; of Whisper an error."""
+    columns, ways = {}, ROUNDED[dtype]
+    for model, rows in ends.groupby("model"):
+        rows, name = rows.set_index("way").loc[list(ways)], STACKS[model]
+        columns[f"{name}, KL"] = [f"{r.kl:.2g} ({r.kl_low:.2g} to {r.kl_high:.2g})" for r in rows.itertuples()]
+        columns[f"{name}, same"] = rows.agree.map("{:.0%}".format)
+    columns["Whisper, error"] = speech.set_index("way").error[list(ways)].map("{:.2g}".format)
+    return pd.DataFrame(columns, index=list(ways)).rename(ways)
+
+
 WAYS = {  # color, hatch and marker; "compiled" is normgeom's function under torch.compile
     "normgeom": ("#0072B2", "", "o"),
     "compiled": ("#009E73", "//", "s"),
@@ -119,7 +175,6 @@ WAYS = {  # color, hatch and marker; "compiled" is normgeom's function under tor
     "transformers": ("#CC79A7", "xx", "+"),
 }
 BYTES = {"float32": 4, "bfloat16": 2}  # per entry
-OPERATIONS = {"layer": 7, "rms": 4}  # per entry, forward
 FLOORS = {False: 1, True: 2.5}  # in copies, without and with the backward pass (eq-floor)
 
 
@@ -152,36 +207,6 @@ def ways_over_copy(race: pd.DataFrame, rows: int, d: int) -> tuple[Figure, str]:
         for dtype in BYTES
     ]
     return figure, f"Bars of time over a copy, logarithmic; normgeom against torch: {'; '.join(words)}."
-
-
-def roofline(race: pd.DataFrame, peak: float, rows: int, d: int) -> tuple[Figure, str]:
-    """Forward passes under the roof min(peak, bandwidth × operations per byte), one thread."""
-    points = at_size(race, rows, d).query("not backward")
-    work = points.norm.map(OPERATIONS)
-    points = points.assign(
-        intensity=work / (2 * points["dtype"].map(BYTES)), rate=work * rows * d / points.seconds / 1e9
-    )
-    copy = race.query("norm == 'copy' and dtype == 'float32' and threads == 1 and rows == @rows and d == @d")
-    bandwidth = 2 * BYTES["float32"] * rows * d / copy.seconds.iloc[0] / 1e9  # read and written, 10⁹ bytes a second
-    intensity = np.logspace(-1, 2, 100)
-    with style():
-        figure, axes = plt.subplots(figsize=(WIDTH, 3.4))
-        axes.loglog(intensity, np.minimum(intensity * bandwidth, peak), color=COLORS["ink"], lw=2)
-        for way, (color, _, marker) in WAYS.items():
-            own = points[points.way == way]
-            axes.loglog(own.intensity, own.rate, marker, color=color, ms=7, label=way)
-        axes.axvspan(points.intensity.min() * 0.9, points.intensity.max() * 1.1, color=COLORS["null"], alpha=0.15, lw=0)
-        axes.set(xlabel="operations per byte", ylabel="10⁹ operations a second")
-        ticks_of_powers(axes.xaxis, axes.yaxis)
-        axes.legend(loc="lower right")
-    of_rms = points[(points.norm == "rms") & (points["dtype"] == "float32")].set_index("way")
-    share = of_rms.rate / (of_rms.intensity * bandwidth).clip(upper=peak)
-    reached = ", ".join(f"{share[way]:.0%} with {way}" for way in ("normgeom", "compiled", "torch"))
-    return figure, (
-        f"A roof that rises to {peak / bandwidth:.1f} operations per byte and is flat beyond, at {peak:.0f} billion "
-        f"operations a second. The norms stand between {points.intensity.min():.2g} and {points.intensity.max():.3g}. "
-        f"RMSNorm in float32 reaches of the roof {reached}."
-    )
 
 
 def on_gpu() -> tuple[pd.DataFrame, list[Record]]:
