@@ -1,5 +1,5 @@
 /* For those who listen: sliders over pictures have names without their values, which are told beside them, and what a
-   picture shows is said once the hand rests; a solution's button has the solution's name. */
+   picture shows is said once the hand rests. */
 {
   const REST = 500; // milliseconds
   const slider = (label) => {
@@ -18,10 +18,9 @@
       waiting = setTimeout(say, REST);
     });
   };
-  const solution = (button) => (button.ariaLabel = button.parentElement.textContent.trim());
 
   addEventListener("DOMContentLoaded", () => {
-    const parts = { ".explore-slider": slider, ".explore": frames, ".admonition-title > .toggle-button": solution };
+    const parts = { ".explore-slider": slider, ".explore": frames };
     for (const [selector, setUp] of Object.entries(parts)) document.querySelectorAll(selector).forEach(setUp);
   });
 }
