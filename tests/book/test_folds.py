@@ -25,10 +25,15 @@ def test_a_section_has_one_line_of_code_and_checks(chapters):
         assert not loose, name
 
 
-def test_no_figure_is_seen_twice(chapters):
-    for name, page in chapters.items():
-        shown = [image["alt"] for image in page.select("img:not(details img, .explore img)")]
+def test_no_figure_is_seen_twice(browser, chapters, html):
+    page, folded = browser.new_page(), 0
+    for name in chapters:
+        page.goto((html / f"chapters/{name}.html").as_uri())
+        shown = page.evaluate("[...document.querySelectorAll('img')].filter(e => e.checkVisibility()).map(e => e.src)")
         assert len(shown) == len(set(shown)), name
+        folded += page.locator(".again").count()
+    assert folded, "no chapter has a figure at its head that comes again"
+    page.close()
 
 
 def test_every_statement_with_a_check_opens_to_its_words(chapters):

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from html import escape
-from pathlib import PurePath
 
 from docutils import nodes
 from myst_nb.sphinx_ import HideCodeCellNode
 from sphinx.application import Sphinx
-from sphinx_exercise.nodes import solution_node
 
 from press.book import CHAPTERS, LEDGER
 from press.ledger import row
@@ -19,7 +17,7 @@ from press.site.labels import links
 from press.site.manifest import staged
 from press.stage import CODE
 
-FURTHER, START, OPENING = "Further", "Before you start", "opening"
+FURTHER, START = "Further", "Before you start"
 NAMED, TAG = re.compile(r"\{([\w-]+)\}"), re.compile("<[^>]*>")
 MINUTES, CHAPTER = re.compile(r"About (\d+) minutes"), re.compile(r"(?:.*/)?0?(\d+)-[^/]*$")
 ABOVE = {"above-input", "above-output"}  # what MyST-NB says of cells hidden whole, and of code
@@ -53,15 +51,13 @@ def fold(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             if panel := [_raw(line) for line in _panel(entry, link, said)]:
                 node += _details("marks", _raw(_known(entry, link)), *panel)
         elif isinstance(node, HideCodeCellNode):
-            node.replace_self(_details("result", _raw(escape(node["prompt_show"])), *node))
-        elif isinstance(node, solution_node):
+            node.parent.replace(node, _details("result", _raw(escape(node["prompt_show"])), *node))
+        elif "dropdown" in node["classes"]:
             node[:] = _details("solution", _raw(escape(node[0].astext())), *node[1:])
         elif isinstance(node, nodes.section) and node[0].astext() == FURTHER:
             node[:] = _details("further", *node)
         elif isinstance(node, nodes.admonition) and node[0].astext() == START:
             node[:] = _details("facts", _raw(_facts(node)), *node[1:])
-        elif isinstance(node, nodes.image) and OPENING in node["classes"]:
-            _once(doctree, PurePath(node["uri"]).stem)
 
 
 def _raw(html: str) -> nodes.raw:
@@ -132,14 +128,6 @@ def _facts(box: nodes.admonition) -> str:
     needs = sorted({int(match[1]) for match in found if match})
     words = f" · needs chapter{'s' * (len(needs) > 1)} {', '.join(map(str, needs))}" if needs else ""
     return f"{MINUTES.search(box.astext())[1]} min{words}"
-
-
-def _once(doctree: nodes.document, name: str) -> None:
-    """Fold the picture of a figure that the page has at its head as well."""
-    for figure in doctree.findall(nodes.figure):
-        if name in figure["ids"]:
-            picture = figure.next_node(nodes.image)
-            picture.replace_self(_details("again", _raw("The picture at the head of the page"), picture))
 
 
 def setup(app: Sphinx) -> None:

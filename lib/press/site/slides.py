@@ -81,8 +81,6 @@ def moved(element: Tag, path: str) -> Tag:
     for one in (element, *element.find_all(True)):
         if one.get("id") in INNER:
             del one["id"]
-        if "again" in one.get("class", []):
-            one["open"] = ""
         for name in {"href", "src"} & set(one.attrs):
             file, anchor = urldefrag(one[name])
             if not urlsplit(file).scheme:
