@@ -157,7 +157,8 @@
     const state = structuredClone(START);
     let [turn, home] = [TURN, START.x];
     host.replaceChildren();
-    const svg = make(host, "svg", { viewBox: "-320 -235 640 470", role: "group" });
+    const [seen, set] = ["seen", "set"].map((name) => make(host, "div", { class: `live-${name}` }));
+    const svg = make(seen, "svg", { viewBox: "-320 -235 640 470", role: "group" });
     const LAYERS = [
       "disc",
       "coordinates",
@@ -182,13 +183,10 @@
     );
     const handle = make(svg, "circle", { class: "handle", r: 24, tabindex: 0, role: "slider", "aria-valuenow": 0 });
     handle.setAttribute("aria-label", `The vector x. ${HINT}`);
-    const below = make(host, "p", { class: "live-legend" });
-    const explained = make(below, "span");
-    make(below, "span", { class: "live-hint" }, ` ${HINT}`);
-    const numbers = make(host, "p", { class: "live-numbers" });
-    const warning = make(host, "p", { class: "live-warning", role: "alert" });
+    const numbers = make(seen, "p", { class: "live-numbers" });
+    const warning = make(set, "p", { class: "live-warning", role: "alert" });
     const speak = speaker(host);
-    const rows = ["x", "gain", "switches"].map(() => make(host, "div", { class: "live-row" }));
+    const rows = ["x", "gain", "switches"].map(() => make(set, "div", { class: "live-row" }));
 
     const inputs = [];
     const field = (row, label, attributes, read, write, say = number) => {
@@ -238,24 +236,28 @@
       if (node.textContent !== words) node.textContent = words;
     };
 
-    make(host, "p", { class: "live-try" }, "To try:");
-    const list = make(host, "ol", { class: "live-questions" });
-    for (const [question, set, answer] of QUESTIONS[jacobian ? "jacobian" : "norm"]) {
+    make(set, "p", { class: "live-try" }, "To try:");
+    const list = make(set, "ol", { class: "live-questions" });
+    for (const [question, start, answer] of QUESTIONS[jacobian ? "jacobian" : "norm"]) {
       const item = make(list, "li", {}, `${question} `);
       make(item, "button", { type: "button", "aria-label": `Set up: ${question}` }, "set up").addEventListener(
         "click",
         () => {
-          Object.assign(state, structuredClone({ ...START, ...set, on: { ...START.on, ...set.on } }));
+          Object.assign(state, structuredClone({ ...START, ...start, on: { ...START.on, ...start.on } }));
           [turn, home] = [TURN, [...state.x]];
           warning.textContent = "";
           svg.scrollIntoView({ block: "nearest" });
           draw();
         },
       );
-      const fold = make(item, "details");
-      make(fold, "summary", {}, "what one sees");
+      const fold = make(item, "details", { class: "fold" });
+      make(fold, "summary", {}, "what you see");
       make(fold, "p", {}, answer);
     }
+
+    const below = make(set, "p", { class: "live-legend" });
+    const explained = make(below, "span");
+    make(below, "span", { class: "live-hint" }, ` ${HINT}`);
 
     const paint = (from) => {
       const found = compute(state);

@@ -128,15 +128,16 @@
       role: "listbox",
       "aria-label": "What the network reads; choose a position",
     });
-    const heading = make(host, "p", { class: "network-heading" });
-    const next = make(host, "ol", { class: "network-next", "aria-label": "Most probable next bytes" });
-    const controls = make(host, "div", { class: "live-row" });
-    const effect = make(host, "p", { class: "network-effect" });
-    const looking = make(host, "div", { class: "live-row" });
-    const svg = make(host, "svg", { viewBox: "0 0 640 228", role: "img", class: "network-chart" });
-    const legend = make(host, "p", { class: "network-legend" });
+    const [seen, set] = ["seen", "set"].map((name) => make(host, "div", { class: `live-${name}` }));
+    const heading = make(seen, "p", { class: "network-heading" });
+    const next = make(seen, "ol", { class: "network-next", "aria-label": "Most probable next bytes" });
+    const controls = make(set, "div", { class: "live-row" });
+    const looking = make(set, "div", { class: "live-row" });
+    const effect = make(set, "p", { class: "network-effect" });
+    const svg = make(seen, "svg", { viewBox: "0 0 640 228", role: "img", class: "network-chart" });
+    const legend = make(seen, "p", { class: "network-legend" });
     for (const [name, words] of Object.entries(LEGEND)) make(legend, "span", { class: name }, words);
-    const fold = make(host, "details");
+    const fold = make(set, "details", { class: "fold" });
     make(fold, "summary", {}, "the numbers");
     const table = make(fold, "table", { "aria-label": "The chart in numbers" });
     const speak = speaker(host);
@@ -233,9 +234,9 @@
       list(found, at);
       const guess = bars(found, at);
       const words = tell(found, at);
-      const seen = state.site ? byPosition(found) : byNorm(found, at);
-      chart(seen);
-      if (fold.open) numbers(seen);
+      const looked = state.site ? byPosition(found) : byNorm(found, at);
+      chart(looked);
+      if (fold.open) numbers(looked);
       speak(`${words} Most probable next: ${guess}.`);
     };
     const draw = onceAFrame(paint);
@@ -266,18 +267,19 @@
     });
 
     const rowOf = (logits, network, at) => logits.subarray(at * network.vocabulary, (at + 1) * network.vocabulary);
-    const bars = ({ run, network, ids }, at) => {
+    const bars = ({ run, reference, network, ids }, at) => {
       const read = ids.slice(Math.max(0, at - 9), at + 1).map((
         byte,
       ) => (shown(byte).length > 1 ? `\\x${shown(byte)}` : shown(byte)));
       heading.textContent = `After ${read.join("")}, the next byte:`;
-      const p = normgeom.softmax(rowOf(run.logits, network, at));
+      const [p, was] = [run, reference].map(({ logits }) => normgeom.softmax(rowOf(logits, network, at)));
       const best = [...p.keys()].sort((a, b) => p[b] - p[a]).slice(0, BEST);
       next.replaceChildren();
       for (const byte of best) {
         const item = make(next, "li", { style: `--share: ${(100 * p[byte]).toFixed(1)}%` });
         make(item, "code", {}, shown(byte));
-        make(item, "span", {}, ` ${(100 * p[byte]).toFixed(1)} %`);
+        const [now, then] = [p, was].map((of) => `${(100 * of[byte]).toFixed(1)} %`);
+        make(item, "span", {}, now === then ? ` ${now}` : ` ${now}, unchanged ${then}`);
       }
       return `${shown(best[0])}, ${(100 * p[best[0]]).toFixed(0)} percent`;
     };

@@ -1,6 +1,24 @@
 /* A displayed formula that is wider than its column is set smaller, down to a size that can still be read; one in a line
-   that is wider than the line scrolls in a line of its own. */
+   that is wider than the line scrolls in a line of its own, and is not parted from a bracket or a comma that touches it. */
 {
+  const [BEFORE, AFTER] = [/[^\s–—]{1,8}$/, /^(?:[^\s–—]{1,16}(?=[\s–—]|$)|[.,;:!?)\]’”]+)/];
+  const touching = (text, pattern) => (text?.nodeType === Node.TEXT_NODE && pattern.exec(text.data)?.[0].length) || 0;
+  const join = (formula) => {
+    const { previousSibling: left, nextSibling: right } = formula;
+    const [before, after] = [touching(left, BEFORE), touching(right, AFTER)];
+    if (!before && !after) return;
+    const joined = document.createElement("span");
+    joined.className = "joined";
+    formula.replaceWith(joined);
+    if (before) joined.append(left.splitText(left.length - before));
+    joined.append(formula);
+    if (after) {
+      right.splitText(after);
+      joined.append(right);
+    }
+  };
+  addEventListener("DOMContentLoaded", () => document.querySelectorAll(".bd-article span.math").forEach(join));
+
   const LEAST = 0.55; // of the size it would have
   const shown = (selector) =>
     [...document.querySelectorAll(`.bd-article ${selector}`)].filter((set) => set.checkVisibility());

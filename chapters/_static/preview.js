@@ -50,7 +50,7 @@
     waiting = setTimeout(() => show(link), wait);
   };
 
-  const wanted = (event) => event.target.closest?.('.bd-article a[href*="#"]:not(.headerlink, .fold-row a)');
+  const wanted = (event) => event.target.closest?.('.bd-article a[href*="#"]:not(.headerlink)');
 
   addEventListener("pointerover", (event) => {
     const link = event.pointerType !== "touch" && wanted(event);

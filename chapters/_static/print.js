@@ -1,12 +1,15 @@
-/* Paper is white: while a page prints it has the light theme, whatever it has on the screen. */
+/* While a page prints it has the light theme, whatever it has on the screen, and what is text is open. */
 {
   const root = document.documentElement.dataset;
-  let onScreen;
+  let onScreen, opened;
   addEventListener("beforeprint", () => {
     onScreen = root.theme;
     root.theme = "light";
+    opened = [...document.querySelectorAll("details:is(.further, .solution, .facts):not([open])")];
+    for (const fold of opened) fold.open = true;
   });
   addEventListener("afterprint", () => {
     root.theme = onScreen;
+    for (const fold of opened) fold.open = false;
   });
 }

@@ -1,6 +1,13 @@
 /* For those who listen: sliders over pictures have names without their values, which are told beside them, and what a
-   picture shows is said once the hand rests; a solution's button has the solution's name. */
+   picture shows is said once the hand rests; the frame's parts have names, which no setting of the theme gives them. */
 {
+  const NAMED = {
+    "#pst-primary-sidebar": { role: "complementary", ariaLabel: "Contents of the book" },
+    "#pst-primary-sidebar-modal": { ariaLabel: "Contents of the book" },
+    "#pst-secondary-sidebar-modal": { ariaLabel: "Contents of the page" },
+    "#pst-search-dialog": { ariaLabel: "Search" },
+    "[role=doc-biblioentry]": { role: "listitem" }, // ARIA has withdrawn the role that docutils gives
+  };
   const REST = 500; // milliseconds
   const slider = (label) => {
     label.querySelector("input").ariaLabel = label.querySelector("span").textContent;
@@ -18,10 +25,12 @@
       waiting = setTimeout(say, REST);
     });
   };
-  const solution = (button) => (button.ariaLabel = button.parentElement.textContent.trim());
 
   addEventListener("DOMContentLoaded", () => {
-    const parts = { ".explore-slider": slider, ".explore": frames, ".admonition-title > .toggle-button": solution };
+    const parts = { ".explore-slider": slider, ".explore": frames };
+    for (const [selector, named] of Object.entries(NAMED)) {
+      document.querySelectorAll(selector).forEach((part) => Object.assign(part, named));
+    }
     for (const [selector, setUp] of Object.entries(parts)) document.querySelectorAll(selector).forEach(setUp);
   });
 }

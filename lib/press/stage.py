@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from pathlib import Path
+from urllib.parse import quote
 
 import nbformat
 
@@ -17,7 +18,7 @@ from press.imprint import FILE as IMPRINT
 from press.imprint import imprint
 from press.labels import Check, Claims
 from press.ledger import ledger
-from press.live import live
+from press.live import FOLDER, live
 from press.manifest import FILE, dumped, manifest
 from press.quiet import line, title
 from press.reference import reference
@@ -26,7 +27,9 @@ from press.sources import Sources
 
 STAGE = Path("_build/stage")
 WIDGET = "application/vnd.jupyter.widget-view+json"
-SVG, MARKDOWN = "image/svg+xml", "text/markdown"
+SVG, HTML, MARKDOWN = "image/svg+xml", "text/html", "text/markdown"
+INK, STYLE = f"{FOLDER}/ink.css", '<defs><style type="text/css">'  # that of Matplotlib
+CODE = "."  # before the name of what folded code draws, where a check has its anchor before its labels
 MADE = {"ledger": ledger, "reference": reference, "course": course}
 DIRECTIVE = re.compile(rf"^```\{{({'|'.join(MADE)})\}}\n```$", re.M)
 TABLE = """::::{{table}} {caption}
@@ -46,15 +49,16 @@ def stage(book: Book) -> dict[str, bytes]:
     paths[LECTURES] = book.root / LECTURES
     files |= {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
     files |= live(book)
+    ink = " ".join(files.get(INK, b"").decode().split())
     claims, tries, sources = Claims(book), tried(book), Sources(book)
     for page in book.pages:
         if page.is_notebook:
             checks = [check for check in claims.checks if check.page == page.name]
-            staged = tabled(folded(sources.led(still(page.notebook), cells(book, page.name)), checks, tries))
+            staged = tabled(folded(sources.led(still(page.notebook, ink), cells(book, page.name)), checks, tries))
             files[f"{CHAPTERS}/{page.name}.ipynb"] = dumps(staged).encode()
         else:
             files[f"{CHAPTERS}/{page.name}.md"] = _made(book, page.cells[0].source).encode()
-    files |= {f"figures/{name}.svg": svg.encode() for name, svg in figures(book).items()}
+    files |= {f"figures/{name}.svg": inked(svg, ink).encode() for name, svg in figures(book).items()}
     files |= sources.used
     return files | {FILE: dumped(manifest(book)), IMPRINT: dumped(imprint(book))}
 
@@ -88,8 +92,19 @@ def put(folder: Path, files: dict[str, bytes]) -> None:
             path.write_bytes(content)
 
 
-def still(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """A copy without what changes from run to run or needs a kernel: times, ids, widgets."""
+def inked(text: str, ink: str) -> str:
+    """An SVG, or HTML with frames that are some, with ``ink`` in the style sheet of each."""
+    for begin, rules in ((STYLE, ink), (_quoted(STYLE), _quoted(ink))):
+        text = text.replace(begin, begin + rules)
+    return text
+
+
+def _quoted(text: str) -> str:
+    return quote(text.replace('"', "'"), safe=" :;'=/")
+
+
+def still(notebook: nbformat.NotebookNode, ink: str = "") -> nbformat.NotebookNode:
+    """A copy without what changes from run to run or needs a kernel, times, ids, widgets; with ``ink`` in figures."""
     still = copy.deepcopy(notebook)
     still.metadata = {key: still.metadata[key] for key in ("kernelspec", "language_info") if key in still.metadata}
     for number, cell in enumerate(still.cells):
@@ -99,7 +114,9 @@ def still(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if not _is_widget_alone(output)]
             for output in cell.outputs:
-                output.get("data", {}).pop(WIDGET, None)
+                data = output.get("data", {})
+                data.pop(WIDGET, None)
+                data |= {kind: inked(data[kind], ink) for kind in (SVG, HTML) if kind in data}
     return still
 
 
@@ -122,7 +139,8 @@ def folded(notebook: nbformat.NotebookNode, checks: list[Check], tries: dict[str
             cells.append(nbformat.v4.new_markdown_cell(f"({check.anchor})=", id=check.anchor))
             _fold(cell, "hide-cell", line(check, tries), " ".join((check.anchor, *check.verifies)))
         elif cell.cell_type == "code" and (words := title(cell)):
-            _fold(cell, "hide-input", words, "")
+            captioned = cell.metadata.get("mystnb", {}).get("figure", {}) | cell.metadata.get("table", {})
+            _fold(cell, "hide-input", words, f"{CODE} {captioned.get('name', '')}")
         cells.append(cell)
     notebook.cells = cells
     return notebook
@@ -130,7 +148,7 @@ def folded(notebook: nbformat.NotebookNode, checks: list[Check], tries: dict[str
 
 def _fold(cell: nbformat.NotebookNode, how: str, words: str, labels: str) -> None:
     cell.metadata.tags = [*cell.metadata.get("tags", []), how]
-    prompts = {"code_prompt_show": words, "code_prompt_hide": labels or "."}
+    prompts = {"code_prompt_show": words, "code_prompt_hide": labels}
     cell.metadata.mystnb = {**cell.metadata.get("mystnb", {}), **prompts}
 
 

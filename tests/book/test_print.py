@@ -31,12 +31,12 @@ FACTS = """() => {
     return {
         text: document.body.innerText,
         height: Math.max(...body.map(e => e.getBoundingClientRect().bottom)),
-        controls: shown("button, input, select, textarea, summary").map(named),
+        controls: shown("button, input, select, textarea, summary:not(.marks > *, .solution *, .further > *)").map(named),
         around: shown("header, footer, aside, nav, .bd-sidebar").filter(e => !e.closest("#jb-print-docs-body"))
             .map(named),
         wide: body.filter(e => cut(e) || out(e)).map(named),
-        closed: all(".solution > :not(.admonition-title)").filter(e => !visible(e)).map(named),
-        folds: shown("details.hide").map(named),
+        closed: all(".solution details > :not(summary)").filter(e => !visible(e)).map(named),
+        folds: shown("details.fold.code").map(named),
         frames: all(".explore").map(e => [...e.querySelectorAll("img")].filter(visible).length),
         mute: all(".explore output, .turning label:not(.turn) output")
             .filter(e => !visible(e) || !e.textContent).map(named),

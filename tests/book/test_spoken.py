@@ -82,14 +82,14 @@ def test_the_switch_is_announced(browser, html):
     for pressed in ("false", "true"):
         node = of(page, page.locator(".code-switch"))
         assert (node.role, node.name, node.properties["pressed"]) == ("button", "Code", pressed)
-        assert node.described == ("Fold all code" if pressed == "true" else "Open all code")
+        assert node.described == (f"{'Fold' if pressed == 'true' else 'Open'} all code and checks")
         page.keyboard.press("Enter") if pressed == "true" else page.locator(".code-switch").press("Enter")
     page.close()
 
 
 def test_solutions_have_names_of_their_own(browser, html):
     page = opened(browser, html / "chapters/05-jacobians.html")
-    names = [of(page, button).name for button in page.locator(".toggle-button").all()]
+    names = [of(page, button).name for button in page.locator(".solution summary").all()]
     assert names and all(name.startswith("Solution to") for name in names), names
     assert len(names) == len(set(names)), names
     page.close()

@@ -107,7 +107,7 @@ def test_numbers_titles_and_kinds(entries, stated):
             head = element.select_one(".admonition-title")
             number = head.select_one(".caption-number").text
             title = head.text.removeprefix(number).strip().removeprefix("(").removesuffix(")")
-            (kind,) = set(element["class"]) - {"proof", "admonition"}
+            (kind,) = (name for name in set(element["class"]) - {"proof", "admonition"} if "-" not in name)
         assert (entry["number"], entry["kind"]) == (number.strip(), kind), label
         assert plain(entry["title"]) == plain(straight(title)), label
 
@@ -169,7 +169,7 @@ def test_marks_lead_to_what_a_statement_uses_and_to_what_uses_it(entries, stated
     for label, (page, element) in stated.items():
         if (line := element.select_one(".marks")) is None:
             continue
-        leads = {label_of(link["href"].partition("#")[2]) for link in line.find_all("a", class_="internal")}
+        leads = {label_of(link["href"].partition("#")[2]) for link in line.select("p:not(.check) a.internal")}
         entry = entries[label]
         assert leads == {used["label"] for used in entry["uses"]} | set(entry["used_by"]), f"{page}: {label}"
         marked += bool(leads)

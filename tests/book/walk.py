@@ -15,7 +15,7 @@ SEEN = """() => ({
 KINDS = """() => {
     const page = document.querySelector('.bd-article'), height = e => e.getBoundingClientRect().height;
     const kinds = {
-        code: '.cell_input', folded: '.fold summary', picture: 'figure, img, .explore, .turning',
+        code: '.cell_input', folded: 'details > summary', picture: 'figure, img, .explore, .turning',
         printed: '.cell_output .output, table', statement: '.proof, .admonition',
     };
     const any = Object.values(kinds).join();
@@ -33,10 +33,6 @@ KINDS = """() => {
 PROOFS = """() => [...document.querySelectorAll('.proof#proof')].map(proof =>
     [proof.textContent.trim().slice(0, 60),
      proof.getBoundingClientRect().height / parseFloat(getComputedStyle(proof).lineHeight)])"""
-# Pictures that keep their light in the dark.
-GLARING = """() => [...document.querySelectorAll('.bd-article img')]
-    .filter(e => e.checkVisibility() && !getComputedStyle(e).filter.includes('invert'))
-    .map(e => e.alt || e.className)"""
 CUT = """() => [...document.querySelectorAll('.bd-article div.math')]
     .flatMap(box => [box, ...box.querySelectorAll('mjx-container')])
     .filter(box => box.checkVisibility() && box.scrollWidth > box.clientWidth + 1)
@@ -86,7 +82,6 @@ class Walk:
         faint: by theme, text that hardly stands out; ``looked_at``: how many pieces of text were looked at.
         kinds: heights in pixels by kind of content, and of all, on a wide screen.
         proofs: the first words of each proof, and how many lines it takes there.
-        glaring: pictures that are as light in the dark theme as in the light one.
         cut: by width of the window, displayed formulas that do not fit their column.
         overflow: pixels by which the page is wider than a phone.
         sliders: one entry a slider: frames shown before, after a key, after a click.
@@ -99,7 +94,6 @@ class Walk:
     looked_at: int = 0
     kinds: dict[str, float] = field(default_factory=dict)
     proofs: list[tuple[str, float]] = field(default_factory=list)
-    glaring: list[str] = field(default_factory=list)
     cut: dict[int, list[str]] = field(default_factory=dict)
     overflow: int = 0
     sliders: list[tuple[list, list, list]] = field(default_factory=list)
@@ -120,7 +114,6 @@ def walk(browser, path: Path) -> Walk:
     found = Walk(page.evaluate(SEEN), complaints=complaints)
     for theme in ("light", "dark"):
         found.faint[theme], found.looked_at = page.evaluate(FAINT, theme)
-    found.glaring = page.evaluate(GLARING)  # the theme is the dark one now
     found.kinds, found.proofs = page.evaluate(KINDS), page.evaluate(PROOFS)
     found.cut[DESK["width"]] = page.evaluate(CUT)
     for slider in page.locator(".explore input").all():

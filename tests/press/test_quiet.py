@@ -94,27 +94,26 @@ def html(made):
 
 
 def test_a_folded_check_is_one_line_with_its_row_of_the_ledger(html):
-    (fold,) = html("02-angle").select(".fold.check")
-    assert fold.select_one("summary").text == (
-        "At most 0.069 at all 20 seeds (claimed: 0.1); near miss (all vectors alike): at least 7.1. "
-        "Measured on eight toy vectors."
+    (check,) = html("02-angle").select("details.code p.check")
+    assert check.text == (
+        "Observation 2.1. At most 0.069 at all 20 seeds (claimed: 0.1); near miss (all vectors alike): at least 7.1. "
+        "Measured on eight toy vectors. Ledger"
     )
-    assert "claim-right: value" in fold.select_one("details").text, "what it printed is inside"
-    page, _, row = fold.select_one(".fold-row a")["href"].partition("#")
+    assert "claim-right: value" in check.parent.text, "what it printed is below"
+    page, _, row = check.select("a")[-1]["href"].partition("#")
     assert page == "appendix/ledger.html" and html("appendix/ledger").find(id=row)
 
 
 def test_several_statements_are_named_as_readers_know_them(html):
-    (fold,) = html("01-mean").select(".fold.check")
-    assert fold.select_one("summary").text.startswith(
-        "(1.1): error at most 10⁻¹²; near miss (the mean | forgotten): error 0.03."
-    )
-    assert "Theorem 1.1: error at most" in fold.select_one("summary").text
+    (check,) = html("01-mean").select("details.code p.check")
+    assert check.text.startswith("(1.1): error at most 10⁻¹²; near miss (the mean | forgotten): error 0.03.")
+    assert "Theorem 1.1: error at most" in check.text
 
 
 def test_only_what_teaches_stays_open(html):
     page = html("01-mean")
-    assert [s.text for s in page.select(".fold.code summary")][:2] == ["Parameters: d, seed", "Code of this figure"]
+    titles = [p.text for p in page.select("details.code > .cell > p:not(.check)")]
+    assert titles == ["Parameters: d, seed", "Fig. 1.1. Code of this figure", "Table 1.1. Code of this table"]
     assert not [cell for cell in page.select(".cell_input") if not cell.find_parent("details")]
 
 
@@ -122,10 +121,12 @@ def test_statements_carry_how_they_are_known(html):
     marks = {
         box["id"]: box.select_one(".marks") for box in html("01-mean").select(".proof[id]") if box.select(".marks")
     }
-    assert marks["thm-mean"].text.startswith("proved · checked · uses (1.1)")
+    assert marks["thm-mean"].summary.text == "✓ proved and checked"
+    assert "Theorem 1.1: error at most" in marks["thm-mean"].text and "Uses (1.1)." in marks["thm-mean"].text
     target = marks["thm-mean"].select_one("a")["href"]
     assert html("01-mean").select_one(target), "the mark leads to the check"
-    assert html("02-angle").find(id="claim-right").select_one(".marks").text.startswith("measured at 20 seeds")
+    measured = html("02-angle").find(id="claim-right").select_one(".marks")
+    assert measured.summary.text == "◦ measured on eight toy vectors, 20 seeds"
 
 
 def test_previews_hold_statements_equations_and_terms(made):

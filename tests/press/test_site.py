@@ -21,13 +21,6 @@ def test_the_number_is_the_same_in_heading_contents_and_neighbour(html):
     assert re.search(rf'prev-next-title">{number}The angle', html("01-mean"))
 
 
-def test_a_formula_is_not_parted_from_what_touches_it(html):
-    joined = re.findall(r'<span class="joined">(.*?)<span class="math[^>]*>(.*?)</span>(.*?)</span>', html("01-mean"))
-    assert joined[:3] == [("(", r"\(d\)", "-dimensional)"), ("", r"\(x\)", ","), ("", r"\(y\)", ":")]
-    text = re.sub(r"<[^>]*>", "", html("01-mean"))
-    assert r"in (\(d\)-dimensional) space, for \(x\), or \(y\): any two" in " ".join(text.split()), "words are lost"
-
-
 def test_a_turning_figure_comes_whole_and_described(html):
     assert '<svg role="img" aria-label="Three points: 1, 3, 2."><path d="M0,1L1,3L2,2"/></svg>' in html("02-angle")
 

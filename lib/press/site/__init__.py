@@ -19,16 +19,14 @@ from press.site import (
     folds,
     icons,
     imprint,
-    joined,
     labels,
     manifest,
-    marks,
     previews,
     scripts,
     slides,
 )
 
-PARTS = (scripts, labels, icons, manifest, folds, marks, previews, joined, access, imprint, docstrings, slides)
+PARTS = (scripts, labels, icons, manifest, folds, previews, access, imprint, docstrings, slides)
 STANDARD = ("comments_config", "use_jupyterbook_latex")  # what Jupyter Book says to extensions that are left out
 
 
@@ -47,12 +45,12 @@ def setup(app: Sphinx) -> dict:
 
 
 def serve(app: Sphinx, config: Config) -> None:
-    """Each style and script of ``_static`` is loaded by every page."""
+    """Each style and script of ``_static`` is loaded by every page, but for what others made."""
     static = Path(app.srcdir, "_static")
     names = sorted(path.relative_to(static).as_posix() for path in static.rglob("*"))
     config.html_static_path = [str(static)]
     config.html_css_files = [name for name in names if name.endswith(".css")]
-    config.html_js_files = [name for name in names if name.endswith(".js")]
+    config.html_js_files = [name for name in names if name.endswith(".js") and not name.startswith("vendor")]
 
 
 def staged(root: Path) -> Path:

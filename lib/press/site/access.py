@@ -1,4 +1,4 @@
-"""What pages have for those who listen: alt text, names of the frame's parts, heads of rows, a list of sources."""
+"""What pages have for those who listen without scripts: alt text, heads of rows, a first page with a title."""
 
 from __future__ import annotations
 
@@ -10,13 +10,6 @@ from myst_nb.core import render
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
-# What stands in a built page of the theme, and what is added to its tag: no setting of the theme adds it.
-NAMED = {
-    '<div id="pst-primary-sidebar"': 'role="complementary" aria-label="Contents of the book"',
-    '<dialog id="pst-primary-sidebar-modal"': 'aria-label="Contents of the book"',
-    '<dialog id="pst-secondary-sidebar-modal"': 'aria-label="Contents of the page"',
-    '<dialog id="pst-search-dialog"': 'aria-label="Search"',
-}
 # The first page leads on at once, and is nothing else.
 FIRST = '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{title}</title>\n'
 
@@ -36,17 +29,9 @@ class StoredImages:
 
 
 def name(app: Sphinx, error: Exception | None) -> None:
-    """Add roles and names to the frame of each page."""
-    if error or app.builder.format != "html":
-        return
-    for page in Path(app.outdir).rglob("*.html"):
-        text = named = page.read_text("utf-8")
-        for tag, added in NAMED.items():
-            named = named.replace(f"{tag} {added}", tag).replace(tag, f"{tag} {added}")
-        if named != text:
-            page.write_text(named, "utf-8")
+    """Give the first page a language and a title."""
     first = Path(app.outdir, "index.html")
-    if (text := first.read_text("utf-8")).startswith("<meta"):
+    if not error and app.builder.format == "html" and (text := first.read_text("utf-8")).startswith("<meta"):
         first.write_text(FIRST.format(title=escape(app.config.html_title)) + text, "utf-8")
 
 
@@ -67,14 +52,7 @@ def visit_entry(self: HTML5Translator, node: nodes.entry) -> None:
         self.context[-1] = self.context[-1].replace("th", "td")
 
 
-def visit_citation(self: HTML5Translator, node: nodes.citation) -> None:
-    """An entry of the bibliography; the role that docutils gives it has been withdrawn from ARIA."""
-    HTML5Translator.visit_citation(self, node)
-    self.body[-1] = self.body[-1].replace('role="doc-biblioentry"', 'role="listitem"')
-
-
 def setup(app: Sphinx) -> None:
     app.connect("build-finished", name)
     app.connect("doctree-resolved", head_rows)
     app.add_node(nodes.entry, override=True, html=(visit_entry, HTML5Translator.depart_entry))
-    app.add_node(nodes.citation, override=True, html=(visit_citation, HTML5Translator.depart_citation))

@@ -1,42 +1,134 @@
-"""Folded cells: one line on the page that opens to the code, and from a check a link to its row in the ledger."""
+"""What opens on a page: how a statement is known, code and checks of a section, solutions, what one may skip."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from html import escape
 
+from docutils import nodes
 from myst_nb.sphinx_ import HideCodeCellNode
 from sphinx.application import Sphinx
-from sphinx.writers.html5 import HTML5Translator
 
 from press.book import CHAPTERS, LEDGER
 from press.ledger import row
-from press.site.labels import labels
+from press.quiet import LABEL
+from press.site.labels import links
+from press.site.manifest import staged
+from press.stage import CODE
 
-NAMED = re.compile(r"\{([\w-]+)\}")
-
-
-def visit(self: HTML5Translator, node: HideCodeCellNode) -> None:
-    """A line, with statements named as readers know them; for a check it is marked and has the ledger beside it."""
-    _, *verified = re.findall(r"[\w-]+", node["prompt_hide"]) or [""]
-    words = NAMED.sub(lambda match: _read(self)[match[1]]["ref"], node["prompt_show"])
-    kind = "check" if verified else "code"
-    self.body.append(f'<div class="fold {kind}">')
-    if verified:
-        page = self.builder.get_relative_uri(self.builder.current_docname, (CHAPTERS / LEDGER).as_posix())
-        self.body.append(f'<span class="fold-row"><a href="{page}#{row(verified[0])}">ledger</a></span>')
-    self.body.append(f'<details class="hide">\n<summary>{escape(words)}</summary>\n')
+FURTHER, START = "Further", "Before you start"
+NAMED, TAG = re.compile(r"\{([\w-]+)\}"), re.compile("<[^>]*>")
+MINUTES, CHAPTER = re.compile(r"About (\d+) minutes"), re.compile(r"(?:.*/)?0?(\d+)-[^/]*$")
+ABOVE = {"above-input", "above-output"}  # what MyST-NB says of cells hidden whole, and of code
+RECORDED = '<details class="recorded">'
+KNOWN = {"proved and checked": "✓ proved and checked", "checked numerically": "✓ checked numerically"}
+FIRST, SIZE = re.compile(r"(?:recorded, )?([^,;(]*)"), re.compile(r", (d = \d+)")
 
 
-def depart(self: HTML5Translator, node: HideCodeCellNode) -> None:
-    self.body.append("</details>\n</div>\n")
+def fold(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Fold what a page has; the code before its first section goes to its end."""
+    if app.builder.format != "html":
+        return
+    link, said = links(app, docname), {}
+    ledger = app.builder.get_relative_uri(docname, (CHAPTERS / LEDGER).as_posix())
+    entries = {entry["label"]: entry for entry in staged(app)["statements"]}
+    for cell in doctree.findall(nodes.container):
+        cell[:] = cell.children  # MyST-NB leaves cells that it hides without a parent
+    for code in doctree.findall(HideCodeCellNode):
+        code["title"] = said[code["prompt_hide"].split()[0]] = _title(code, link, ledger)
+    for page in _sections(doctree):
+        sections = _sections(page)
+        for section in (*sections, page):
+            words = "Set-up of this page" if section is page else "Code and checks of this section"
+            inside = [node for child in section if child not in sections for node in child.findall()]
+            if cells := [cell for node in inside for cell in _moved(node)]:
+                section += _details("code", _raw(words), *cells)
+    for node in list(doctree.findall(nodes.Element)):
+        if "countertype" in node and node["label"] in entries:
+            entry = entries[node["label"]]
+            node["classes"].append(f"known-{entry['status'].split()[0]}")
+            if panel := [_raw(line) for line in _panel(entry, link, said)]:
+                node += _details("marks", _raw(_known(entry, link)), *panel)
+        elif isinstance(node, HideCodeCellNode):
+            node.parent.replace(node, _details("result", _raw(escape(node["prompt_show"])), *node))
+        elif "dropdown" in node["classes"]:
+            node[:] = _details("solution", _raw(escape(node[0].astext())), *node[1:])
+        elif isinstance(node, nodes.section) and node[0].astext() == FURTHER:
+            node[:] = _details("further", *node)
+        elif isinstance(node, nodes.admonition) and node[0].astext() == START:
+            node[:] = _details("facts", _raw(_facts(node)), *node[1:])
 
 
-def _read(self: HTML5Translator) -> dict[str, dict[str, str]]:
-    if not hasattr(self.builder, "read_labels"):
-        self.builder.read_labels = labels(self.builder.env)
-    return self.builder.read_labels
+def _raw(html: str) -> nodes.raw:
+    return nodes.raw("", html, format="html")
+
+
+def _details(kind: str, title: nodes.Node, *inside: nodes.Node) -> list[nodes.Node]:
+    return [_raw(f'<details class="fold {kind}"><summary>'), title, _raw("</summary>"), *inside, _raw("</details>")]
+
+
+def _sections(node: nodes.Element) -> list[nodes.section]:
+    return [child for child in node if isinstance(child, nodes.section)]
+
+
+def _title(node: HideCodeCellNode, link: Callable[[str], str], ledger: str) -> str:
+    """A line over code: what it draws, or what it checks, in words, with a link to the ledger."""
+    first, *labels = node["prompt_hide"].split()
+    words = NAMED.sub(lambda match: link(match[1]), escape(node["prompt_show"]))
+    named = f"{link(labels[0])}. " if len(labels) == 1 else ""
+    if first == CODE:
+        return f"<p>{named}{words}</p>"
+    return f'<p class="check">{named}{words} <a href="{ledger}#{row(labels[0])}">Ledger</a></p>'
+
+
+def _moved(node: nodes.Node) -> Iterator[nodes.Node]:
+    """What of a node goes to the end of its section: a hidden cell or its code, and how a result was recorded."""
+    if isinstance(node, nodes.raw) and node.astext().startswith(RECORDED):
+        _take(node)
+        yield node
+    elif isinstance(node, HideCodeCellNode) and ABOVE & {*node["classes"]}:
+        cell = node.parent
+        if isinstance(cell.parent, nodes.section):
+            _take(node)
+            moved = nodes.container("", classes=["cell"]) if cell.children else cell
+            moved += [_raw(node["title"]), *node]
+            yield moved
+
+
+def _take(node: nodes.Node) -> None:
+    """Take a node out of the page, and the containers around it that have nothing else."""
+    node.parent.remove(node)
+    if isinstance(node.parent, nodes.container) and not node.parent.children:
+        _take(node.parent)
+
+
+def _known(entry: dict, link: Callable[[str], str]) -> str:
+    """How a statement is known; of what was measured, the first words of the model, and its size."""
+    if entry["status"] != "measured":
+        return KNOWN.get(entry["status"], entry["status"])
+    on = entry["checks"][0]["measured_on"].replace("`", "")
+    model = LABEL.sub(lambda match: TAG.sub("", link(match[0])), FIRST.match(on)[1].strip())
+    seeds = [f"{entry['seeds']['tried']} seeds"] if entry["seeds"] else []
+    return f"◦ measured on {', '.join([model, *SIZE.findall(on)[:1], *seeds])}"
+
+
+def _panel(entry: dict, link: Callable[[str], str], said: dict[str, str]) -> Iterator[str]:
+    """What a statement's mark opens to: its checks in words, what it uses, and what uses it."""
+    for anchor in (check["anchor"] for check in entry["checks"] if check["anchor"] in said):
+        yield said[anchor].replace("</p>", f', <a href="#{anchor}">code</a></p>')
+    for words, used in (("Uses", [used["label"] for used in entry["uses"]]), ("Used by", entry["used_by"])):
+        if used:
+            yield f"<p>{words} {', '.join(map(link, used))}.</p>"
+
+
+def _facts(box: nodes.admonition) -> str:
+    """The minutes that a chapter takes, and the chapters that its box refers to."""
+    found = (CHAPTER.match(link.get("refuri", "")) for link in box.findall(nodes.reference))
+    needs = sorted({int(match[1]) for match in found if match})
+    words = f" · needs chapter{'s' * (len(needs) > 1)} {', '.join(map(str, needs))}" if needs else ""
+    return f"{MINUTES.search(box.astext())[1]} min{words}"
 
 
 def setup(app: Sphinx) -> None:
-    app.add_node(HideCodeCellNode, override=True, html=(visit, depart))
+    app.connect("doctree-resolved", fold)

@@ -14,7 +14,7 @@ from press.imprint import bibtex, colab, edition, read
 
 BUTTONS = ("use_repository_button", "use_edit_page_button", "use_issues_button")
 FOOT = """<div class="imprint"><p>{edition}</p>
-<details><summary>Cite this page</summary><pre>{entry}</pre></details></div>
+<details class="fold"><summary>Cite this page</summary><pre>{entry}</pre></details></div>
 """
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from html import escape
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -37,6 +39,18 @@ def anchors(env: BuildEnvironment) -> dict[str, tuple[str, str]]:
     std = {label: (doc, anchor) for label, (doc, anchor) in env.get_domain("std").anonlabels.items()}
     math = {label: (doc, f"equation-{label}") for label, (doc, _) in env.get_domain("math").data["objects"].items()}
     return std | math | {label: (proof["docname"], label) for label, proof in getattr(env, "proof_list", {}).items()}
+
+
+def links(app: Sphinx, docname: str) -> Callable[[str], str]:
+    """From a page: label → a link that reads as readers know it."""
+    read, places = labels(app.env), anchors(app.env)
+
+    def link(label: str) -> str:
+        doc, anchor = places[label]
+        words = escape(read[label].get("numref") or read[label]["ref"])
+        return f'<a class="reference internal" href="{app.builder.get_relative_uri(docname, doc)}#{anchor}">{words}</a>'
+
+    return link
 
 
 def terms(env: BuildEnvironment) -> dict[str, str]:

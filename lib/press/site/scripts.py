@@ -11,7 +11,6 @@ from sphinx.application import Sphinx
 
 from press.live import FOLDER
 
-# Not under the book's own _static, of which every page loads every script.
 MATHJAX, LOADER = "vendor/mathjax", "vendor/formulas.js"
 # By the mark of what a script makes alive: the scripts that a page with it loads, in their order.
 LIVE = {
@@ -23,20 +22,6 @@ MATHJAX_FOLDERS = ("input/tex/extensions", "output/chtml/fonts/woff-v2")
 # MathJax in one script, without the menu of its combined one, a third of that; joined as MathJax joins its own.
 MATHJAX_PARTS = ("core", "input/tex", "output/chtml", "output/chtml/fonts/tex", "a11y/assistive-mml")
 MATHJAX_HEAD = "window.MathJax = Object.assign({}, window.MathJax, {loader: {load: []}});"
-# On a long page MathJax takes a second in which nothing moves: it comes after the first picture of the page.
-FORMULAS = """{
-  const folder = document.currentScript.src.replace(/[^/]*$/, "");
-  const begin = (done) => {
-    const script = document.createElement("script");
-    script.src = `${folder}mathjax/tex-chtml.js`;
-    script.onload = () => done(MathJax.startup.promise);
-    document.head.append(script);
-  };
-  const drawn = (then) => requestAnimationFrame(() => setTimeout(then));
-  const promise = new Promise((done) => addEventListener("DOMContentLoaded", () => drawn(() => begin(done))));
-  window.MathJax = Object.assign(window.MathJax ?? {}, { startup: { promise } });
-}
-"""
 
 
 def copy_scripts(app: Sphinx) -> None:
@@ -46,7 +31,6 @@ def copy_scripts(app: Sphinx) -> None:
     for part in MATHJAX_FOLDERS:
         _copy(mathjax / part, static / MATHJAX / part)
     (static / MATHJAX / "tex-chtml.js").write_text(_mathjax(mathjax), "utf-8")
-    (static / LOADER).write_text(FORMULAS, "utf-8")
     if (made := Path(app.srcdir, FOLDER)).is_dir():
         _copy(made, static / "live")
 

@@ -1,0 +1,14 @@
+/* MathJax, with what it makes of this page: on a long one that takes a second in which nothing moves, and it comes after the
+   first picture of the page. */
+{
+  const folder = document.currentScript.src.replace(/[^/]*$/, "");
+  const begin = (done) => {
+    const script = document.createElement("script");
+    script.src = `${folder}mathjax/tex-chtml.js`;
+    script.onload = () => done(MathJax.startup.promise);
+    document.head.append(script);
+  };
+  const drawn = (then) => requestAnimationFrame(() => setTimeout(then));
+  const promise = new Promise((done) => addEventListener("DOMContentLoaded", () => drawn(() => begin(done))));
+  window.MathJax = Object.assign(window.MathJax ?? {}, { startup: { promise } });
+}
