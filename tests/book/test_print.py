@@ -31,8 +31,8 @@ FACTS = """() => {
     return {
         text: document.body.innerText,
         height: Math.max(...body.map(e => e.getBoundingClientRect().bottom)),
-        controls: shown("button, input, select, textarea, summary:not(.marks > *, .solution *, .further > *)")
-            .map(named),
+        controls: shown("button, input, select, textarea, summary")
+            .filter(e => !e.parentElement.matches(".marks, .solution, .further")).map(named),
         around: shown("header, footer, aside, nav, .bd-sidebar").filter(e => !e.closest("#jb-print-docs-body"))
             .map(named),
         wide: body.filter(e => cut(e) || out(e)).map(named),
