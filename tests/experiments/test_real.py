@@ -40,7 +40,7 @@ def test_a_cost_is_that_of_the_whole_model_run_again(model):
     of = Costs(model, sites_of(model), IDS)
     before, logp = losses(model, IDS, of.resumed.kept)
     for site in (list(of.sites.values())[i] for i in (0, 1, 5, -1)):
-        rows = of.at(site.name).set_index("direction")
+        rows = pd.concat([of.at(site.name), of.frozen([site])]).set_index("direction")
         for name, changed in (
             ("signs_001", removed({site.module: direction("signs_001", site.dim)}, spare_first=True)),
             ("frozen", frozen({site: of.scale(site)})),

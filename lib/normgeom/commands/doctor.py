@@ -13,7 +13,7 @@ from normgeom.commands.loading import load_config, load_model, most_tokens
 from normgeom.models.doctor import Finding, Report, doctor
 from normgeom.models.sheets import NormSheet
 from normgeom.text.corpora import load_corpus
-from normgeom.text.tokens import TokenBatches, load_tokenizer
+from normgeom.text.tokens import first_windows, load_tokenizer
 
 TEXTS, LENGTH = 2, 128
 COLUMNS = ("norms", "", "kind", "d", "gain", "ε", "where", "bfloat16 is rounded to", "scope", "decay reaches the gain")
@@ -41,7 +41,7 @@ def _text(name: str, network: nn.Module) -> Tensor | None:
     if network.main_input_name == "input_ids" and not config.is_encoder_decoder:
         with suppress(OSError):
             encoder, length = load_tokenizer(name, network.config), most_tokens(config, LENGTH)
-            (ids,) = TokenBatches(load_corpus("stdlib"), encoder, TEXTS * length, length, TEXTS)
+            (ids,) = first_windows(load_corpus("stdlib"), encoder, TEXTS * length, length, TEXTS)
             begin = [[config.bos_token_id]] * TEXTS if isinstance(config.bos_token_id, int) else ids[:, :0]
             return torch.cat([torch.as_tensor(begin), ids], 1)[:, :length]
     return None
