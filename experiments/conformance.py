@@ -161,7 +161,7 @@ def kernels(kernel: str, dtype: str) -> dict:
     found = list(tried(*KERNELS[kernel], dtype, json.loads(PATH.read_text("utf-8"))))
     failed = [row for row, _, ratio in found if ratio > 1]
     worst, row = max((ratio, row) for row, _, ratio in found)
-    rows_failed = ", ".join(dict.fromkeys(failed))
+    rows_failed = ", ".join(dict.fromkeys(failed)) or "none"
     return dict(cases=len(found), failed=len(failed), worst=float(f"{worst:.3g}"), row=row, failing=rows_failed)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from experiments.real_models import LANGUAGE, PARTS, about, blocks, language_model, resampled, sites_of
 from experiments.registry import experiment
 
-COUNT, LENGTH = 20, 10  # texts, and tokens read of each
+COUNT, LENGTH = 40, 10  # texts, and tokens read of each
 SETTINGS = {  # what replaces a part, whether a rival's logit is subtracted, whether the scales of inner norms are held
     "mean": ("mean", True, False),
     "zero": ("zero", True, False),
@@ -22,7 +22,9 @@ SETTINGS = {  # what replaces a part, whether a rival's logit is subtracted, whe
 ON = f"WikiText-2, {COUNT} windows of {LENGTH} tokens spread over each of its parts, begun by BOS"
 WHAT = (
     "means over texts of the columns of normgeom.attribute.  low, high: 90 % of the means of total over resampled "
-    "texts.  off_direct: mean size of credit less direct; off_total: of direct less total; size: of total."
+    "texts.  off_direct: mean size of credit less direct; off_total: of direct less total; size: of total.  rank_…: "
+    "rank correlations over the parts of one text, means over texts: direct, of credit with direct; total, of direct "
+    "with total; credit, of credit with total."
 )
 
 
@@ -31,8 +33,8 @@ WHAT = (
     "What parts of a model do to the logit of the next token less that of the likeliest other one.  mean, zero, "
     "resample: replaced by their mean over texts and positions, by zero, by those of another text; logit: by the mean, "
     "for the logit alone; held: by the mean, with the scales of all norms but the last as without the replacement; "
-    f"{WHAT}  live, held: what gradients predict for total, with norms as they are and with their scales held.  whole: "
-    "the difference, or the logit.",
+    f"{WHAT}  live, held: what gradients predict for total, with norms as they are and with their scales held; "
+    "rank_live, rank_held: with total.  whole: the difference, or the logit.",
     [
         dict(model=LANGUAGE, text=PARTS, setting=["mean"]),
         dict(model=LANGUAGE, text=PARTS[:1], setting=[name for name in SETTINGS if name != "mean"]),
@@ -45,12 +47,15 @@ def of_parts(model: str, text: str, setting: str) -> pd.DataFrame:
     ablate, contrast, held = SETTINGS[setting]
     network, ids, answer, rival = case(model, text)
     against = rival if contrast else None
-    table = summary(network, ids, answer, against, ablate, "part", held)
-    predicted = {
-        "live": predicted_totals(network, ids, answer, against, ablate, False),
-        "held": predicted_totals(network, ids, answer, against, ablate, True),
-    }
-    return table.join(pd.DataFrame(predicted), on="part").round(4)
+    names, values = answers(network, ids, answer, against, ablate, "part", held)
+    total = values[2, [names.index(name) for name in names if name[:4] in ("attn", "mlp ")]]
+    table = summary(names, values)
+    for way, holds in (("live", False), ("held", True)):
+        predicted = predicted_totals(network, ids, answer, against, ablate, holds)
+        means = pd.Series({name: float(found.mean()) for name, found in predicted.items()})
+        table = table.assign(**{way: table.part.map(means)})
+        table[f"rank_{way}"] = agreement(torch.stack(list(predicted.values())), total)
+    return table.round(4)
 
 
 @experiment(
@@ -64,7 +69,7 @@ def of_parts(model: str, text: str, setting: str) -> pd.DataFrame:
 )
 def of_heads(model: str, text: str) -> pd.DataFrame:
     network, ids, answer, rival = case(model, text)
-    return summary(network, ids, answer, rival, "mean", "head", False).round(4)
+    return summary(*answers(network, ids, answer, rival, "mean", "head", False), only="head").round(4)
 
 
 @experiment(
@@ -112,22 +117,34 @@ def case(model: str, text: str) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
     return network, ids, answer, logits.scatter(1, answer[:, None], -torch.inf).argmax(1)
 
 
-def summary(network: nn.Module, ids: Tensor, answer, against, ablate: str, by: str, held: bool) -> pd.DataFrame:
-    """A row a part."""
+def answers(network: nn.Module, ids: Tensor, answer, against, ablate: str, by: str, held: bool):
+    """Names of parts, and the four columns of :func:`normgeom.attribute` for each text, ``(4, parts, texts)``."""
     if held:
         with ng.held_scales(network, ids):
-            names, values = effects(network, ids, answer, against, ablate, by)
-    else:
-        names, values = effects(network, ids, answer, against, ablate, by)
+            return effects(network, ids, answer, against, ablate, by)
+    return effects(network, ids, answer, against, ablate, by)
+
+
+def summary(names: list[str], values: Tensor, only: str = "") -> pd.DataFrame:
+    """A row a part; rankings are of the parts whose names begin with ``only``."""
     credit, direct, total, _ = values
     low, high = zip(*(map(float, resampled(row, torch.Generator().manual_seed(0))) for row in total), strict=True)
     off = dict(off_direct=credit - direct, off_total=direct - total, size=total)
     table = pd.DataFrame({"part": names, **dict(zip(COLUMNS, values.mean(-1).tolist(), strict=True))})
     table = table.assign(low=low, high=high, **{name: error.abs().mean(-1).tolist() for name, error in off.items()})
+    ranked = [i for i, name in enumerate(names) if name.startswith(only) and name != "baseline"]
+    pairs = dict(rank_direct=(credit, direct), rank_total=(direct, total), rank_credit=(credit, total))
+    table = table.assign(**{name: agreement(a[ranked], b[ranked]) for name, (a, b) in pairs.items()})
     return table.assign(whole=float(credit.sum(0).mean()))
 
 
-def predicted_totals(network: nn.Module, ids: Tensor, answer, against, ablate: str, held: bool) -> dict[str, float]:
+def agreement(a: Tensor, b: Tensor) -> float:
+    """The rank correlation over parts of two numbers ``(parts, texts)``, the mean over texts."""
+    ranks = (v.argsort(0).argsort(0).double().T for v in (a, b))
+    return sum(float(torch.corrcoef(torch.stack(pair))[0, 1]) for pair in zip(*ranks, strict=True)) / a.shape[1]
+
+
+def predicted_totals(network: nn.Module, ids: Tensor, answer, against, ablate: str, held: bool) -> dict[str, Tensor]:
     """What gradients predict for the total effect of each attention and MLP (attribution patching)."""
     if held:
         with ng.held_scales(network, ids):
@@ -155,4 +172,4 @@ def predicted_totals(network: nn.Module, ids: Tensor, answer, against, ablate: s
         wanted = wanted if against is None else wanted - logits.gather(1, against[:, None])
         slopes = torch.autograd.grad(wanted.sum(), list(written.values()))
     products = (slope * (y - REPLACED[ablate](y)) for slope, y in zip(slopes, written.values(), strict=True))
-    return {name: float(product.sum((1, 2)).mean()) for name, product in zip(written, products, strict=True)}
+    return {name: product.sum((1, 2)).double() for name, product in zip(written, products, strict=True)}

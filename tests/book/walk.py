@@ -116,6 +116,9 @@ def walk(browser, path: Path) -> Walk:
         found.faint[theme], found.looked_at = page.evaluate(FAINT, theme)
     found.kinds, found.proofs = page.evaluate(KINDS), page.evaluate(PROOFS)
     found.cut[DESK["width"]] = page.evaluate(CUT)
+    page.evaluate(
+        "() => document.querySelectorAll('details:has(.explore, .turning)').forEach(fold => fold.open = true)"
+    )
     for slider in page.locator(".explore input").all():
         found.sliders.append(_moved(page, slider))
     found.turned = [_turned(page, figure) for figure in page.locator(".turning").all()]
