@@ -103,7 +103,7 @@ def train(out: str, **options: object) -> None:
     surface).  The same command resumes where it stopped; no other training can use DIR.
 
     On one processor core both twins take about a minute at size 0.2M, and a quarter of an hour at 1M; larger sizes
-    need an accelerator.
+    are meant for an accelerator.
     """
     with _one_line():
         from normgeom.commands.train import train_twins
