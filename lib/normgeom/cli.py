@@ -1,4 +1,4 @@
-"""The command ``normgeom``: options, their ranges, and one line for what a user can mend."""
+"""The command ``normgeom``: options, their ranges, and one line for each error that a user can fix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ except ModuleNotFoundError:
 
 @contextmanager
 def _one_line(stopped: str = "the same command goes on from here") -> Iterator[None]:
-    """Say a warning, a refusal or Ctrl-C in one line; a RuntimeError is a bug and keeps its traceback."""
+    """Report a warning, a refusal or Ctrl-C in one line; a RuntimeError is a bug and keeps its traceback."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: click.echo(f"Warning: {message}", err=True)
         try:
@@ -44,24 +44,24 @@ _COUNT = click.IntRange(1)
 _SIZES = ["0.2M", "1M", "5M", "10M", "70M", "160M", "410M", "1B"]
 _DEVICE = click.option("--device", type=click.Choice(_DEVICES), help="[default: an accelerator, if there is one]")
 _OUT = click.option("--out", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Folder of results.")
-_QUIET = click.option("-q", "--quiet", "progress", flag_value=False, default=True, help="Without progress bars.")
-_SEED = click.option("--seed", default=0, type=click.IntRange(0, 2**32 - 1), help="Of all that is drawn.")
+_QUIET = click.option("-q", "--quiet", "progress", flag_value=False, default=True, help="Show no progress bars.")
+_SEED = click.option("--seed", default=0, type=click.IntRange(0, 2**32 - 1), help="Seed of all random draws.")
 
 
 @click.group(context_settings=dict(help_option_names=["-h", "--help"], show_default=True))
 @click.version_option(package_name="normgeom")
 def main() -> None:
-    """Measure what the norms of a model do to its hidden vectors, at inference and in training; do without the mean."""
+    """Measure what the norms of a model do to its hidden vectors; train twins, convert and examine models."""
 
 
 @main.command()
 @click.option("--model", required=True, help="Name on the hub, or folder that save_pretrained wrote.")
 @_OUT
-@click.option("--tokens", default=1_000_000, type=_COUNT, help="Read at most so many.")
+@click.option("--tokens", default=1_000_000, type=_COUNT, help="Read at most this many tokens.")
 @click.option("--corpus", default="wikipedia", help="wikipedia, openwebtext, stdlib or a text file.")
-@click.option("--length", type=_COUNT, help="Tokens of a window, if the model has as many positions.  [default: 512]")
-@click.option("--batch-size", default=8, type=_COUNT, help="Windows of a batch.")
-@click.option("--nulls", default=0, type=click.IntRange(0), help="Directions of each null: random, signs and matched.")
+@click.option("--length", type=_COUNT, help="Tokens per window, at most the model's positions.  [default: 512]")
+@click.option("--batch-size", default=8, type=_COUNT, help="Windows per batch.")
+@click.option("--nulls", default=0, type=click.IntRange(0), help="More directions per null: random, signs, matched.")
 @_SEED
 @_DEVICE
 @click.option("--dtype", default="auto", type=click.Choice(_DTYPES), help="auto: as saved.")
@@ -69,8 +69,10 @@ def main() -> None:
 def survey(out: str, **options: object) -> None:
     """Angles between hidden vectors and fixed directions, before and after every norm of a model.
 
-    DIR takes table.parquet, provenance.json and state.safetensors, which is saved on the way: the same command goes on
-    where it was stopped.  DIR belongs to that command alone.
+    The directions are 1, thirty sign vectors, and those of --nulls.
+
+    DIR gets table.parquet, provenance.json and state.safetensors, which is saved on the way, so the same command
+    resumes.  No other command can use DIR.
 
     It takes about as long as the model needs to read the tokens.
     """
@@ -88,20 +90,20 @@ def survey(out: str, **options: object) -> None:
 @click.option("--tokenizer", default="gpt2", help="Name on the hub, folder, or bytes.")
 @_SEED
 @click.option("--steps", type=_COUNT, help="[default: the size's]")
-@click.option("--batch-size", type=_COUNT, help="Windows of a step.  [default: the size's]")
-@click.option("--precision", default="no", type=click.Choice(["no", "bf16"]), help="no is float32, bf16 mixed.")
-@click.option("--micro-batch", type=_COUNT, help="Windows that pass through the device together.")
-@click.option("--held-out", default=1_000_000, type=_COUNT, help="Tokens to measure on, the last that are read.")
+@click.option("--batch-size", type=_COUNT, help="Windows per step.  [default: the size's]")
+@click.option("--precision", default="no", type=click.Choice(["no", "bf16"]), help="no: float32; bf16: mixed.")
+@click.option("--micro-batch", type=_COUNT, help="Windows that the device processes at once.")
+@click.option("--held-out", default=1_000_000, type=_COUNT, help="Tokens held out to measure on, the last ones read.")
 @_DEVICE
 @_QUIET
 def train(out: str, **options: object) -> None:
-    """Train two GPT-2 models that differ in the norm alone, and measure their norms on the way.
+    """Train two GPT-2 models that differ only in the norm, and measure their norms on the way.
 
-    DIR takes a folder for each norm, with Parquet tables (curve, loss, survey, gains, surface) and the model, and
-    provenance.json.  The same command goes on where it was stopped; DIR takes no other training.
+    DIR gets provenance.json and a folder for each norm, with the model and Parquet tables (curve, loss, survey, gains,
+    surface).  The same command resumes where it stopped; no other training can use DIR.
 
-    Both twins of size 0.2M take about a minute on one processor core, of 1M a quarter of an hour; the others are for
-    an accelerator.
+    On one processor core both twins take about a minute at size 0.2M, and a quarter of an hour at 1M; larger sizes
+    are meant for an accelerator.
     """
     with _one_line():
         from normgeom.commands.train import train_twins
@@ -114,10 +116,10 @@ def train(out: str, **options: object) -> None:
 @click.argument("model")
 @click.argument("out", metavar="OUT", type=click.Path(file_okay=False))
 def convert(model: str, out: str) -> None:
-    """Write MODEL, which has LayerNorm, as an RMSNorm model that computes the same, to the folder OUT.
+    """Convert MODEL from LayerNorm to RMSNorm, so that it computes the same, and write it to the folder OUT.
 
     MODEL is a name on the hub or a folder that save_pretrained wrote.  normgeom.load_converted loads OUT.
-    A small model takes seconds; memory must hold the model three times, twice of them in float64.
+    A small model takes seconds; memory must hold three copies of the model, two of them in float64.
     """
     with _one_line(stopped="the same command begins anew"):
         from normgeom.commands.convert import convert_model
@@ -134,11 +136,11 @@ def convert(model: str, out: str) -> None:
 @click.argument("model")
 @click.pass_context
 def doctor(context: click.Context, model: str) -> None:
-    """Examine the norms of MODEL: what each one is, and what looks wrong with it, a line each.
+    """Examine the norms of MODEL: list what each one is, and what looks wrong with it.
 
-    MODEL is a name on the hub or a folder that save_pretrained wrote.  The exit code is 0 if it is sound, with or
-    without notes, 1 if there is a problem, and 2 if it cannot be examined, as with weights that are NaN.  It takes as
-    long as the model needs to read 256 tokens a few times.
+    MODEL is a name on the hub or a folder that save_pretrained wrote.  The exit code is 0 if MODEL is sound, with or
+    without notes, 1 if there is a problem, and 2 if it cannot be examined, for example because weights are NaN.  It
+    takes as long as the model needs to read 256 tokens a few times.
     """
     with _one_line(stopped="the same command begins anew"):
         from normgeom.commands.doctor import examine, lines

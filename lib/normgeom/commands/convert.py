@@ -36,11 +36,11 @@ class Agreement(NamedTuple):
 
 
 def convert_model(model: str, out: str | os.PathLike) -> dict:
-    """Convert a pre-norm LayerNorm model to RMSNorm, see that it computes the same, and write it to a new folder.
+    """Convert a pre-norm LayerNorm model to RMSNorm, check that it computes the same, and write it to a new folder.
 
     :func:`normgeom.to_rms_norm` is applied twice, on the CPU: in float64, where the logits on 1024 tokens of the
-    standard library's documentation must be what they were, and in the dtype of the saved weights, which is written.
-    Returned is what ``out/provenance.json`` holds; ``had`` has the entries of :class:`Agreement`.
+    standard library's documentation must stay the same, and in the dtype of the saved weights, which is written.
+    Returns what ``out/provenance.json`` holds; ``had`` has the entries of :class:`Agreement`.
     """
     out = Path(out).resolve()
     if out.exists() and any(out.iterdir()):
@@ -63,7 +63,7 @@ def convert_model(model: str, out: str | os.PathLike) -> dict:
 
 
 def agreement(network: nn.Module, batches: Sequence[Tensor]) -> Agreement:
-    """Convert a model in place, in its dtype, and compare it on the way with what it computes in float64.
+    """Convert a model in place, in its dtype, and compare its logits before and after with those in float64.
 
     Args:
         network: a pre-norm LayerNorm language model on the CPU; a ValueError if it cannot be converted.

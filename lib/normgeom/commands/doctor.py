@@ -22,8 +22,8 @@ COLUMNS = ("norms", "", "kind", "d", "gain", "ε", "where", "bfloat16 is rounded
 def examine(name: str) -> Report:
     """:func:`normgeom.doctor` of a model on the hub or in a folder.
 
-    It reads the standard library's documentation or, if it hears, noise; without a tokenizer, and if it sees, what
-    :func:`normgeom.find_norms` makes up.
+    The model reads the standard library's documentation, and a speech model noise.  A model of images or without a
+    tokenizer reads what :func:`normgeom.find_norms` makes up.
     """
     config = load_config(name)
     network = load_model(name, head=any("ForCausalLM" in kind for kind in config.architectures or ()))
@@ -36,7 +36,7 @@ def examine(name: str) -> Report:
 
 
 def _text(name: str, network: nn.Module) -> Tensor | None:
-    """Token ids ``(TEXTS, LENGTH)``, begun as texts are; None if the model has no tokenizer, or reads no text."""
+    """Token ids ``(TEXTS, LENGTH)``, beginning as texts do; None if the model has no tokenizer, or reads no text."""
     config = network.config.get_text_config()
     if network.main_input_name == "input_ids" and not config.is_encoder_decoder:
         with suppress(OSError):
@@ -48,7 +48,7 @@ def _text(name: str, network: nn.Module) -> Tensor | None:
 
 
 def lines(report: Report) -> Iterator[str]:
-    """A table of norms and a line a finding; those of blocks that agree are one row, and one line for the worst."""
+    """A table of norms and a line for each finding; norms that agree across blocks share a row, findings a line."""
     alike: dict[tuple, list[NormSheet]] = {}
     for sheet in report.norms:
         told = (sheet.kind, sheet.dim, sheet.gain, f"{sheet.eps:g}", sheet.place, sheet.casts, sheet.scope)

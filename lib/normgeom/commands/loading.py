@@ -62,7 +62,7 @@ def load_model(name: str, dtype: str = "auto", head: bool = False) -> nn.Module:
     Args:
         name: on the hub, or a folder.
         dtype: ``"auto"`` is that of the saved weights.
-        head: whether as ``AutoModelForCausalLM`` loads it, or as ``AutoModel`` does.
+        head: True loads it with ``AutoModelForCausalLM``, False with ``AutoModel``.
 
     Raises:
         OSError: it cannot be loaded; the message says why.
@@ -85,7 +85,7 @@ def load_model(name: str, dtype: str = "auto", head: bool = False) -> nn.Module:
 
 
 def _wrong_weights(model: nn.Module, missing_keys: Iterable = (), unexpected_keys: Iterable = (), **_) -> list[str]:
-    """What is missing, too much or not finite; a head that is left out, an optional pooler and old masks aside."""
+    """Keys that are missing, unexpected or not finite, except omitted heads, optional poolers and old masks."""
     parts = {model.base_model_prefix}.union(dict(model.named_children()), dict(model.base_model.named_children()))
     missing = [key for key in missing_keys if "pooler" not in key]  # it comes after the last norm
     unexpected = [key for key in unexpected_keys if key.partition(".")[0] in parts and not _MASK.search(key)]

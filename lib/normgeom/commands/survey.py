@@ -32,9 +32,9 @@ def survey_model(
 ) -> dict:
     """Survey a transformers model and write what was found to a folder; the arguments are the command's options.
 
-    ``table.parquet`` is the table of :class:`normgeom.Survey`.  ``provenance.json``, which is returned, says what was
-    asked for, from before the first batch on, and in the end what was had.  ``state.safetensors`` is saved on the way:
-    the same call goes on where an earlier one stopped.
+    ``table.parquet`` is the table of :class:`normgeom.Survey`.  ``provenance.json``, which is returned, records
+    the request before the first batch and the outcome at the end.  ``state.safetensors`` is saved on the way, so the
+    same call resumes an earlier one.
     """
     out = Path(out)
     config = load_config(model)

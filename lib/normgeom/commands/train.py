@@ -32,15 +32,15 @@ def train_twins(
     batch_size: int | None = None,
     **settings: object,
 ) -> dict:
-    """Train two GPT-2 models that differ in the norm alone; the arguments are the command's options.
+    """Train two GPT-2 models that differ only in the norm; the arguments are the command's options.
 
-    Both start from the same weights and read the same windows in the same order.  ``out/layer/`` and ``out/rms/`` take
-    what :func:`normgeom.training.trainer.fit_and_measure` writes; ``out/text.bin`` is the corpus as token ids: so many
-    as there are to train on, then ``held_out`` to measure on.  Where the corpus ends before, windows are read more than
-    once, each as often as the others.  The same call goes on where an earlier one stopped.
+    Both start from the same weights and read the same windows in the same order.  ``out/layer/`` and ``out/rms/`` get
+    what :func:`normgeom.training.trainer.fit_and_measure` writes; ``out/text.bin`` is the corpus as token ids: first
+    those to train on, then ``held_out`` to measure on.  If the corpus is too short, windows are read more than once,
+    all equally often.  The same call resumes an earlier one.
 
     Args:
-        settings: what takes the place of the size's own, such as ``steps``; None stands for it.
+        settings: values that replace the size's own, such as ``steps``; None keeps it.
     """
     given = {name: value for name, value in dict(settings, batch=batch_size).items() if value is not None}
     out = Path(out)
@@ -81,7 +81,7 @@ def train_twins(
 
 
 def _write_text(corpus: Corpus, encoder: Encoder, apart: int, size: Size, claim: Claim) -> None:
-    """The corpus as token ids: as many as there are steps to train on, and ``apart``; or all, in whole windows."""
+    """The corpus as token ids: as many as all steps read, and ``apart`` more; or all of it, in whole windows."""
     with claim.writing(TEXT) as part, part.open("wb") as file:
         for ids in token_ids(corpus, encoder, size.steps * size.batch * size.length + apart):
             file.write(ids.numpy().astype(ID).tobytes())

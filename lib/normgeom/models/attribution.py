@@ -39,22 +39,22 @@ def attribute(
 
     The last row, ``baseline``, is the logit that remains, at the same scale, when all parts are replaced: with
     ``ablate="zero"`` that of the biases of the final norm and of the unembedding.  So the credits add up to the logit,
-    or to the difference of the two.  It has no other effect: there the columns are NaN.
+    or to the difference of the two.  Its other columns are NaN.
 
     Args:
         model: a language model whose blocks read the stream through LayerNorms or RMSNorms, also in parallel, or whose
-            branches end in norms (Gemma 3); a bridge of TransformerLens 4 as it is loaded; of nnsight's, the module
+            branches end in norms (Gemma 3); a bridge of TransformerLens 4 as loaded; with nnsight, the module
             that it wraps, ``traced._module``.  It is unchanged afterwards.  Inside :func:`normgeom.held_scales`
             ``total`` is measured with the scales of all norms but the final one held.
         inputs: token ids ``(batch, length)``, without padding, or a mapping passed as ``model(**inputs)``.
         answer: a token id, or one for each sequence.
-        against: another id, or one for each sequence: the logit of ``answer`` minus that of ``against`` is divided.
+        against: another id, or one for each sequence: the logit of ``answer`` minus that of ``against`` is split.
         ablate: what replaces a part: ``"zero"``, its ``"mean"`` over the positions and sequences of ``inputs``, or
-            ``"resample"``, what it is in the next sequence of the batch.  The first position keeps what it has, and
-            no mean counts it: in many models its vector is of another kind and the others attend to it (claim-massive).
+            ``"resample"``, its value in the next sequence of the batch.  The first position is not replaced and enters
+            no mean: in many models its vector is unlike the others, which attend to it (claim-massive).
         by: ``"part"``, or ``"head"`` for each attention head in place of the attentions.  The bias of an attention's
-            output belongs to no head and is in ``baseline``.  A norm at the end of the branch has its scale as in the
-            run for ``credit``, ``direct`` and ``kappa``.
+            output belongs to no head and is in ``baseline``.  A norm at the end of the branch keeps its scale from
+            the run for ``credit``, ``direct`` and ``kappa``.
 
     Returns:
         a row for each part, in the order in which they run: ``part`` (an embedding's name, ``"attn 0"``, ``"mlp 0"``,
@@ -198,7 +198,7 @@ class _Run:
         return self.factor * gain * row, self.factor * (row @ shift + constant)
 
     def pieces(self, part: Part, replaced: Callable, heads: bool) -> Iterator[tuple[str, Tensor, Mapping[str, list]]]:
-        """Of a part, or of each head in it: name, change of the end of the stream, hooks that replace it in a run."""
+        """For a part, or each head in it: name, change of the end of the stream, hooks that replace it in a run."""
         if heads and part.mixes:
             yield from self._heads(part, replaced)
             return

@@ -1,4 +1,4 @@
-"""What looks wrong with the norms of a model: by what calls show of them, and by the vectors that they read."""
+"""What looks wrong with the norms of a model, judged by calls of copies and by the vectors that they read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Finding:
         effect: how much that matters in this model, predicted.
         advice: what to do.
         size: the number in ``effect``.
-        note: whether it is a fact worth knowing about a sound model, and no defect.
+        note: whether it is a fact worth knowing about a sound model rather than a defect.
     """
 
     site: str
@@ -48,22 +48,22 @@ class Report(list[Finding]):
 def doctor(model: nn.Module, inputs: Tensor | Mapping | None = None) -> Report:
     """Examine every norm of a model and list what looks wrong.
 
-    Each module that maps vectors to vectors, whatever their scale, is copied and called: in float32, bfloat16 and
-    float16, on small, large, shifted and zero rows, with weights drawn anew.  Names and classes do not matter.  Then
-    the model runs on ``inputs``, which shows how large its vectors are.
+    Each module whose output ignores the scale of a vector is copied, given random weights, and called in float32,
+    bfloat16 and float16 on small, large, shifted and zero rows.  Names and classes do not matter.  Then the model
+    runs on ``inputs``, which shows how large its vectors are.
 
     Args:
-        model: any module; it is left as it was.
-        inputs: as in :func:`normgeom.find_norms`.  On text that a language model predicts, its loss judges whether a
-            gain should be w or 1 + w; else the signs of the weights do.
+        model: any module; it is unchanged afterwards.
+        inputs: as in :func:`normgeom.find_norms`.  If the model is a language model that predicts ``inputs``, its loss
+            decides whether a gain should be w or 1 + w; otherwise the signs of the weights decide.
 
     Returns:
         a list of findings with site, problem, effect, advice, size and note, the notes last.  A note is a fact worth
-        knowing about a sound model.  Its ``.norms`` says of each norm what it is: kind, gain (``"w"``, ``"1 + w"``),
+        knowing about a sound model.  ``.norms`` of the list describes each norm: kind, gain (``"w"``, ``"1 + w"``),
         eps and its place, casts, scope, and which rules of weight decay reach the gain.
 
     Raises:
-        TypeError: ``model`` is no module, or ``inputs`` are needed.
+        TypeError: ``model`` is not a module, or ``inputs`` are needed and missing.
         ValueError: weights are NaN or infinite; the model runs no norm; it cannot read ``inputs``.
 
     Example:
@@ -97,7 +97,7 @@ def doctor(model: nn.Module, inputs: Tensor | Mapping | None = None) -> Report:
 
 
 def _sizes(model: nn.Module, sheets: Sequence[NormSheet], inputs: Tensor | Mapping) -> dict[str, dict[str, float]]:
-    """Of what each norm reads: the median scale s of rows, the largest entry, the largest share of a row's square
+    """For the input of each norm: the median scale s of rows, the largest entry, the largest share of a row's square
     length that one entry holds (median), and the largest mean over s.
     """
     kinds, found = {sheet.name: sheet.kind for sheet in sheets}, {}
@@ -124,7 +124,7 @@ def _of_one(sheet: NormSheet, s: float, peak: float, share: float, far: float) -
         return Finding(sheet.name, problem, effect.format(size), advice, size, note)
 
     if off["others"] > 1e-3:
-        effect, advice = "where one grows, others change by {:.1%}", "take the statistics of each vector by itself"
+        effect, advice = "if one vector grows, others change by {:.1%}", "take the statistics of each vector by itself"
         yield found("the result depends on other vectors", off["others"], effect, advice)
         return
     if off["formula"] > 0.01:
@@ -143,17 +143,17 @@ def _of_one(sheet: NormSheet, s: float, peak: float, share: float, far: float) -
         if lost > 1e-4:
             yield found("1 + w in 16 bits", lost, "in bfloat16 gains are up to {:.2%} off", "add 1 in float32")
     if off["overflow"] > 0.1:
-        effect = "in float16 entries from 256 on give outputs of 0, these inputs reach {:.3g}"
+        effect = "in float16 entries from 256 on give outputs of 0; these inputs reach {:.3g}"
         yield found("squares overflow", peak, effect, "square in float32, or divide by the largest entry first")
     if off["zeros"]:
         effect, advice = "in {:.0%} of float32, bfloat16 and float16", "add ε > 0 in float32, inside the root"
         yield found("rows of zeros give NaN", off["zeros"], effect, advice)
     if off["mean"] > 0.01:
-        effect = f"{{:.1e}} of the largest output off at a mean of 3000 s, these inputs reach {far:.2g} s"
+        effect = f"{{:.1e}} of the largest output off at a mean of 3000 s; these inputs reach {far:.2g} s"
         yield found("digits lost to the mean", off["mean"], effect, "subtract the mean before squaring")
     if sheet.place in ("outside the root", "after the division"):
         lost = abs(kept / PLACES["inside the root"][0](s, eps) - 1)
-        effect = f"the median vector (s = {s:.2g}) ends {{:.1e}} of its length off"
+        effect = f"the median vector (s = {s:.2g}) comes out {{:.1e}} of its length too long or too short"
         yield found(f"ε = {eps:g} acts {sheet.place}", lost, effect, "divide by √(mean square + ε)")
     elif eps and stated and not any(math.isclose(v, eps, rel_tol=0.1) for v in stated):
         effect, advice = f"{{:.3g}} times the stated {stated[0]:g}", "add ε to the mean of the squares"
@@ -170,18 +170,18 @@ def _of_one(sheet: NormSheet, s: float, peak: float, share: float, far: float) -
         yield found(f"the gain is {sheet.gain}", ratio, "outputs {:.2g} times as long as with 1 + w", "add 1 once")
     if share > 0.5:
         size = math.sqrt(share / max(1 - share, 1e-12) * (d - 1)) / 127
-        effect = f"{share:.0%} of the square, steps of 8 bits are {{:.1f}} times the rms of the other entries"
-        yield found("one entry holds most of the length", size, effect, "quantise it by itself, or rotate", note=True)
+        effect = f"{share:.0%} of the squared length; 8-bit steps are {{:.1f}} times the rms of the other entries"
+        yield found("one entry holds most of the length", size, effect, "quantise it separately, or rotate", note=True)
     if off["alone"]:
         effect, advice = "by {:.1e} of the largest output", "fix the order of summation if runs must repeat"
         yield found("last bits depend on the batch", off["alone"], effect, advice, note=True)
 
 
 def _of_gains(model: nn.Module, sheets: Sequence[NormSheet], inputs: Tensor | Mapping) -> Iterator[Finding]:
-    """Gains of w that ought to be 1 + w, or the reverse: those of a kind that are made alike, or the last norm's.
+    """Gains w that should be 1 + w, or the reverse: of all norms with the same kind and gain, or of the last norm.
 
-    The model's own loss judges where it predicts its inputs.  Else the signs of the weights of a kind do: where 1 is
-    added, training leaves a part of them negative, and where it is not, next to none.
+    If the model predicts its inputs, its own loss decides.  Otherwise the signs of the weights do: if 1 is added,
+    training leaves some of them negative; if not, almost none.
     """
     groups: dict[tuple, list[NormSheet]] = {}
     for sheet in (sheet for sheet in sheets if sheet.gain in ("w", "1 + w")):
@@ -199,7 +199,7 @@ def _of_gains(model: nn.Module, sheets: Sequence[NormSheet], inputs: Tensor | Ma
         else:
             wrong = group not in last and (few > 0.05 if step == 1 else few < 0.03 and w.median() > 0.5)
             size = float((w.norm() / (w + 1).norm()) ** step)
-            effect = f"outputs {{:.2g}} times as long as with the other gain, {few:.0%} of the weights are not positive"
+            effect = f"outputs {{:.2g}} times as long as with the other gain; {few:.0%} of the weights are not positive"
         if wrong:
             problem, gain = ("1 + w forgotten", "1 + w") if step == 1 else ("1 + w applied to gains", "w")
             more = f" and {len(group) - 1} more" if len(group) > 1 else ""
@@ -210,7 +210,7 @@ def _of_gains(model: nn.Module, sheets: Sequence[NormSheet], inputs: Tensor | Ma
 def _loss(
     model: nn.Module, inputs: Tensor | Mapping, weights: Sequence[Tensor] = (), step: int = 0
 ) -> tuple[float, float]:
-    """Nats a token with ``step`` added to weights for the while, and those of a guess; infinite and 0 without text."""
+    """Loss in nats a token with ``step`` added to weights, and that of a uniform guess; infinite and 0 without text."""
     ids, kept = entries(inputs).get("input_ids"), [w.clone() for w in weights]
     try:
         for w in weights:

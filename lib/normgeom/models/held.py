@@ -1,4 +1,4 @@
-"""Norms whose scale is held: what is left of them is linear."""
+"""Norms whose scale is held, which makes them affine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def held_scales(model: nn.Module, inputs: Tensor | Mapping) -> Iterator[None]:
         inputs: token ids ``(batch, length)``, or a mapping passed as ``model(**inputs)``.
 
     Raises:
-        ValueError: in the block, a norm is given vectors of another shape than with ``inputs``; no norm was found.
+        ValueError: in the block, a norm reads vectors of a different shape than with ``inputs``; no norm was found.
 
     Example:
         >>> import torch, normgeom as ng

@@ -21,8 +21,8 @@ class Part(NamedTuple):
     Attributes:
         name: ``"wte"``, ``"attn 0"``, ``"mlp 0"``, …
         writer: the module whose output is added, ``factor`` times.
-        map: the embedding or linear map; it is the writer, or what the writer, a ``norm``, reads.
-        mixes: whether it brings together what is at different positions, as attention does.
+        map: the embedding or linear map: the writer itself or, if the writer is a ``norm``, what that norm reads.
+        mixes: whether it combines different positions, as attention does.
     """
 
     name: str
@@ -42,10 +42,10 @@ class Stream(NamedTuple):
 
 
 def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
-    """The stream of a pre-norm decoder, as its run on the beginning of ``inputs`` shows it.
+    """The stream of a pre-norm decoder, found by running it on the beginning of ``inputs``.
 
     Raises:
-        ValueError: the last norm reads more than a sum of what modules wrote, or not one linear map reads it.
+        ValueError: the last norm reads more than a sum of what modules wrote, or does not feed exactly one linear map.
     """
     sites = find_norms(model, inputs)
     few = {name: v[:2, :11] if isinstance(v, Tensor) and v.dim() == 2 else v for name, v in entries(inputs).items()}

@@ -1,4 +1,4 @@
-"""What a norm is, found by calling copies of it on chosen rows: in three dtypes, with weights drawn anew."""
+"""What a norm is, found by calling copies of it on chosen rows, in three dtypes, with random weights."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class NormSheet:
 
     Attributes:
         name, module, kind, dim: as in :class:`normgeom.NormSite`.
-        gain: how it is made of a parameter w: ``"w"``, ``"1 + w"`` or the like; ``"none"`` if it is one number.
+        gain: how it depends on a parameter w: ``"w"``, ``"1 + w"`` or the like; ``"none"`` if it is one number.
         parameter: the name of w in the module, or None.
         eps, place: ε as it acts, and where: ``"inside the root"``, ``"outside the root"``, ``"after the division"`` or
             ``"none"``.
         casts: when results are rounded to bfloat16: ``"after the gain"`` or ``"before the gain"``.
-        scope: what is normalised together: ``"vector"``, ``"head"`` or ``"groups of n"``.
-        decays: usual rules of weight decay that reach w: ``"names"`` spares those with norm or bias in them,
-            ``"shapes"`` spares vectors.
+        scope: which entries are normalised together: ``"vector"``, ``"head"`` or ``"groups of n"``.
+        decays: usual rules of weight decay that reach w: ``"names"`` exempts parameters with norm or bias in their
+            names, ``"shapes"`` exempts vectors.
         length: of the output without its gain, in units of √d.
-        off: by how much calls miss what a norm should do, by what is tried.
+        off: by how much calls deviate from what a norm should do, for each thing tried.
     """
 
     name: str
@@ -58,12 +58,12 @@ class NormSheet:
 
     @property
     def w(self) -> Tensor | None:
-        """The parameter that the gain is made of."""
+        """The parameter that holds the gain."""
         return None if self.parameter is None else self.module.get_parameter(self.parameter)
 
 
 def norm_sheets(model: nn.Module, inputs: Tensor | Mapping) -> list[NormSheet]:
-    """Of each norm that ``model`` runs on ``inputs``, in that order; also of those that compute no norm quite right."""
+    """A sheet for each norm that ``model`` runs on ``inputs``, in that order, faulty norms included."""
     names, found = {module: name for name, module in model.named_modules()}, {}
     batch, tokens = sites._texts(inputs)
     for module, shape in sites._maps_of_one_tensor(model, inputs).items():
@@ -76,7 +76,7 @@ def norm_sheets(model: nn.Module, inputs: Tensor | Mapping) -> list[NormSheet]:
 
 @torch.no_grad()
 def _sheet(name: str, module: nn.Module, shape: Sequence[int], token_axis: int | None) -> NormSheet | None:
-    """None if a module does not act on rows as a norm does, whatever their scale, or cannot be called on them."""
+    """None if a module does not act on rows as a norm does, or cannot be called on them."""
     d, generator = shape[-1], torch.Generator().manual_seed(0)
     lead = [3 if axis == token_axis else size for axis, size in enumerate(shape[:-1])][1:]
     x = _ROW * torch.randn(4, *lead, d, generator=generator)
@@ -134,7 +134,7 @@ def _sheet(name: str, module: nn.Module, shape: Sequence[int], token_axis: int |
 
 
 def _calls(module: nn.Module, generator: torch.Generator) -> tuple[dict[torch.dtype, Callable], nn.Module]:
-    """Copies of a module with other weights, the same in each dtype: how to call them, and that in float32."""
+    """How to call copies of a module with random weights, the same in each dtype; and the copy in float32."""
     copies = {dtype: sites._plain_copy(module).to(dtype) for dtype in _DTYPES}
     for same in zip(*(copied.parameters() for copied in copies.values()), strict=True):
         drawn = (128 + torch.randint(128, same[0].shape, generator=generator)) / 512  # which bfloat16 holds
@@ -148,7 +148,7 @@ def _near(a: Tensor, b: Tensor, size: float) -> bool:
 
 
 def normalised(x: Tensor, kind: str, width: int) -> tuple[Tensor, Tensor]:
-    """Rows over their root mean squares, and these, in float64 and without ε, in groups of ``width`` entries."""
+    """Rows divided by their root mean squares, and these, in float64, without ε, in groups of ``width`` entries."""
     groups = x.double().unflatten(-1, (-1, width))
     groups = center(groups) if kind == "layer" else groups
     s = groups.square().mean(-1, keepdim=True).sqrt().expand_as(groups)
@@ -156,7 +156,7 @@ def normalised(x: Tensor, kind: str, width: int) -> tuple[Tensor, Tensor]:
 
 
 def stated_eps(module: nn.Module) -> list[float]:
-    """What a module holds as its ε."""
+    """The values that a module stores as its ε."""
     return [v for name, v in vars(module).items() if "eps" in name.lower() and isinstance(v, float)]
 
 
@@ -172,7 +172,7 @@ def _place(shares: Tensor) -> tuple[str, float]:
 
 
 def _made_of(copied: nn.Module, gain: Tensor) -> tuple[str, str | None, float]:
-    """How a gain is made of which parameter w, and the multiple of that which acts."""
+    """How the gain depends on a parameter w, the name of w, and the factor by which the actual gain is larger."""
     for name, parameter in copied.named_parameters():
         if parameter.numel() > 1 and parameter.shape == gain.shape[gain.dim() - parameter.dim() :]:
             w = parameter.double().expand(gain.shape).flatten()
@@ -184,7 +184,7 @@ def _made_of(copied: nn.Module, gain: Tensor) -> tuple[str, str | None, float]:
 
 
 def _rounding(got: Tensor, n: Tensor, gain: Tensor, bias: Tensor, made: str) -> tuple[str, float, float]:
-    """When outputs are rounded to bfloat16, the share of them that this does not explain, the error of their scale."""
+    """When outputs are rounded to bfloat16, the share of outputs not explained by it, and the error of their scale."""
 
     def half(t: Tensor) -> Tensor:
         return t.bfloat16().double()
