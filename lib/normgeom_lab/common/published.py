@@ -10,6 +10,7 @@ from normgeom.view.style import COLORS, WIDTH, style
 from normgeom_lab.common.axes import ticks_of_powers
 
 NAMES = {"SmolLM2-135M-Instruct": "SmolLM2", "gemma-3-270m": "Gemma 3"}
+EVEN_SHARE = sum(1 / (t + 1) for t in range(1, 128)) / 127  # attention to position 0, were it even, in 128 tokens
 MODELS = (*NAMES.values(), "Whisper, encoder", "Whisper, decoder")
 
 
@@ -99,7 +100,8 @@ def streams(measured: pd.DataFrame, sinks: pd.DataFrame) -> tuple[Figure, str]:
             depth, color = np.arange(len(at)) / (len(at) - 1), colors[model]
             left.semilogy(depth, at.length, color=color, lw=1.2)
             left.semilogy(depth, at.first_length, "--", color=color, lw=1.2)
-            left.semilogy(depth, at.length.iloc[0] * np.sqrt(1 + np.arange(len(at))), ":", color=color, lw=1)
+            law = at.length.iloc[2] * np.sqrt(np.arange(2, len(at)) / 2)  # from the second block on
+            left.semilogy(depth[2:], law, ":", color=color, lw=1)
             words.append(
                 f"{NAMES[model]}: mean length from {at.length.iloc[0]:.3g} to {at.length.iloc[-1]:.3g}, of the first "
                 f"position up to {at.first_length.max():.3g}"
@@ -107,6 +109,7 @@ def streams(measured: pd.DataFrame, sinks: pd.DataFrame) -> tuple[Figure, str]:
         for (model, _text), at in sinks.groupby(["model", "text"], sort=False):
             right.plot(np.linspace(0, 1, len(at)), at["mean"], color=colors[model], lw=1.2)
             words.append(f"attention to it in {NAMES[model]} up to {at['mean'].max():.2f}")
+        right.axhline(EVEN_SHARE, color=COLORS["null"], ls=":", lw=1)
         left.set(xlabel="share of the depth", title="length of the stream")
         right.set(xlabel="share of the depth", ylim=(0, 1), title="attention to position 0")
         ticks_of_powers(left.yaxis)
