@@ -12,12 +12,11 @@ from experiments.real_models import LANGUAGE, PARTS, about, blocks, language_mod
 from experiments.registry import experiment
 
 COUNT, LENGTH = 40, 10  # texts, and tokens read of each
-SETTINGS = {  # what replaces a part, whether a rival's logit is subtracted, whether the scales of inner norms are held
-    "mean": ("mean", True, False),
-    "zero": ("zero", True, False),
-    "resample": ("resample", True, False),
-    "logit": ("mean", False, False),
-    "held": ("mean", True, True),
+SETTINGS = {  # what replaces a part, and whether a rival's logit is subtracted
+    "mean": ("mean", True),
+    "zero": ("zero", True),
+    "resample": ("resample", True),
+    "logit": ("mean", False),
 }
 ON = f"WikiText-2, {COUNT} windows of {LENGTH} tokens spread over each of its parts, begun by BOS"
 WHAT = (
@@ -30,11 +29,15 @@ WHAT = (
 
 @experiment(
     "published-credits",
-    "What parts of a model do to the logit of the next token less that of the likeliest other one.  mean, zero, "
-    "resample: replaced by their mean over texts and positions, by zero, by those of another text; logit: by the mean, "
-    "for the logit alone; held: by the mean, with the scales of all norms but the last as without the replacement; "
-    f"{WHAT}  live, held: what gradients predict for total, with norms as they are and with their scales held; "
-    "rank_live, rank_held: with total.  whole: the difference, or the logit.",
+    {
+        "published-credits": "What parts of a model do to the logit of the next token less that of the likeliest other "
+        "one.  mean, zero, resample: replaced by their mean over texts and positions, by zero, by those of another "
+        "text; logit: by the mean, for the logit alone; "
+        f"{WHAT}  whole: the difference, or the logit.",
+        "published-patching": "What gradients predict for total of published-credits, of attentions and MLPs, means "
+        "over texts: live, with norms as they are, held, with their scales held; rank_…: rank correlations with total "
+        "over the parts of one text, means over texts.",
+    },
     [
         dict(model=LANGUAGE, text=PARTS, setting=["mean"]),
         dict(model=LANGUAGE, text=PARTS[:1], setting=[name for name in SETTINGS if name != "mean"]),
@@ -43,19 +46,18 @@ WHAT = (
     corpus=ON,
     **about(*LANGUAGE),
 )
-def of_parts(model: str, text: str, setting: str) -> pd.DataFrame:
-    ablate, contrast, held = SETTINGS[setting]
+def of_parts(model: str, text: str, setting: str) -> dict[str, pd.DataFrame]:
+    ablate, contrast = SETTINGS[setting]
     network, ids, answer, rival = case(model, text)
     against = rival if contrast else None
-    names, values = answers(network, ids, answer, against, ablate, "part", held)
-    total = values[2, [names.index(name) for name in names if name[:4] in ("attn", "mlp ")]]
-    table = summary(names, values)
+    names, values = effects(network, ids, answer, against, ablate)
+    patched = [name for name in names if name[:4] in ("attn", "mlp ")]
+    total = values[2, [names.index(name) for name in patched]]
+    table = pd.DataFrame(dict(part=patched, total=total.mean(1)))
     for way, holds in (("live", False), ("held", True)):
-        predicted = predicted_totals(network, ids, answer, against, ablate, holds)
-        means = pd.Series({name: float(found.mean()) for name, found in predicted.items()})
-        table = table.assign(**{way: table.part.map(means)})
-        table[f"rank_{way}"] = agreement(torch.stack(list(predicted.values())), total)
-    return table.round(4)
+        found = torch.stack([*predicted_totals(network, ids, answer, against, ablate, holds).values()])
+        table = table.assign(**{way: found.mean(1), f"rank_{way}": agreement(found, total)})
+    return {"published-credits": summary(names, values).round(4), "published-patching": table.round(4)}
 
 
 @experiment(
@@ -69,7 +71,7 @@ def of_parts(model: str, text: str, setting: str) -> pd.DataFrame:
 )
 def of_heads(model: str, text: str) -> pd.DataFrame:
     network, ids, answer, rival = case(model, text)
-    return summary(*answers(network, ids, answer, rival, "mean", "head", False), only="head").round(4)
+    return summary(*effects(network, ids, answer, rival, by="head"), only="head").round(4)
 
 
 @experiment(
@@ -117,25 +119,19 @@ def case(model: str, text: str) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
     return network, ids, answer, logits.scatter(1, answer[:, None], -torch.inf).argmax(1)
 
 
-def answers(network: nn.Module, ids: Tensor, answer, against, ablate: str, by: str, held: bool):
-    """Names of parts, and the four columns of :func:`normgeom.attribute` for each text, ``(4, parts, texts)``."""
-    if held:
-        with ng.held_scales(network, ids):
-            return effects(network, ids, answer, against, ablate, by)
-    return effects(network, ids, answer, against, ablate, by)
-
-
 def summary(names: list[str], values: Tensor, only: str = "") -> pd.DataFrame:
-    """A row a part; rankings are of the parts whose names begin with ``only``."""
+    """A row a part but the baseline; rankings are of the parts whose names begin with ``only``."""
+    whole = float(values[0].sum(0).mean())
+    names, values = names[:-1], values[:, :-1]
     credit, direct, total, _ = values
     low, high = zip(*(map(float, resampled(row, torch.Generator().manual_seed(0))) for row in total), strict=True)
     off = dict(off_direct=credit - direct, off_total=direct - total, size=total)
     table = pd.DataFrame({"part": names, **dict(zip(COLUMNS, values.mean(-1).tolist(), strict=True))})
     table = table.assign(low=low, high=high, **{name: error.abs().mean(-1).tolist() for name, error in off.items()})
-    ranked = [i for i, name in enumerate(names) if name.startswith(only) and name != "baseline"]
+    ranked = [i for i, name in enumerate(names) if name.startswith(only)]
     pairs = dict(rank_direct=(credit, direct), rank_total=(direct, total), rank_credit=(credit, total))
     table = table.assign(**{name: agreement(a[ranked], b[ranked]) for name, (a, b) in pairs.items()})
-    return table.assign(whole=float(credit.sum(0).mean()))
+    return table.assign(whole=whole)
 
 
 def agreement(a: Tensor, b: Tensor) -> float:
