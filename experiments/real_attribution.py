@@ -4,8 +4,10 @@ import normgeom as ng
 import pandas as pd
 import torch
 from normgeom.models.attribution import COLUMNS, REPLACED, effects
+from normgeom.models.parts import Part, followed
 from normgeom.models.watch import forward, hooked
 from normgeom.surgery.ablation import scales
+from normgeom_lab.common.tiny import divergence
 from torch import Tensor, nn
 
 from experiments.real_models import LANGUAGE, PARTS, about, blocks, language_model, resampled, sites_of
@@ -51,7 +53,7 @@ def of_parts(model: str, text: str, setting: str) -> dict[str, pd.DataFrame]:
     network, ids, answer, rival = case(model, text)
     against = rival if contrast else None
     names, values = effects(network, ids, answer, against, ablate)
-    patched = [name for name in names if name[:4] in ("attn", "mlp ")]
+    patched = [part.name for part in branches(network, ids)]
     total = values[2, [names.index(name) for name in patched]]
     table = pd.DataFrame(dict(part=patched, total=total.mean(1)))
     for way, holds in (("live", False), ("held", True)):
@@ -86,10 +88,8 @@ def of_heads(model: str, text: str) -> pd.DataFrame:
 )
 def lens(model: str, text: str) -> pd.DataFrame:
     network, ids, _, _ = case(model, text)
-    inner = (
-        ("post_attention_layernorm", "post_feedforward_layernorm") if network.config.model_type[:5] == "gemma" else ()
-    )
-    sites = [site for site in sites_of(network) if not site.name.endswith(inner)]
+    writers = {part.writer for part in branches(network, ids)}  # in Gemma, norms that read what a branch computed
+    sites = [site for site in sites_of(network) if site.name not in writers]
     streams = {}
     with ng.watch(network, sites, lambda site, x, _: streams.update({site.name: x[:, 1:]})):
         forward(network, dict(input_ids=ids, use_cache=False))
@@ -97,13 +97,11 @@ def lens(model: str, text: str) -> pd.DataFrame:
     read = lambda name: network.lm_head(end.module(streams[name]))  # noqa: E731
     rows = []
     with torch.no_grad():
-        truth = read(end.name).log_softmax(-1)
+        truth = read(end.name)
         for site in sites:
             ratio, z = scales(end, streams[site.name]) / scales(end, streams[end.name]), read(site.name)
-            kl = {
-                name: float((truth.exp() * (truth - logits.log_softmax(-1))).sum(-1).mean())
-                for name, logits in (("own", z), ("final", z * ratio[..., None].to(z)))
-            }
+            lenses = dict(own=z, final=z * ratio[..., None].to(z))
+            kl = {name: float(divergence(truth, logits).mean()) for name, logits in lenses.items()}
             agree = float((z.argmax(-1) == truth.argmax(-1)).float().mean())
             rows.append(dict(site=site.name) | kl | dict(ratio=float(ratio.mean()), agree=agree))
     return pd.DataFrame(rows).round(4)
@@ -136,8 +134,13 @@ def summary(names: list[str], values: Tensor, only: str = "") -> pd.DataFrame:
 
 def agreement(a: Tensor, b: Tensor) -> float:
     """The rank correlation over parts of two numbers ``(parts, texts)``, the mean over texts."""
-    ranks = (v.argsort(0).argsort(0).double().T for v in (a, b))
-    return sum(float(torch.corrcoef(torch.stack(pair))[0, 1]) for pair in zip(*ranks, strict=True)) / a.shape[1]
+    return pd.DataFrame(a.numpy()).rank().corrwith(pd.DataFrame(b.numpy()).rank()).mean()
+
+
+def branches(network: nn.Module, ids: Tensor) -> list[Part]:
+    """The attentions and MLPs of a model."""
+    parts = followed(network, ids).parts
+    return [part for part in parts if not isinstance(network.get_submodule(part.writer), nn.Embedding)]
 
 
 def predicted_totals(network: nn.Module, ids: Tensor, answer, against, ablate: str, held: bool) -> dict[str, Tensor]:
@@ -153,19 +156,13 @@ def predicted_totals(network: nn.Module, ids: Tensor, answer, against, ablate: s
 
         return hook
 
-    gemma = network.config.model_type == "gemma3_text"
-    ends = (
-        ("post_attention_layernorm", "post_feedforward_layernorm") if gemma else ("self_attn.o_proj", "mlp.down_proj")
-    )
-    after = [
-        (layer.get_submodule(end), keep(f"{kind} {i}"))
-        for i, layer in enumerate(network.model.layers)
-        for kind, end in zip(("attn", "mlp"), ends, strict=True)
-    ]
+    after = [(network.get_submodule(part.writer), keep(part.name)) for part in branches(network, ids)]
     with torch.enable_grad(), hooked(after=after):
         logits = network(input_ids=ids, use_cache=False).logits[:, -1]
         wanted = logits.gather(1, answer[:, None])
         wanted = wanted if against is None else wanted - logits.gather(1, against[:, None])
         slopes = torch.autograd.grad(wanted.sum(), list(written.values()))
-    products = (slope * (y - REPLACED[ablate](y)) for slope, y in zip(slopes, written.values(), strict=True))
-    return {name: product.sum((1, 2)).double() for name, product in zip(written, products, strict=True)}
+    products = {}
+    for slope, (name, y) in zip(slopes, written.items(), strict=True):
+        products[name] = (slope * (y - REPLACED[ablate](y))).detach().sum((1, 2)).double()
+    return products

@@ -23,6 +23,7 @@ from experiments.real_models import (
     language_model,
     removed,
     resampled,
+    shares,
     sites_of,
 )
 from experiments.registry import experiment
@@ -99,7 +100,7 @@ def moved_outputs(model: str, text: str) -> list[dict]:
     for norm, (name, site) in enumerate(of.sites.items()):
         moved = {which: [float(v.mean()) for v in of.change(site, u)] for which, u in of.directions(site, 1)}
         signs = [of_one for which, (of_one, _) in moved.items() if which.startswith("signs_")]
-        row = dict(norm=norm, top_share=float(_shares(of.inputs[name]).max()), predicted=moved["uniform"][1])
+        row = dict(norm=norm, top_share=float(shares(of.inputs[name]).max()), predicted=moved["uniform"][1])
         row |= {which: moved[which][0] for which in ("uniform", "random_000", "uniform_rest")}
         rows.append(row | dict(signs=sum(signs) / len(signs)))
     return rows
@@ -173,7 +174,7 @@ class Costs:
         count = KEPT.get(model.config.model_type, 16)
         with ng.watch(model, sites, keep):
             self.resumed = Resumed(model, ids, slice(-count, None))
-        self.large = {name: _shares(x).topk(LARGEST).indices for name, x in self.inputs.items()}
+        self.large = {name: shares(x).topk(LARGEST).indices for name, x in self.inputs.items()}
 
     def directions(self, site: ng.NormSite, gaussian: int) -> Iterator[tuple[str, Tensor]]:
         """1, signs and Gaussian ones; then 1 without the coordinates that hold most."""
@@ -248,9 +249,3 @@ class Costs:
 
         changed = ((i, hooked(before=[hold(layer, i) for layer in into])) for i in coordinates)
         return pd.concat(self._row(changes, 0, direction=f"clamped_{i}") for i, changes in changed)
-
-
-def _shares(x: Tensor) -> Tensor:
-    """The mean share of the squared length in each coordinate, the first position left out."""
-    x = x[:, 1:].flatten(0, -2)
-    return (x.square() / x.square().sum(-1, keepdim=True)).mean(0)

@@ -7,10 +7,11 @@ from normgeom.models.watch import forward, hooked
 from torch import Tensor
 from transformers.models.gemma3.modeling_gemma3 import apply_rotary_pos_emb
 
-from experiments.real_models import LANGUAGE, PARTS, TEXTS, about, blocks, language_model, sites_of
+from experiments.real_models import LANGUAGE, PARTS, about, blocks, language_model, shares, sites_of
 from experiments.registry import experiment
 
 WINDOWS, LENGTH = 4, 128
+ON = f"WikiText-2, {WINDOWS} windows of {LENGTH} tokens of each part, begun by BOS"
 GEMMA = LANGUAGE[1]
 
 
@@ -42,22 +43,17 @@ def gains(model: str) -> pd.DataFrame:
     "position is left out.",
     dict(model=LANGUAGE, text=PARTS),
     minutes=1,
-    corpus=f"WikiText-2, {WINDOWS} windows of {LENGTH} tokens of each part, begun by BOS",
+    corpus=ON,
     **about(*LANGUAGE),
 )
 def massive(model: str, text: str) -> list[dict]:
     network, tokenizer = language_model(model)
-    sites, shares = sites_of(network), {}
-
-    def look(site: ng.NormSite, x: Tensor, _y: Tensor) -> None:
-        squares = x[:, 1:].square()
-        shares[site.name] = (squares / squares.sum(-1, keepdim=True)).mean((0, 1))
-
-    with ng.watch(network, sites, look):
+    sites, held = sites_of(network), {}
+    with ng.watch(network, sites, lambda site, x, _: held.update({site.name: shares(x)})):
         forward(network.model, dict(input_ids=blocks(tokenizer, text, WINDOWS, LENGTH), use_cache=False))
     rows = []
     for site in sites:
-        share, coordinate = (of.item() for of in shares[site.name].max(0))
+        share, coordinate = (of.item() for of in held[site.name].max(0))
         size = site.weight.abs()
         rank = 1 + int((size < size[coordinate]).sum())
         gain = dict(gain=site.weight[coordinate].item(), median=size.median().item(), rank=rank)
@@ -71,7 +67,7 @@ def massive(model: str, text: str) -> list[dict]:
     "queries and keys set: d max|γ_q| max|γ_k| over the scores' divisor, d the width of a head.",
     dict(model=(GEMMA,)),
     minutes=1,
-    corpus=f"WikiText-2, {WINDOWS} windows of {LENGTH} tokens of each part ({TEXTS.name}), begun by BOS",
+    corpus=ON,
     **about(GEMMA),
 )
 def scores(model: str) -> list[dict]:
@@ -114,7 +110,7 @@ def scores(model: str) -> list[dict]:
     "that pays most.",
     dict(model=LANGUAGE, text=PARTS),
     minutes=1,
-    corpus=f"WikiText-2, {WINDOWS} windows of {LENGTH} tokens of each part, begun by BOS",
+    corpus=ON,
     **about(*LANGUAGE),
 )
 def sinks(model: str, text: str) -> list[dict]:

@@ -53,6 +53,12 @@ def sites_of(model: nn.Module) -> list[ng.NormSite]:
     return [site for site in ng.find_norms(model) if site.dim == model.config.hidden_size]
 
 
+def shares(x: Tensor) -> Tensor:
+    """The mean share of the squared length in each coordinate of ``(texts, positions, d)``, without position 0."""
+    x = x[:, 1:].flatten(0, -2)
+    return (x.square() / x.square().sum(-1, keepdim=True)).mean(0)
+
+
 def direction(name: str, d: int, without: Tensor | None = None) -> Tensor:
     """A unit vector: "uniform", "signs_…", "random_…" as in a survey; zero at the coordinates ``without``."""
     u = unit(name, d, seed=0)

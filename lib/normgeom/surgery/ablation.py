@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from normgeom.models.flow import check_present
+from normgeom.models.held import projected
 from normgeom.models.sites import NormSite, find_norms
 from normgeom.models.watch import entries, evaluating, forward, replace_module, watch
 from normgeom.norms.formula import center, upcast
@@ -136,8 +137,7 @@ def freeze_norms(
 
 def scales(site: NormSite, x: Tensor) -> Tensor:
     """s of each vector of a norm's input as :func:`normgeom.watch` gives it, ``(...,)``, float64."""
-    x = x.double()
-    return ((center(x) if site.kind == "layer" else x).square().mean(-1) + site.eps).sqrt()
+    return (projected(site, x.double()).square().mean(-1) + site.eps).sqrt()
 
 
 def _chosen(
