@@ -42,7 +42,9 @@ _COUNT = click.IntRange(1)
 _SIZES = ["0.2M", "1M", "5M", "10M", "70M", "160M", "410M", "1B"]
 _DEVICE = click.option("--device", type=click.Choice(_DEVICES), help="[default: an accelerator, if there is one]")
 _OUT = click.option("--out", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Folder of results.")
-_QUIET = click.option("-q", "--quiet", "progress", flag_value=False, default=True, help="Show no progress bars.")
+_QUIET = click.option(
+    "-q", "--quiet", "progress", flag_value=False, default=True, show_default=False, help="Show no progress bars."
+)
 _SEED = click.option("--seed", default=0, type=click.IntRange(0, 2**32 - 1), help="Seed of all random draws.")
 
 
