@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from normgeom.checks import error
+from normgeom.models.flow import double_throughout
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import evaluating, forward
 from normgeom.surgery.ablation import drop_mean_subtraction
@@ -149,6 +151,25 @@ def refusal(model: nn.Module) -> str | None:
     except (ValueError, TypeError) as reason:
         return str(reason)
     return None
+
+
+def logit_errors(model: nn.Module, dtype: torch.dtype, batches: Sequence[Tensor]) -> dict[str, float]:
+    """The largest error of a logit in ``dtype``, ``before`` and ``after`` conversion to RMSNorm; in float64 ``exact``.
+
+    All are differences from the logits of the model, its weights rounded to ``dtype``, computed in float64 throughout.
+    """
+
+    def logits(network: nn.Module) -> Tensor:
+        with evaluating(network):
+            return torch.cat([forward(network, ids).logits.double() for ids in batches])
+
+    rounded = copy.deepcopy(model).to(dtype)
+    wide = copy.deepcopy(rounded).double()
+    with double_throughout():
+        right = logits(wide)
+        exact = error(logits(to_rms_norm(wide)), right)
+    before = error(logits(rounded), right)
+    return dict(exact=exact, before=before, after=error(logits(to_rms_norm(rounded)), right))
 
 
 def drop_errors(model: nn.Module, batches: Iterable[Tensor]) -> pd.Series:
