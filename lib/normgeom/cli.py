@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 try:
@@ -36,9 +36,21 @@ def _end(status: int, said: str) -> NoReturn:
     sys.exit(status)
 
 
+
+class _WholeNumber(click.IntRange):
+    """Written as 1000000, 1_000_000 or 1e6."""
+
+    name = "whole number"
+
+    def convert(self, value, param, ctx):
+        with suppress(ValueError):
+            value = int(number) if (number := float(value)).is_integer() else value
+        return super().convert(value, param, ctx)
+
+
 # What several commands take.
 _DEVICES, _DTYPES = ["cpu", "cuda", "mps", "xpu"], ["auto", "float64", "float32", "bfloat16", "float16"]
-_COUNT = click.IntRange(1)
+_COUNT = _WholeNumber(1)
 _SIZES = ["0.2M", "1M", "5M", "10M", "70M", "160M", "410M", "1B"]
 _DEVICE = click.option("--device", type=click.Choice(_DEVICES), help="[default: an accelerator, if there is one]")
 _OUT = click.option("--out", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Folder of results.")

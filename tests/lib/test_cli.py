@@ -70,7 +70,7 @@ def arguments(folder, tmp_path):
     model, text, out = str(folder / "tiny"), str(folder / "text.txt"), str(tmp_path / "out")
     some = f"--corpus {text} --device cpu --out {out}"
     return dict(
-        survey=f"--model {model} --tokens 2400 --length 16 --batch-size 5 --nulls 1 {some}".split(),
+        survey=f"--model {model} --tokens 2.4e3 --length 16 --batch-size 5 --nulls 1 {some}".split(),
         train=f"--size 0.2M --tokenizer bytes --steps 2 --batch-size 2 --held-out 64 {some}".split(),
         convert=[model, out],
     )
