@@ -89,11 +89,10 @@ def _site(name: str, module: nn.Module, read: Tensor, token_axis: int | None) ->
     if not misfit <= 0.2:  # as where only rows longer than a bound are shortened; ε outside the root: 0.12
         return None
     eps = as_stated(module, eps, dtype)
-    site, outputs = found.site(name, module, "inside the root", eps, token_axis), found.outputs
+    site, size = found.site(name, module, "inside the root", eps, token_axis), float(found.outputs.abs().max())
     expected = NORMS[site.kind](found.rows, eps=eps) * site.weight + site.bias
-    return (
-        site if torch.allclose(outputs, expected.to(dtype), rtol=1e-3, atol=1e-4 * float(outputs.abs().max())) else None
-    )
+    fits = torch.allclose(found.outputs, expected.to(dtype), rtol=1e-3, atol=1e-4 * size)
+    return site if fits else None
 
 
 def _not_measured(names: Mapping[nn.Module, str], sites: Iterable[nn.Module]) -> dict[str, str]:

@@ -13,7 +13,7 @@ IDS = token_ids(4, 9)
 LONG = dict(initializer_range=0.2)  # vectors at the norms as long as in trained models
 SOUND = ("gpt2", "llama", "gemma3", "qwen3", "bert")
 LN, RMS, QUERIES = "transformer.h.0.ln_1", "model.layers.0.input_layernorm", "self_attn.q_norm"
-OTHER = "another formula, or statistics in 16 bits"
+OTHER = "statistics in 16 bits, or another formula"
 
 
 def sound(family):
@@ -82,7 +82,7 @@ def over_batch(x):
 
 # what is planted: model, norm, its formula, the problem that is named
 PLANTED = {
-    "statistics in the dtype of the input": ("llama", RMS, in_its_dtype(1e-5), "statistics in 16 bits"),
+    "statistics in the dtype of the input": ("llama", RMS, in_its_dtype(1e-5), OTHER),
     "squares in float16": ("llama", RMS, in_its_dtype(1e-5), "squares overflow"),
     "statistics always in bfloat16": ("llama", RMS, wide(half_statistics), OTHER),
     "1 + w added in bfloat16": ("gemma3", RMS, with_16_bit_gain, "1 + w in 16 bits"),
@@ -229,9 +229,7 @@ def test_effects_are_those_that_follow():
     assert sizes["ε acts as 0.001 (outside the root)"] == pytest.approx(abs(ratio - 1), rel=0.05)
     sizes, x = effect(*PLANTED["squares in float16"][:3])
     assert sizes["squares overflow"] == pytest.approx(float(x.abs().max()))
-    assert 0.1 < sizes["statistics in 16 bits"] < 1
-    sizes, _ = effect(*PLANTED["statistics always in bfloat16"][:3])
-    assert 5e-4 < sizes[OTHER] < 2**-7, "one rounding of the mean square"
+    assert 0.1 < sizes[OTHER] < 1
     sizes, _ = effect(*PLANTED["1 + w added in bfloat16"][:3])
     assert 2**-10 < sizes["1 + w in 16 bits"] <= 2**-8, "one rounding of a number near 1"
 
