@@ -150,8 +150,7 @@ def _sheet(name: str, module: nn.Module, read: Tensor, token_axis: int | None) -
         decays.append("names")
     if parameter and w.dim() > 1:
         decays.append("shapes")
-    d = read.shape[-1]
-    return NormSheet(name, module, acts.kind, d, w, made, decays, eps, place, casts, off)
+    return NormSheet(name, module, site.kind, site.dim, w, made, decays, eps, place, casts, off)
 
 
 def _drawn(module: nn.Module) -> list[nn.Module]:
@@ -167,10 +166,7 @@ def _drawn(module: nn.Module) -> list[nn.Module]:
 
 def _rounding(got: Tensor, n: Tensor, gain: Tensor, bias: Tensor) -> tuple[str, float]:
     """When outputs are rounded to bfloat16, and the share of outputs that this does not explain."""
-
-    def half(t: Tensor) -> Tensor:
-        return t.bfloat16().double()
-
+    half = lambda t: t.bfloat16().double()  # noqa: E731
     ways = {}
     for where, g in {"": gain, ", the gain in 16 bits": half(gain)}.items():
         ways[f"after the gain{where}"] = half(n * g + bias)

@@ -47,7 +47,7 @@ class Probe:
 
     def site(self, name: str, module: nn.Module, place: str, eps: float, token_axis: int | None) -> NormSite:
         """The module as a norm whose ε acts at this place."""
-        gain = self.surface / self.unit / PLACES[place][0](LONG, eps)
+        gain = self.surface.double() / self.unit / PLACES[place][0](LONG, eps)
         weight, bias = (_of_each_head(vector.float()) for vector in (gain, self.bias))
         return NormSite(name, module, self.kind, weight, bias, eps, self.rows.shape[-1], token_axis)
 
