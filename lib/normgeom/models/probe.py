@@ -14,15 +14,15 @@ from normgeom.models.watch import NormSite
 from normgeom.norms.functions import layer_norm, rms_norm
 
 NORMS = {"layer": layer_norm, "rms": rms_norm}
-# Where ε acts: the share of its full length that a row of root mean square s keeps, and ε from one such share.
+ROW, LONG = 16.0, 8192.0  # sizes of rows: squares that float16 holds, and so large that ε counts little
+# Where ε acts: the share of its full length that a row of root mean square s keeps, and ε from the ratio to LONG's.
 PLACES: dict[str, tuple[Callable, Callable]] = {
     "inside the root": (lambda s, e: s / (s * s + e) ** 0.5, lambda s, share: s * s * (1 / share**2 - 1)),
     "outside the root": (lambda s, e: s / (s + e), lambda s, share: s * (1 / share - 1)),
-    "after the division": (lambda s, e: 1 + s * e, lambda s, share: (share - 1) / s),
+    "after the division": (lambda s, e: 1 + s * e, lambda s, share: (share - 1) / (s - share * LONG)),
     "none": (lambda s, e: s / s, lambda s, share: 0 * s),
 }
 SCALES = torch.logspace(-8, 6, 113, dtype=torch.float32).double()  # which float32 holds
-ROW, LONG = 16.0, 128.0  # sizes of rows whose squares float16 holds, and beside which ε counts little
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Probe:
         # without ε the first, where rounding weighs least
         clearest = -1 if place == "after the division" else (shares**2 - 0.5).abs().clamp(max=0.49).argmin()
         eps = max(0.0, float(eps_of(scales[clearest], shares[clearest])))
-        expected = curve(scales, eps) ** 2
+        expected = (curve(scales, eps) / curve(LONG, eps)) ** 2
         return eps, float(((shares**2 - expected) / expected.clamp(min=1)).abs().max())
 
 
