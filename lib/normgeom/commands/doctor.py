@@ -10,28 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from normgeom.commands.loading import load_config, load_model, most_tokens
-from normgeom.models.doctor import Finding, Report, doctor
-from normgeom.models.sheets import NormSheet
+from normgeom.models.doctor import Finding, NormSheet, Report, doctor
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import first_windows, load_tokenizer
 
 TEXTS, LENGTH = 2, 128
-COLUMNS = ("norms", "", "kind", "d", "gain", "ε", "where", "bfloat16 is rounded to", "scope", "decay reaches the gain")
+COLUMNS = ("norms", "", "kind", "d", "gain", "ε", "where", "bfloat16 is rounded to", "decay reaches the gain")
 
 
 def examine(name: str) -> Report:
     """:func:`normgeom.doctor` of a model on the hub or in a folder.
 
-    The model reads the standard library's documentation, and a speech model noise.  A model of images or without a
-    tokenizer reads what :func:`normgeom.find_norms` makes up.
+    A language model reads the standard library's documentation; others, and one without a tokenizer, read what
+    :func:`normgeom.find_norms` makes up.
     """
     config = load_config(name)
     network = load_model(name, head=any("ForCausalLM" in kind for kind in config.architectures or ()))
-    if network.main_input_name == "input_features" and hasattr(config, "max_source_positions"):  # Whisper
-        generator = torch.Generator().manual_seed(0)
-        frames = torch.randn(TEXTS, config.num_mel_bins, 2 * config.max_source_positions, generator=generator)
-        ids = torch.arange(TEXTS * 8).view(TEXTS, 8) % config.vocab_size
-        return doctor(network, dict(input_features=frames.to(network.dtype), decoder_input_ids=ids))
     return doctor(network, _text(name, network))
 
 
@@ -51,7 +45,7 @@ def lines(report: Report) -> Iterator[str]:
     """A table of norms and a line for each finding; norms that agree across blocks share a row, findings a line."""
     alike: dict[tuple, list[NormSheet]] = {}
     for sheet in report.norms:
-        told = (sheet.kind, sheet.dim, sheet.gain, f"{sheet.eps:g}", sheet.place, sheet.casts, sheet.scope)
+        told = (sheet.kind, sheet.dim, sheet.gain, f"{sheet.eps:g}", sheet.place, sheet.casts)
         alike.setdefault((_pattern(sheet.name), *told, " and ".join(sheet.decays) or "no"), []).append(sheet)
     rows = [COLUMNS, *((name, f"× {len(some)}", *map(str, told)) for (name, *told), some in alike.items())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -62,7 +56,7 @@ def lines(report: Report) -> Iterator[str]:
         found.setdefault((_pattern(finding.site), re.sub(r"[\d.e-]+", "*", finding.problem)), []).append(finding)
     for some in found.values():
         worst = max(some, key=lambda finding: finding.size)
-        yield f"{worst}" + (f" (the worst of {len(some)} such)" if len(some) > 1 else "")
+        yield f"problem: {worst}" + (f" (the worst of {len(some)} such)" if len(some) > 1 else "")
 
 
 def _pattern(name: str) -> str:

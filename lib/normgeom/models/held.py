@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -80,21 +81,28 @@ def per_unit(site: NormSite, x: Tensor) -> Tensor:
 
 
 def acting(site: NormSite) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
-    """The gain and the bias that act, as the parameters have them when they are asked for, on the model's device."""
-    parameters = dict(site.module.named_parameters())
+    """γ and β as they are when they are asked for: the parameter that acts, that plus 1, or what was found."""
 
-    def of(acts: Tensor, offsets: tuple[float, ...], none: float) -> Callable[[], Tensor]:
-        name, offset = which(acts, parameters, offsets, none) or (None, 0.0)
-        return (lambda: acts) if name is None else (lambda: upcast(parameters[name]) + offset)
+    def of(found: Tensor, source: tuple[str | None, float] | None) -> Callable[[], Tensor]:
+        if not source or source[0] is None:
+            return lambda: found
+        parameter, offset = site.module.get_parameter(source[0]), source[1]
+        return lambda: upcast(parameter) + offset if offset else parameter
 
-    return of(site.weight, (0.0, 1.0), 1.0), of(site.bias, (0.0,), 0.0)
+    gain, bias = sources(site)
+    return of(site.weight, gain), of(site.bias, bias)
 
 
-def which(acts: Tensor, parameters: Mapping, offsets: tuple[float, ...], none: float) -> tuple | None:
-    """Which parameter of a norm acts as its gain or bias, plus which number; None if something else acts."""
-    for name, parameter in parameters.items():
-        for offset in offsets:
+def sources(site: NormSite) -> tuple[tuple[str | None, float] | None, tuple[str | None, float] | None]:
+    """Which parameters act as γ and β, plus which numbers; (None, 0) where none is needed, None if others act."""
+    left = dict(site.module.named_parameters())
+
+    def of(acts: Tensor, offsets: tuple[float, ...], none: float) -> tuple[str | None, float] | None:
+        for offset, (name, parameter) in itertools.product(offsets, left.items()):
             shown = parameter.detach().float().cpu() + offset
             if parameter.shape == acts.shape and torch.allclose(shown, acts, rtol=1e-3, atol=1e-3):
+                del left[name]
                 return name, offset
-    return (None, 0.0) if torch.allclose(acts, torch.full_like(acts, none), atol=1e-3) else None
+        return (None, 0.0) if torch.allclose(acts, torch.full_like(acts, none), atol=1e-3) else None
+
+    return of(site.weight, (0.0, 1.0, 2.0), 1.0), of(site.bias, (0.0,), 0.0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from normgeom.models.held import which
+from normgeom.models.held import sources
 from normgeom.models.sites import NormSite
 from normgeom.models.trace import READS, WRITES, Projection, Read, Trace, matrix_of
 
@@ -124,13 +124,12 @@ def _unseen(trace: Trace, of_maps: bool) -> Iterator[str]:
 def _as_norm(trace: Trace, site: NormSite) -> StreamNorm:
     readers = dict.fromkeys(read.name for read in trace.reads if site.name in read.sources)
     others = [read.name for read in trace.reads if read.name in readers and not _takes_gain(trace, read, site.name)]
-    parameters = dict(site.module.named_parameters(recurse=False))
-    gain, bias = which(site.weight, parameters, (0.0, 1.0), 1.0), which(site.bias, parameters, (0.0,), 0.0)
+    gain, bias = sources(site)
     kept = None
     if others or not readers:
         by = (others[0] or "the caller") if others else "nothing"
         kept = f"{site.name}, a norm, is read by {by}, and not only by linear maps that read it alone and as it is"
-    elif gain is None or bias is None:
+    elif not all(source and "." not in str(source[0]) for source in (gain, bias)):
         kept = f"gain or bias of {site.name} is none of its parameters"
     (gain, offset), (bias, _) = gain or (None, 0.0), bias or (None, 0.0)
     return StreamNorm(site.name, site.kind, site.dim, site.eps, tuple(readers), gain, offset, bias, kept)

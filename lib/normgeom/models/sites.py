@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
-import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
+from normgeom.models.probe import NORMS, as_stated, plain_copy, probe
 from normgeom.models.watch import NormSite, entries, evaluating, forward, hooked
-from normgeom.norms.functions import layer_norm, rms_norm
 
 _BATCH, _TOKENS = 2, 11  # of the default example: sizes that no model uses for heads or groups
 _MOST = 4  # vectors that a norm holds: gain, bias, and the like
-_LARGE = 1e4  # the size of rows beside which no usual ε counts
 
 
 def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> list[NormSite]:
@@ -47,28 +46,53 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
         >>> ng.find_norms(model, torch.ones(2, 5, 8))
         [NormSite('0', LayerNorm, dim=8, eps=1e-05), NormSite('2', RMSNorm, dim=8, eps=1e-06)]
     """
+    return list(each_norm(model, example_inputs, _site).values())
+
+
+def each_norm(model: nn.Module, example_inputs: Tensor | Mapping | None, measure: Callable) -> dict[nn.Module, object]:
+    """What ``measure`` makes of the modules that may be norms, in the order in which they end, none inside another.
+
+    It gets the name of a module, the module, a tensor without data like the first that the module read, and the axis of
+    positions.  It returns None, or raises what the module raises, if that is no norm.
+    """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: expected a torch.nn.Module, got a {type(model).__name__}")
     inputs = default_example(model) if example_inputs is None else example_inputs
-    names, sites = {module: name for name, module in model.named_modules()}, {}
-    alike = []
+    names, found, alike = {module: name for name, module in model.named_modules()}, {}, []
     batch, tokens = _texts(inputs)
-    for module, shape in _maps_of_one_tensor(model, inputs).items():
-        if any(part in sites for part in module.modules()):
+    for module, read in _maps_of_one_tensor(model, inputs).items():
+        if any(part in found for part in module.modules()):
             continue
-        token_axis = _token_axis(shape, batch, tokens)
-        with warnings.catch_warnings(action="ignore"):  # of what a module is asked, the user has not asked it
-            if found := _probe(module, shape, token_axis):
-                sites[module] = NormSite(names[module], module, *found, dim=shape[-1], token_axis=token_axis)
-                if token_axis is not None and shape[:-1].count(shape[token_axis]) > 1:
+        axis = _token_axis(read.shape, batch, tokens)
+        # of what a module is asked, the user has not asked it; one that raises takes more arguments or another shape
+        with warnings.catch_warnings(action="ignore"), suppress(Exception):
+            if (measured := measure(names[module], module, read, axis)) is not None:
+                found[module] = measured
+                if axis is not None and read.shape[:-1].count(read.shape[axis]) > 1:
                     alike.append(names[module])
     if alike:
         said = f"example_inputs: two axes of what {alike[0]!r} reads are as long as the texts, the first is taken"
-        warnings.warn(f"{said} for positions; an example of another length tells them apart", stacklevel=2)
-    if others := _not_measured(names, sites):
+        warnings.warn(f"{said} for positions; an example of another length tells them apart", stacklevel=3)
+    if others := _not_measured(names, found):
         counts = ", ".join(f"{count} {kind}" for kind, count in Counter(others.values()).items())
-        warnings.warn(f"seen and not measured: {counts}, the first at {next(iter(others))!r}", stacklevel=2)
-    return list(sites.values())
+        warnings.warn(f"seen and not measured: {counts}, the first at {next(iter(others))!r}", stacklevel=3)
+    return found
+
+
+def _site(name: str, module: nn.Module, read: Tensor, token_axis: int | None) -> NormSite | None:
+    """A module as a site, if its formula is that of a norm."""
+    dtype = torch.promote_types(read.dtype, torch.float32)
+    found = probe(plain_copy(module, dtype), read.shape, token_axis, dtype)
+    if found is None:
+        return None
+    eps, misfit = found.fit("inside the root")
+    if not misfit <= 0.2:  # as where only rows longer than a bound are shortened; ε outside the root: 0.12
+        return None
+    eps = as_stated(module, eps, dtype)
+    site, size = found.site(name, module, "inside the root", eps, token_axis), float(found.outputs.abs().max())
+    expected = NORMS[site.kind](found.rows, eps=eps) * site.weight + site.bias
+    fits = torch.allclose(found.outputs, expected.to(dtype), rtol=1e-3, atol=1e-4 * size)
+    return site if fits else None
 
 
 def _not_measured(names: Mapping[nn.Module, str], sites: Iterable[nn.Module]) -> dict[str, str]:
@@ -114,13 +138,13 @@ def _token_axis(shape: Sequence[int], batch: int | None, tokens: int | None) -> 
     return 0 if tuple(shape[:2]) == (tokens, batch) else None
 
 
-def _maps_of_one_tensor(model: nn.Module, inputs: Tensor | Mapping) -> dict[nn.Module, torch.Size]:
-    """The small modules that map one floating-point tensor to one of its shape, with the shape of their first call.
+def _maps_of_one_tensor(model: nn.Module, inputs: Tensor | Mapping) -> dict[nn.Module, Tensor]:
+    """The small modules that map a floating-point tensor to one of its shape; the first that each read, without data.
 
     The model runs once, in evaluation mode.  Modules come in the order in which they end, parts before the whole.  A
     module that some call gives a second argument, such as a gate, is not among them.
     """
-    shapes: dict[nn.Module, torch.Size] = {}
+    reads: dict[nn.Module, Tensor] = {}
     gated = set()
 
     def look(module, args, kwargs, output):
@@ -129,15 +153,15 @@ def _maps_of_one_tensor(model: nn.Module, inputs: Tensor | Mapping) -> dict[nn.M
             return
         if x.dim() < 2 or x.shape != output.shape or x.numel() == 0 or not _is_small(module, x.shape):
             return
-        if len(shapes.setdefault(module, x.shape)) != x.dim():  # its rows have no positions in common
-            shapes[module] = x.flatten(0, -2).shape
+        if reads.setdefault(module, x.to("meta")).dim() != x.dim():  # its rows have no positions in common
+            reads[module] = x.to("meta").flatten(0, -2)
         if any(other is not None for other in others):
             gated.add(module)
 
     modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
     with evaluating(model), hooked(after=((module, look) for module in modules)):
         forward(model, inputs)
-    return {module: shape for module, shape in shapes.items() if module not in gated}
+    return {module: read for module, read in reads.items() if module not in gated}
 
 
 def _is_small(module: nn.Module, shape: torch.Size) -> bool:
@@ -146,72 +170,11 @@ def _is_small(module: nn.Module, shape: torch.Size) -> bool:
     return held <= _MOST * (max(shape[1:]) if any(module.children()) else shape[1:].numel())
 
 
-@torch.no_grad()
-def _probe(module: nn.Module, shape: Sequence[int], token_axis: int | None) -> tuple[str, Tensor, Tensor, float] | None:
-    """Kind, gain, bias and ε of a module that takes inputs of ``shape``, if it is a norm along the last axis."""
-    *lead, d = shape
-    if d < 2:
-        return None
-    # A gain may differ from head to head, but not from text to text or from position to position.
-    few, one = ([*(n if axis in (0, token_axis) else size for axis, size in enumerate(lead)), d] for n in (4, 1))
-    rows = _LARGE * torch.randn(few, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
-    try:
-        copied = _plain_copy(module)  # which nnsight's forward, its own, refers to weakly
-        run = copied.forward  # past hooks
-        base = run(rows)
-    except Exception:
-        return None  # it cannot be copied, or takes another shape or more arguments: it is more than a norm
-    scale = float(base.abs().max())
-    if _same(base, run(-rows), scale):
-        return None
-    kind = "layer" if _same(base, run(rows + 3 * _LARGE), scale) else "rms"
-    norm = layer_norm if kind == "layer" else rms_norm
-    unit = norm(1 - 2 * (torch.arange(d) % 2).float(), eps=0.0).expand(one)
-    plus, minus = run(_LARGE * unit), run(-_LARGE * unit)
-    weight, bias = (plus - minus) / 2 / unit, (plus + minus) / 2
-    if not _same(base, norm(rows, eps=0.0) * weight + bias, scale):
-        return None
-    eps = _eps(module, run, weight * unit, bias, unit)
-    return None if eps is None else (kind, _of_each_head(weight), _of_each_head(bias), eps)
-
-
-def _plain_copy(module: nn.Module) -> nn.Module:
-    """A float32 copy on the CPU in evaluation mode, without hooks."""
-    copied = copy.deepcopy(module).to(device="cpu", dtype=torch.float32)
-    for part in copied.modules():
-        part._forward_hooks.clear()  # the user's
-        part._forward_pre_hooks.clear()
-        part.training = False
-    return copied
-
-
-def _same(a: Tensor, b: Tensor, scale: float) -> bool:
-    return bool(torch.isfinite(a).all()) and torch.allclose(a, b, rtol=1e-3, atol=1e-4 * scale)
-
-
-def _eps(
-    module: nn.Module, run: Callable[[Tensor], Tensor], surface: Tensor, bias: Tensor, unit: Tensor
-) -> float | None:
-    """ε from how far short of ``surface`` small rows end; the exact number where an attribute holds it.
-
-    None where they do not end there as ε makes them, as where only rows longer than a bound are shortened.
-    """
-    scales = torch.logspace(-8, 1, 73, dtype=torch.float32)
-    outputs = run(scales.view(-1, *(1 for _ in unit.shape[1:])) * unit) - bias
-    short, full = outputs.flatten(1).double(), surface.flatten().double()
-    share = (short @ full / full.square().sum()).square()  # σ²/(σ² + ε)
-    clearest = (share - 0.5).abs().clamp(max=0.49).argmin()  # without ε the first, where rounding weighs least
-    squares = scales.double().square()
-    measured = max(0.0, float(squares[clearest] * (1 / share[clearest] - 1)))
-    if (share - squares / (squares + measured)).abs().max() > 0.2:  # ε outside the root: 0.12
-        return None
-    stated = [v for v in vars(module).values() if isinstance(v, float) and math.isclose(v, measured, rel_tol=0.01)]
-    return stated[0] if stated else float(f"{measured:.2g}")
-
-
-def _of_each_head(vector: Tensor) -> Tensor:
-    """``(dim,)`` where it is the same for all heads, else without the leading axes of size one."""
-    first = vector.flatten(0, -2)[0]
-    if torch.allclose(vector, first):
-        return first
-    return vector.reshape(vector.shape[next(axis for axis, size in enumerate(vector.shape) if size > 1) :])
+def check_held_once(model: nn.Module, norms: Iterable[nn.Module]) -> None:
+    """Raise a ValueError if ``model`` holds a norm in a plain list or dict too, where no replacement reaches it."""
+    norms = set(norms)
+    for owner in model.modules():
+        leaves = tree_leaves({**vars(owner), "_modules": None})
+        if twice := norms.intersection(leaf for leaf in leaves if isinstance(leaf, nn.Module)):
+            where = f"{type(owner).__name__} holds one of its {type(twice.pop()).__name__}s in a plain list or dict too"
+            raise ValueError(f"model: a {where}, where the norm would stay what it is")

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from normgeom.models.flow import check_present
-from normgeom.models.held import projected
-from normgeom.models.sites import NormSite, find_norms
+from normgeom.models.held import acting, projected
+from normgeom.models.sites import NormSite, check_held_once, find_norms
 from normgeom.models.watch import entries, evaluating, forward, replace_module, watch
 from normgeom.norms.formula import center, upcast
 from normgeom.norms.functions import rms_norm
@@ -28,7 +28,7 @@ class ReducedNorm(nn.Module):
 
     def __init__(self, site: NormSite, centered: bool, scale: float | None = None):
         super().__init__()
-        self.weight, self.bias = _acting(site, "weight"), _acting(site, "bias")
+        self.weight, self.bias = (_parameter(of(), site) for of in acting(site))
         self.eps, self.centered = site.eps, centered
         held = None if scale is None else torch.tensor(scale, dtype=torch.float64, device=self.weight.device)
         self.register_buffer("scale", held)
@@ -156,17 +156,15 @@ def _chosen(
             raise ValueError(f"sites: expected {what} of this {type(model).__name__}, got {name!r}")
     if not names or "" in names:
         raise ValueError(f"model: expected one that holds {what}, this {type(model).__name__} holds none")
+    check_held_once(model, [found[name].module for name in names])
     return [found[name] for name in names]
 
 
-def _acting(site: NormSite, name: str) -> nn.Parameter:
-    """The module's own parameter where this is what acts; else, as for a gain of ``1 + weight``, what was found."""
-    found, own = getattr(site, name), getattr(site.module, name, None)
-    same_shape = isinstance(own, nn.Parameter) and own.shape == found.shape
-    if same_shape and torch.allclose(own.detach().to(found), found, rtol=1e-3, atol=1e-5):
-        return own
-    like = next(site.module.parameters(), found)
-    same = found.to(like)
-    # what acts may be a sum that the module takes in float32, as 1 + w is
-    kept = same if torch.equal(same.to(found), found) else found.to(like.device)
+def _parameter(acts: Tensor, site: NormSite) -> nn.Parameter:
+    """What acts, if that is a parameter; else a new one, in the dtype of the others if that holds the numbers."""
+    if isinstance(acts, nn.Parameter):
+        return acts
+    like, acts = next(site.module.parameters(), acts), acts.detach()
+    same = acts.to(like)
+    kept = same if torch.equal(same.to(acts), acts) else acts.to(like.device)
     return nn.Parameter(kept, requires_grad=like.requires_grad)

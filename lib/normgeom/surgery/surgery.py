@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from normgeom.models.flow import Trial, answer, float64_copy, project_input, written
 from normgeom.models.judgement import Flow, StreamNorm
+from normgeom.models.sites import check_held_once
 from normgeom.models.trace import READS, WRITES, matrix_of
 from normgeom.models.watch import replace_module
 from normgeom.norms.functions import RMSNorm
@@ -313,6 +314,7 @@ def _center(model: nn.Module, flow: Flow) -> None:
 
 def _swap(model: nn.Module, flow: Flow) -> None:
     """Replace each LayerNorm of the stream by an RMSNorm with its ε and gain 1."""
+    check_held_once(model, [model.get_submodule(of.name) for of in flow.norms])
     for of in flow.norms:
         norm = model.get_submodule(of.name)
         like = next(norm.parameters(), next(model.parameters()))

@@ -24,7 +24,7 @@ def test_a_sound_model(llama, tmp_path):
     result = invoke(tmp_path)
     assert result.exit_code == 0, result.output
     head, *rows, last = result.stdout.splitlines()
-    assert head.split()[:4] == ["norms", "kind", "d", "gain"] and last == "5 norms, 0 problems, 0 notes"
+    assert head.split()[:4] == ["norms", "kind", "d", "gain"] and last == "5 norms, 0 problems"
     assert [row.split()[:6] for row in rows] == [
         ["model.layers.*.input_layernorm", "×", "2", "rms", "32", "w"],
         ["model.layers.*.post_attention_layernorm", "×", "2", "rms", "32", "w"],
@@ -33,8 +33,6 @@ def test_a_sound_model(llama, tmp_path):
 
 
 def test_problems_are_a_line_each_and_the_exit_code(llama, tmp_path):
-    for layer in llama.model.layers:
-        layer.input_layernorm.weight.data -= 1.1
     llama.config.rms_norm_eps = 9.0
     llama.save_pretrained(tmp_path)
     result = invoke(tmp_path)
@@ -44,17 +42,13 @@ def test_problems_are_a_line_each_and_the_exit_code(llama, tmp_path):
     assert len(dominates) == 3 and "(the worst of 2 such)" in dominates[0], "blocks that agree are one line"
     alike = [f for f in examine(str(tmp_path)) if "input_layernorm" in f.site and "dominates" in f.problem]
     assert f" {max(alike, key=lambda f: f.size).site}: ε dominates" in dominates[0], "not the worst"
-    assert sum(": 1 + w forgotten: outputs " in line for line in said) == 1
-    assert result.stdout.splitlines()[-1] == "5 norms, 6 problems, 0 notes"
+    assert result.stdout.splitlines()[-1] == "5 norms, 5 problems"
 
 
-def test_an_encoder_and_a_model_of_sound(tmp_path):
-    for family, count in (("bert", 5), ("whisper", 12)):
-        tiny(family, **(dict(init_std=0.2) if family == "whisper" else dict(initializer_range=0.2))).save_pretrained(
-            tmp_path / family
-        )
-        result = invoke(tmp_path / family)
-        assert result.exit_code == 0 and f"\n{count} norms, 0 problems" in result.stdout, result.output
+def test_an_encoder(tmp_path):
+    tiny("bert", initializer_range=0.2).save_pretrained(tmp_path)
+    result = invoke(tmp_path)
+    assert result.exit_code == 0 and result.stdout.endswith("\n5 norms, 0 problems\n"), result.output
 
 
 def test_what_it_cannot_examine_is_one_line(llama, tmp_path):

@@ -129,3 +129,14 @@ def test_a_norm_that_runs_twice_has_the_scales_of_each_call():
     with ng.held_scales(model, x):
         for _ in range(2):
             assert (model(x) - expected).abs().max() < 1e-6
+
+
+def test_weights_near_zero_are_no_bias():
+    """Where the gain is 1 + w, w just after it began at zero could be taken for the bias that acts."""
+    model = tiny("gemma").double()
+    for site in ng.find_norms(model):
+        site.module.weight.data = torch.linspace(1e-4, 9e-4, 32, dtype=torch.float64)
+    with double_throughout(), torch.no_grad():
+        logits = model(IDS).logits
+        with ng.held_scales(model, IDS):
+            assert (model(IDS).logits - logits).abs().max() < 1e-11 * logits.abs().max()

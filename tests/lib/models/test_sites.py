@@ -260,3 +260,44 @@ def test_bad_input():
         ng.find_norms(nn.DataParallel(nn.LayerNorm(8)))
     with pytest.raises(TypeError, match=r"^model: expected a torch\.nn\.Module, got a str$"):
         ng.find_norms("gpt2")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_machine_epsilon_is_that_of_the_dtype_that_the_norm_reads(dtype):
+    """``nn.RMSNorm(eps=None)``: rows so small that ε alone decides what becomes of them."""
+    norm = nn.RMSNorm(8, dtype=dtype)
+    (site,) = ng.find_norms(norm, X.to(dtype))
+    small = (X * site.eps**0.5).to(dtype)
+    expected = ng.rms_norm(small.double(), eps=site.eps)
+    close(norm(small).double(), expected, 0.05, "output", "The ε of another dtype?")
+
+
+class HeldTwice(nn.Module):
+    """A stream whose norm is run from a plain list, which no replacement of a submodule reaches."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.norm, self.head = nn.Embedding(9, 8), nn.LayerNorm(8), nn.Linear(8, 9)
+        self.norms = {"all": [self.norm]}
+
+    def forward(self, ids):
+        return self.head(self.norms["all"][0](self.embed(ids)))
+
+
+REPLACED = {
+    "to RMSNorm": ng.to_rms_norm,
+    "without the mean": lambda model, ids: ng.drop_mean_subtraction(model, example_inputs=ids),
+    "frozen": lambda model, ids: ng.freeze_norms(model, [ids]),
+    "frozen, as it was found": lambda model, ids: ng.freeze_norms(model, [ids], ng.find_norms(model, ids)),
+}
+
+
+@pytest.mark.parametrize("replace", REPLACED.values(), ids=REPLACED)
+def test_a_norm_that_a_plain_list_holds_too_is_not_replaced(replace):
+    model, ids = HeldTwice(), torch.arange(9).view(1, 9)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert [site.name for site in ng.find_norms(model, ids)] == ["norm"], "hooks reach it from either place"
+    with pytest.raises(ValueError, match=r"^model: a HeldTwice holds one of its LayerNorms in a plain list"):
+        replace(model, ids)
+    assert type(model.norm) is nn.LayerNorm
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items()), "weights changed"

@@ -1,0 +1,119 @@
+"""How a module acts on chosen rows, if as a norm along their last axis: what find_norms and doctor measure."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from normgeom.models.watch import NormSite
+from normgeom.norms.functions import layer_norm, rms_norm
+
+NORMS = {"layer": layer_norm, "rms": rms_norm}
+ROW, LONG = 16.0, 8192.0  # sizes of rows: squares that float16 holds, and so large that ε counts little
+# Where ε acts: the share of its full length that a row of root mean square s keeps, and ε from the ratio to LONG's.
+PLACES: dict[str, tuple[Callable, Callable]] = {
+    "inside the root": (lambda s, e: s / (s * s + e) ** 0.5, lambda s, share: s * s * (1 / share**2 - 1)),
+    "outside the root": (lambda s, e: s / (s + e), lambda s, share: s * (1 / share - 1)),
+    "after the division": (lambda s, e: 1 + s * e, lambda s, share: (share - 1) / (s - share * LONG)),
+    "none": (lambda s, e: s / s, lambda s, share: 0 * s),
+}
+SCALES = torch.logspace(-8, 6, 113, dtype=torch.float32).double()  # which float32 holds
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What calls of a module show.
+
+    Attributes:
+        kind: ``"layer"`` if a shift along 1 changes nothing, else ``"rms"``.
+        rows, outputs: random rows of size ROW, and what becomes of them.
+        unit: a row of ±1, for LayerNorm less its mean, of root mean square 1.
+        surface, bias: of the outputs for ±LONG · unit, half the difference and half the sum.
+        shares: how much of ``surface`` SCALES · unit keep.
+    """
+
+    kind: str
+    rows: Tensor
+    outputs: Tensor
+    unit: Tensor
+    surface: Tensor
+    bias: Tensor
+    shares: Tensor
+
+    def site(self, name: str, module: nn.Module, place: str, eps: float, token_axis: int | None) -> NormSite:
+        """The module as a norm whose ε acts at this place."""
+        gain = self.surface.double() / self.unit / PLACES[place][0](LONG, eps)
+        weight, bias = (_of_each_head(vector.float()) for vector in (gain, self.bias))
+        return NormSite(name, module, self.kind, weight, bias, eps, self.rows.shape[-1], token_axis)
+
+    def fit(self, place: str) -> tuple[float, float]:
+        """ε, from the row that loses half of its square length, and how far the others are from the place's curve."""
+        curve, eps_of = PLACES[place]
+        finite = self.shares.isfinite()
+        shares, scales = self.shares[finite], SCALES[finite]
+        if not len(shares):
+            return 0.0, math.inf
+        # without ε the first, where rounding weighs least
+        clearest = -1 if place == "after the division" else (shares**2 - 0.5).abs().clamp(max=0.49).argmin()
+        eps = max(0.0, float(eps_of(scales[clearest], shares[clearest])))
+        expected = (curve(scales, eps) / curve(LONG, eps)) ** 2
+        return eps, float(((shares**2 - expected) / expected.clamp(min=1)).abs().max())
+
+
+@torch.no_grad()
+def probe(copied: nn.Module, shape: Sequence[int], token_axis: int | None, dtype=torch.float32) -> Probe | None:
+    """What a module, of :func:`plain_copy`, shows that takes inputs of ``shape``; None if it ignores their sign.
+
+    Raises what the module raises that takes another shape or more arguments, which is more than a norm.
+    """
+    *lead, d = shape
+    # A gain may differ from head to head, but not from text to text or from position to position.
+    few, one = ([*(n if axis in (0, token_axis) else size for axis, size in enumerate(lead)), d] for n in (4, 1))
+    rows = ROW * torch.randn(few, generator=torch.Generator().manual_seed(0), dtype=torch.float32).to(dtype)
+    run = copied.forward  # past hooks
+    outputs = run(rows)
+    size = (outputs - run(-rows)).abs().max() / 2  # without the bias
+    if d < 2 or not size > 1e-4 * outputs.abs().max():
+        return None
+    kind = "layer" if near(outputs, run(rows + 3 * ROW), size) else "rms"
+    unit = NORMS[kind](1 - 2 * (torch.arange(d) % 2).to(dtype), eps=0.0).expand(one)
+    plus, minus = run(LONG * unit), run(-LONG * unit)
+    surface, bias = (plus - minus) / 2, (plus + minus) / 2
+    small = run(SCALES.to(dtype).view(-1, *(1 for _ in lead)) * unit) - bias
+    full = surface.flatten().double()
+    return Probe(kind, rows, outputs, unit, surface, bias, small.flatten(1).double() @ full / full.square().sum())
+
+
+def near(a: Tensor, b: Tensor, size: Tensor) -> bool:
+    """Whether outputs of a size are the same to a twentieth of it."""
+    return bool(((a - b).abs() <= 0.05 * size).all())
+
+
+def plain_copy(module: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
+    """A copy on the CPU in evaluation mode, without hooks."""
+    copied = copy.deepcopy(module).to(device="cpu", dtype=dtype)
+    for part in copied.modules():
+        part._forward_hooks.clear()  # the user's
+        part._forward_pre_hooks.clear()
+        part.training = False
+    return copied
+
+
+def as_stated(module: nn.Module, eps: float, dtype: torch.dtype) -> float:
+    """A measured ε as an attribute of the module holds it, or as the machine epsilon; else to two digits."""
+    stated = [v for v in vars(module).values() if isinstance(v, float)]
+    exact = (v for v in (*stated, torch.finfo(dtype).eps) if math.isclose(v, eps, rel_tol=0.01))
+    return next(exact, float(f"{eps:.2g}"))
+
+
+def _of_each_head(vector: Tensor) -> Tensor:
+    """``(dim,)`` where it is the same for all heads, else without the leading axes of size one."""
+    first = vector.flatten(0, -2)[0]
+    if torch.allclose(vector, first):
+        return first
+    return vector.reshape(vector.shape[next(axis for axis, size in enumerate(vector.shape) if size > 1) :])
