@@ -21,6 +21,44 @@ globalThis.livePage = (() => {
     };
   };
 
+  // Questions, one at a time, next to the picture: each sets the picture up (`start`), and asks what will happen; what
+  // does (`then`), and why, is shown when the reader has guessed.
+  const questions = (parent, list, change) => {
+    const asked = make(parent, "p", { class: "live-question" });
+    const row = make(parent, "div", { class: "live-row" });
+    const show = make(row, "button", { type: "button" }, "Make a guess, then show");
+    const next = make(row, "button", { type: "button" }, "Next question");
+    const answer = make(parent, "p", { role: "status" });
+    next.hidden = list.length === 1;
+    let at = 0;
+    const ask = () => {
+      asked.textContent = `${at + 1} of ${list.length}. ${list[at].ask}`;
+      answer.textContent = "";
+      change(list[at].start);
+    };
+    show.addEventListener("click", () => {
+      answer.textContent = list[at].answer;
+      change(list[at].then);
+    });
+    next.addEventListener("click", () => {
+      at = (at + 1) % list.length;
+      ask();
+    });
+    ask();
+  };
+
+  // Names in a drawing, the most important first: one that would overprint another goes below it.
+  const apart = (names) =>
+    names.forEach((name, i) => {
+      for (const other of names.slice(0, i).map((earlier) => earlier.getBBox()).sort((a, b) => a.y - b.y)) {
+        const box = name.getBBox();
+        const [across, down] = [["x", "width"], ["y", "height"]].map(([from, size]) =>
+          box[from] < other[from] + other[size] && other[from] < box[from] + box[size]
+        );
+        if (across && down) name.setAttribute("y", Number(name.getAttribute("y")) + other.y + other.height - box.y);
+      }
+    });
+
   // At most one call a frame, with the last arguments.
   const onceAFrame = (work) => {
     let asked;
@@ -78,5 +116,19 @@ globalThis.livePage = (() => {
   const degrees = (angle) => Math.round((Math.atan2(Math.sin(angle), Math.cos(angle)) * 180) / Math.PI);
   const SILENT = { "aria-live": "off" }; // of a slider's value, which the slider tells by itself
   const minus = (text) => String(text).replace(/-/g, "−");
-  return { make, speaker, onceAFrame, whenSeen, flat, lifted, around, degrees, minus, ACROSS, SILENT };
+  return {
+    make,
+    speaker,
+    questions,
+    apart,
+    onceAFrame,
+    whenSeen,
+    flat,
+    lifted,
+    around,
+    degrees,
+    minus,
+    ACROSS,
+    SILENT,
+  };
 })();

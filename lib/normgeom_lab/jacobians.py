@@ -15,7 +15,7 @@ from normgeom.norms.functions import rms_norm
 from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor
 
-from normgeom_lab.common.axes import ticks_of_powers
+from normgeom_lab.common.axes import label_ends, ticks_of_powers
 from normgeom_lab.common.pictures import LINES
 
 OUTPUTS, INPUTS, BATCH = 16, 12, 16
@@ -115,7 +115,7 @@ def change_around_x(sigma_over_root_eps: float) -> tuple[Figure, str]:
         lower.plot([sigma, sigma], [1 / s, 1 / s**3], "D", color=COLORS["ink"])
         lower.set(xscale="log", yscale="log", xlabel="σ / √ε", ylabel="singular value · √ε")
         ticks_of_powers(lower.xaxis, lower.yaxis)
-        lower.legend(loc="lower left")
+        label_ends(lower)
     return figure, (
         f"Above: a circle of radius {_RADIUS} around Πx, which is {sigma:g} from the origin, and its image, an ellipse "
         f"around n at {sigma / s:.2f} inside the unit circle, with half-axes {_RADIUS / s**3:.2g} along Πx and "

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from normgeom.view.style import COLORS, WIDTH, style
 
-from normgeom_lab.common.axes import MARKERS, ticks_of_powers
+from normgeom_lab.common.axes import MARKERS, label_ends, ticks_of_powers
 from normgeom_lab.common.pictures import LINES, angle_bars
 
 
@@ -29,8 +29,8 @@ def losses_over_steps(curves: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:
             (drawn,) = axis.plot(mean.index, mean, linestyle=line, label=name)
             axis.fill_between(mean.index, low, high, color=drawn.get_color(), alpha=0.2, linewidth=0)
             words.append(f"{name} from {mean.iloc[0]:.2f} to {mean.iloc[-1]:.2f}")
-        axis.set(xlabel="steps", ylabel="loss / nats a token")
-        axis.legend()
+        axis.set(xlabel="steps", ylabel="loss / nats per token")
+        label_ends(axis)
     return figure, f"Loss against steps: {', '.join(words)} nats a token."
 
 
@@ -92,8 +92,8 @@ def ranks_over_seeds(ranks: Mapping[str, pd.Series]) -> tuple[Figure, str]:
             axis.step([0, *values, RANKS], [0, *share, 1], **look)
             low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
             words.append(f"{name}: from {values[0]} to {values[-1]}, quartiles {low:.0f}, {middle:.0f} and {high:.0f}")
-        axis.plot([0, RANKS], [0, 1], color=COLORS["null"], linestyle=":", label="uniform")
-        axis.set(xlabel=f"rank of 1 among {RANKS}", ylabel="share of seeds up to it")
+        axis.plot([0, RANKS], [0, 1], color=COLORS["null"], linestyle=":", label="chance")
+        axis.set(xlabel=f"rank of the uniform vector among {RANKS}", ylabel="share of seeds up to this rank")
         axis.legend(loc="lower right")
     return figure, f"Distribution of the rank of the uniform vector among {RANKS} over seeds. {'; '.join(words)}."
 
@@ -121,9 +121,9 @@ def shapes_over_steps(forms: Mapping[str, pd.DataFrame], by_chance: float) -> tu
                 f"{name}: spread {means.spread.iloc[-1]:.3f} at the end; a tenth of the way the gains correlate "
                 f"with those of the end by {tenth.correlation:.2f}, the axes overlap by {tenth.overlap:.2f}"
             )
-        lower.axhline(by_chance, color=COLORS["null"], linestyle=":", label="axes, by chance")
+        lower.axhline(by_chance, color=COLORS["null"], linestyle=":", label="axes of random directions")
         upper.set(ylabel="spread of the gains")
-        lower.set(xlabel="steps", ylabel="agreement with the end")
+        lower.set(xlabel="steps", ylabel="agreement with the final state")
         upper.legend()
         figure.legend(*lower.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure, f"Gains and axes over the course of training. {'; '.join(words)}."
