@@ -60,8 +60,8 @@
     norm: [
       {
         ask: "Drag x straight up, along (1, 1, 1). What will happen to the output y?",
-        start: { x: [1.6, -0.8, -1.1] },
-        then: { x: [2.6, 0.2, -0.1] },
+        start: { x: [1.2, -1, -2.3] },
+        then: { x: [2.7, 0.5, -0.8] },
         answer:
           "Nothing. A multiple of (1, 1, 1) changes the mean, and with it the angle; the mean is subtracted. Switch “subtract the mean” off, and y moves.",
       },
@@ -184,7 +184,7 @@
   const SCALE = 62; // pixels of a unit: with gains of 2 outputs stay inside
   const DISC = 2.3; // radius of what is shown of the plane
   const AXIS = 1.7; // length of what is shown of the coordinate axes
-  const [WIDE, HIGH] = [300, 217]; // where a point stays that lies outside of the picture
+  const [WIDE, HIGH] = [300, 177]; // where a point stays that lies outside of the picture
   const inside = ([left, top]) => [Math.max(-WIDE, Math.min(WIDE, left)), Math.max(-HIGH, Math.min(HIGH, top))];
   const number = (v) => {
     const exact = Math.abs(v) >= 1e-12 && (Math.abs(v) < 0.01 || Math.abs(v) >= 1e4);
@@ -197,7 +197,7 @@
     let [turn, home] = [TURN, START.x];
     host.replaceChildren();
     const [seen, set] = ["seen", "set"].map((name) => make(host, "div", { class: `live-${name}` }));
-    const svg = make(seen, "svg", { viewBox: "-320 -235 640 470", role: "group" });
+    const svg = make(seen, "svg", { viewBox: "-320 -195 640 390", role: "group" });
     const LAYERS = [
       "disc",
       "coordinates",

@@ -30,13 +30,16 @@ globalThis.livePage = (() => {
     const next = make(row, "button", { type: "button" }, "Next question");
     const answer = make(parent, "p", { role: "status" });
     next.hidden = list.length === 1;
+    parent.parentElement.addEventListener("input", () => parent.classList.remove("asking"));
     let at = 0;
     const ask = () => {
+      parent.classList.add("asking"); // until the reader has guessed, or tries it
       asked.textContent = `${at + 1} of ${list.length}. ${list[at].ask}`;
       answer.textContent = "";
       change(list[at].start);
     };
     show.addEventListener("click", () => {
+      parent.classList.remove("asking");
       answer.textContent = list[at].answer;
       change(list[at].then);
     });
@@ -47,17 +50,22 @@ globalThis.livePage = (() => {
     ask();
   };
 
-  // Names in a drawing, the most important first: one that would overprint another goes below it.
-  const apart = (names) =>
-    names.forEach((name, i) => {
-      for (const other of names.slice(0, i).map((earlier) => earlier.getBBox()).sort((a, b) => a.y - b.y)) {
-        const box = name.getBBox();
-        const [across, down] = [["x", "width"], ["y", "height"]].map(([from, size]) =>
-          box[from] < other[from] + other[size] && other[from] < box[from] + box[size]
+  // Names in a drawing, the most important first: one that would overprint another goes to the nearest free place below
+  // or above.
+  const PLACES = [0, 0.5, -0.5, 1, -1, 1.5, -1.5, 2, -2, 3, -3]; // in heights of the name
+  const apart = (names) => {
+    const taken = [];
+    for (const name of names) {
+      const { x, y, width, height } = name.getBBox();
+      const free = (k) =>
+        taken.every((box) =>
+          box.x >= x + width || x >= box.x + box.width || Math.abs(box.y - y - k * height) >= (box.height + height) / 2
         );
-        if (across && down) name.setAttribute("y", Number(name.getAttribute("y")) + other.y + other.height - box.y);
-      }
-    });
+      const down = height * (PLACES.find(free) ?? 0);
+      name.setAttribute("y", Number(name.getAttribute("y")) + down);
+      taken.push({ x, y: y + down, width, height });
+    }
+  };
 
   // At most one call a frame, with the last arguments.
   const onceAFrame = (work) => {

@@ -86,9 +86,9 @@ def what_becomes_of_rays() -> tuple[Figure, str]:
     rays = lengths[:, None, None] * torch.stack([angles.cos(), angles.sin()], -1)  # (lengths, rays, 2)
     panels = {
         "vectors on rays": rays,
-        "RMSNorm: a point a ray": rms_norm(rays, gain, eps=0.0),
-        "DyT: a curve a ray": dyt(rays, 1.0, gain),
-        "frozen norm: still a ray": rays * gain / lengths.mean(),
+        "RMSNorm: one point per ray": rms_norm(rays, gain, eps=0.0),
+        "DyT: one curve per ray": dyt(rays, 1.0, gain),
+        "frozen norm: rays stay rays": rays * gain / lengths.mean(),
     }
     with style():
         figure, axes = plt.subplots(2, 2, figsize=(WIDTH, WIDTH))

@@ -18,7 +18,7 @@ from normgeom.training.twins import Size
 from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor, nn
 
-from normgeom_lab.common.axes import label_ends, ticks_of_powers
+from normgeom_lab.common.axes import ticks_of_powers
 from normgeom_lab.common.loop import train
 from normgeom_lab.common.turning import ONE_UP
 from normgeom_lab.common.variants import variants
@@ -188,8 +188,10 @@ def errors_of_scale(
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 3.8))
         for (name, errors), marker in zip(found.items(), "os^D", strict=False):
-            (line,) = axis.plot(sigmas, predicted[name], label=name)
+            (line,) = axis.plot(sigmas, predicted[name])
             axis.plot(sigmas, errors, marker, color=line.get_color())
+            above = 8 if predicted[name][0] == max(flat for flat, *_ in predicted.values()) else -16
+            axis.annotate(name, (sigmas[0], predicted[name][0]), (-4, above), textcoords="offset points")
             first = next((i for i, error in enumerate(errors) if error > 0.1), 0)
             words.append(
                 f"{name} passes 10 % between σ = {sigmas[first - 1]:.2g} and {sigmas[first]:.2g}"
@@ -198,9 +200,8 @@ def errors_of_scale(
             )
         axis.axvline(eps**0.5, color=COLORS["null"], linestyle=":")
         axis.annotate("√ε", (eps**0.5, 0.2), (4, 0), textcoords="offset points")
-        axis.set(xscale="log", yscale="log", ylim=(1e-17, 5), xlabel="σ", ylabel="median relative error of σ")
+        axis.set(xscale="log", yscale="log", ylim=(1e-19, 5), xlabel="σ", ylabel="median relative error of σ")
         ticks_of_powers(axis.xaxis, axis.yaxis, most=6)
-        label_ends(axis)
     return figure, (
         f"For each format the error is flat below σ = √ε = {eps**0.5:.1g} and then grows with the square of σ along "
         f"its line: {'; '.join(words)}."

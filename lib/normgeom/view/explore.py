@@ -152,4 +152,4 @@ def _name(name: str) -> str:
 
 
 def _label(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}".replace("e-0", "e-") if isinstance(value, float) else str(value)

@@ -24,11 +24,20 @@ def label_ends(axis: Axes) -> None:
     to_panel, ends = axis.transData - axis.transAxes, []
     for drawn, label in zip(*axis.get_legend_handles_labels(), strict=True):
         drawn = drawn[0] if isinstance(drawn, tuple) else drawn  # of error bars, the line
-        is_line = isinstance(drawn, Line2D)
-        points = np.asarray(drawn.get_xydata() if is_line else drawn.get_paths()[0].vertices)
+        if isinstance(drawn, Line2D):
+            points, color = drawn.get_xydata(), drawn.get_color()
+        else:  # a band; one without a face has a hatch or a border
+            points, colors = drawn.get_paths()[0].vertices, [*drawn.get_facecolor(), *drawn.get_edgecolor()]
+            color = next(color for color in colors if color[3])
         points = to_panel.transform(points[np.isfinite(points).all(-1)])
-        x, y = points[points[:, 0] > points[:, 0].max() - 1e-6].mean(0).clip(0, 1)
-        ends.append((y, x, label.replace(", ", ",\n"), drawn.get_color() if is_line else drawn.get_facecolor()[0]))
+        seen = points[(points[:, 1] >= 0) & (points[:, 1] <= 1)]  # a line may leave the panel before its end
+        x, y = seen[seen[:, 0] > seen[:, 0].max() - 1e-6].mean(0)
+        if x < 0.8:  # inside, where the line ends
+            axis.annotate(
+                label, (x, y), (6, 0), "axes fraction", textcoords="offset points", verticalalignment="center"
+            )
+        else:
+            ends.append((y, x, label.replace(", ", ",\n"), color))
     ends.sort(key=lambda end: end[0])
     heights = np.array([1 + label.count("\n") for _, _, label, _ in ends]) * _LINE
     least = (heights[:-1] + heights[1:]) / 2 * axis.figure.dpi / 72 / axis.bbox.height
@@ -38,7 +47,7 @@ def label_ends(axis: Axes) -> None:
         places[:-1] -= push
         places[1:] += push
     for (y, x, label, color), place in zip(ends, places, strict=True):
-        lead = dict(arrowstyle="-", color=color, linewidth=1.2, shrinkA=0, shrinkB=0, relpos=(0, 0.5))
+        lead = dict(arrowstyle="-", color=color, linewidth=0.7, shrinkA=0, shrinkB=0, relpos=(0, 0.5))
         look = dict(xycoords="axes fraction", verticalalignment="center", annotation_clip=False)
         axis.annotate(label, (x, y), (1.05, place), arrowprops=lead, **look)
 

@@ -70,7 +70,7 @@ def occupancy_by_layer(tables: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]
             axis.plot(place, band["median"], linestyle="--", label="random, median", **gray)
             uniform = of_uniform(table).pivot(index="site", columns="run", values="occupancy").loc[band.index]
             for number, run in enumerate(uniform):
-                label = "uniform vector, one line a run" if number == 0 else None
+                label = "uniform vector, one line per run" if number == 0 else None
                 axis.plot(place, uniform[run], color=COLORS["uniform"], marker="o", label=label)
             axis.set(xlabel=_ORDER, xticks=_ticks(len(band)))
             values = uniform.to_numpy()

@@ -71,6 +71,9 @@ def gradient_powers(
         figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.6), sharey=True)
         for name, lengths in by_depth.items():
             words.append(f"{_points_and_power(left, depths, lengths, name):.2f} for {name}")
+            if name not in by_block:  # where no line of the right panel names its color
+                place = (depths[-1], 1.15 * float(lengths.max()))
+                left.annotate(name, place, ha="right", color=LOOKS[name]["color"])
         for name, lengths in by_block.items():
             look = LOOKS[name] | (_WIDE if name == "branch-out" else {})
             right.semilogy(range(1, len(lengths) + 1), lengths, label=name, **look)

@@ -63,7 +63,7 @@ def occupancy_over_steps(tables: Mapping[str, pd.DataFrame], sites: Sequence[str
             axis.plot(band.index, band["median"], color=COLORS["null"], linestyle="--", label="random signs, median")
             runs = [run for _, run in rows.groupby("seed")] if "seed" in rows else [rows]
             for number, (run, line) in enumerate(zip(runs, cycle(LINES), strict=False)):
-                label = "uniform vector, one line a seed" if number == 0 else None
+                label = "uniform vector, one line per seed" if number == 0 else None
                 look = dict(color=COLORS["uniform"], linestyle=line, marker="o", markersize=3)
                 axis.plot(run.step, run.occupancy, label=label, **look)
             axis.set_yscale("log")
@@ -104,28 +104,31 @@ def shapes_over_steps(forms: Mapping[str, pd.DataFrame], by_chance: float) -> tu
     with style():
         figure, (upper, lower) = plt.subplots(2, 1, figsize=(WIDTH, 5.6), sharex=True)
         lines = (
-            (upper, "spread", "uniform", ""),
-            (lower, "correlation", "uniform", ", gains"),
-            (lower, "overlap", "random_a", ", axes"),
+            (upper, "spread", "uniform", "", 0),
+            (lower, "correlation", "uniform", "gains", 6),
+            (lower, "overlap", "random_a", "longest axes", -24),
         )
         for number, (name, rows) in enumerate(forms.items()):
             over = rows.groupby("step")
-            for axis, column, color, what in lines:
+            for axis, column, color, what, above in lines:
                 mean, low, high = (over[column].agg(of) for of in ("mean", "min", "max"))
-                axis.plot(mean.index, mean, color=COLORS[color], label=name + what, linestyle=LINES[number])
+                axis.plot(mean.index, mean, color=COLORS[color], label=name, linestyle=LINES[number])
                 if number == 0:
                     axis.fill_between(mean.index, low, high, color=COLORS[color], alpha=0.15, linewidth=0)
+                    at = 0.4 * mean.index.max()
+                    place = at, np.interp(at, mean.index, mean)
+                    axis.annotate(what, place, (0, above), textcoords="offset points", color=COLORS[color], ha="center")
             means = over[["spread", "correlation", "overlap"]].mean()
             tenth = means.iloc[np.abs(means.index - means.index.max() / 10).argmin()]
             words.append(
                 f"{name}: spread {means.spread.iloc[-1]:.3f} at the end; a tenth of the way the gains correlate "
                 f"with those of the end by {tenth.correlation:.2f}, the axes overlap by {tenth.overlap:.2f}"
             )
-        lower.axhline(by_chance, color=COLORS["null"], linestyle=":", label="axes of random directions")
+        lower.axhline(by_chance, color=COLORS["null"], linestyle=":")
+        lower.text(rows.step.max(), by_chance, "axes, by chance", ha="right", va="bottom")
         upper.set(ylabel="spread of the gains")
         lower.set(xlabel="steps", ylabel="agreement with the final state")
         upper.legend()
-        figure.legend(*lower.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure, f"Gains and axes over the course of training. {'; '.join(words)}."
 
 
