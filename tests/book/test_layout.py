@@ -8,7 +8,7 @@ from walk import DESK, PHONE
 # Letters of each paragraph without mathematics, and its lines.
 LINES = """() => [...document.querySelectorAll('section > p:not(:has(.math))')].filter(e => e.checkVisibility())
     .map(e => [e.innerText.length, Math.round(e.clientHeight / parseFloat(getComputedStyle(e).lineHeight))])"""
-MOST = {"folds": 40, "tables": 10, "figures": 12, "cut": 8}  # of a page
+MOST = {"folds": 35, "tables": 9, "figures": 9, "cut": 6}  # of a chapter
 DARK, LEAST = "121212", 3  # the theme's ground, and the contrast that WCAG 2 asks of drawings
 INK = re.compile(r"\[style\*='stroke: #(\w+)'\] \{ stroke: #(\w+) ")
 GROUNDS = {"ffffff", "f7fbff", "d6e6f2"}
@@ -34,9 +34,10 @@ def test_lines_have_about_sixty_eight_letters(page):
 def test_a_page_has_few_parts_and_one_left_edge(walks, screen):
     for name, page in walks.items():
         found = page.layout[screen["width"]]
-        assert not {kind: found[kind] for kind, most in MOST.items() if found[kind] > most}, name
-        assert max(found["edges"]) - min(found["edges"]) <= 1, f"{name}: {found['edges']}"
+        assert len(found["edges"]) <= 1, f"{name}: left edges at {found['edges']}"
         assert not found["unsaid"], f"{name}: tables that scroll do not say so"
+        if name[:2] > "00" and name[:2].isdigit():
+            assert all(found[kind] <= most for kind, most in MOST.items()), f"{name}: {found}, at most {MOST}"
 
 
 def luminance(colour: str) -> float:

@@ -37,7 +37,8 @@ LAYOUT = """() => {
     const outer = shown(lines).filter(e => !e.closest('li, .proof, .admonition, details > *'));
     const pictures = 'figure, .explore, .turning, .hold, .network';
     const cut = shown('table').filter(e => e.scrollWidth > e.clientWidth + 1);
-    const says = e => getComputedStyle(e.querySelector('caption') ?? e, '::after').content.includes('Scrolls');
+    const said = (e, where) => e && getComputedStyle(e, where).content.includes('Scrolls');
+    const says = e => said(e, '::before') || said(e.querySelector('caption'), '::after');
     return {
         folds: shown('details > summary').length,
         tables: shown('table').length,

@@ -34,7 +34,7 @@ def label_ends(axis: Axes) -> None:
         x, y = seen[seen[:, 0] > seen[:, 0].max() - 1e-6].mean(0)
         if x < 0.8:  # inside, where the line ends
             axis.annotate(
-                label, (x, y), (6, 0), "axes fraction", textcoords="offset points", verticalalignment="center"
+                label, (x, y), (12, 0), "axes fraction", textcoords="offset points", verticalalignment="center"
             )
         else:
             ends.append((y, x, label.replace(", ", ",\n"), color))
