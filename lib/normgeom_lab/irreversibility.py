@@ -189,7 +189,7 @@ def errors_of_scale(
         figure, axis = plt.subplots(figsize=(WIDTH, 3.8))
         for (name, errors), marker in zip(found.items(), "os^D", strict=False):
             (line,) = axis.plot(sigmas, predicted[name])
-            axis.plot(sigmas, errors, marker, color=line.get_color())
+            axis.plot(sigmas, errors, marker, color=line.get_color(), label=name)
             above = 8 if predicted[name][0] == max(flat for flat, *_ in predicted.values()) else -16
             axis.annotate(name, (sigmas[0], predicted[name][0]), (-4, above), textcoords="offset points")
             first = next((i for i, error in enumerate(errors) if error > 0.1), 0)

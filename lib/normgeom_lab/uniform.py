@@ -98,7 +98,7 @@ def length_by_spread(x: Tensor, *eps: float) -> tuple[Figure, str]:
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 3.2))
         for e, marker in zip(eps, "^os", strict=False):
-            (line,) = axis.plot(sigma, 1 / torch.sqrt(1 + e / sigma**2), label=f"ε = {e:.0e}".replace("e-0", "e-"))
+            (line,) = axis.plot(sigma, 1 / torch.sqrt(1 + e / sigma**2), label=f"ε = {e:g}")
             found = layer_norm(x, eps=e).norm(dim=-1) / x.shape[-1] ** 0.5
             axis.plot(spread, found, marker, color=line.get_color())
             off.append(float((found - 1 / torch.sqrt(1 + e / spread**2)).abs().max()))

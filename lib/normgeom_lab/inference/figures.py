@@ -143,7 +143,7 @@ def turned_by(found: Mapping[str, pd.DataFrame], c: float) -> tuple[Figure, str]
             _arrow(left, math.radians(angle), color, dash)
             left.text(0, -0.2 - 0.2 * place, f"{model.split()[0]} {angle:.0f}°", color=color)
             right.plot(rows.c, rows["change of output"], color=color, linestyle=dash, marker=marker, ms=3, alpha=0.45)
-            right.plot(c, change, marker, color=color, ms=9)
+            right.plot(c, change, marker, color=color, ms=9, label=model)
             words.append(f"{model}: angle {angle:.0f} degrees, change of the output {change:.1g} of its length")
         right.set(xlabel="c", title="relative change of the output", ylim=(-0.06, None))
     return figure, f"With c = {c:g} on every entry of the stream, at the last norm. {'; '.join(words)}."

@@ -114,7 +114,7 @@ def growth_by_sublayer(grown: Mapping[str, Growth]) -> tuple[Figure, str]:
                 right.loglog(number[first::2], update[first::2], dash, markevery=4, label=label, **look)
             ends["square"].append(f"{float(square[-1]):.2g} for {name}")
             ends["update"].append(f"{float(update[-1]):.2g} for {name}")
-        left.plot([0, number[-1]], [1, 1 + number[-1]], **_LAW)
+        left.plot([0, number[-1]], [1, 1 + number[-1]], label="1 + l", **_LAW)
         left.annotate("1 + l", (number[-1], 1 + number[-1]), (-6, 0), textcoords="offset points", ha="right")
         right.loglog(number, number**-0.5, label="1/√l", **_LAW)
         ticks_of_powers(right.xaxis, right.yaxis)
