@@ -20,7 +20,7 @@ BARRIERS = {
     "color-contrast": "document.querySelector('.live-question').style.color = '#999'",
     "scrollable-region-focusable": "document.querySelector('.bd-article p').style = 'overflow: auto; white-space: pre'",
     "target-size": "document.querySelector('.live-set').style.font = '8px/8px serif';"
-    "document.querySelectorAll('.live-set *').forEach((e) => (e.style.cssText = 'min-height: 0; margin: 0'))",
+    "document.querySelectorAll('.live-set *').forEach((e) => Object.assign(e.style, { minHeight: 0, margin: 0 }))",
     "label": "document.querySelector('.hold input[type=number]').parentElement.firstChild.remove()",
     "region": "document.querySelector('#pst-primary-sidebar').removeAttribute('role')",
 }
