@@ -8,7 +8,8 @@ from walk import DESK, PHONE
 # Letters of each paragraph without mathematics, and its lines.
 LINES = """() => [...document.querySelectorAll('section > p:not(:has(.math))')].filter(e => e.checkVisibility())
     .map(e => [e.innerText.length, Math.round(e.clientHeight / parseFloat(getComputedStyle(e).lineHeight))])"""
-MOST = {"folds": 35, "tables": 9, "figures": 9, "cut": 6}  # of a chapter
+# Of a chapter, "Further" closed at the desk and open on the phone; a table is cut where it is wider than its place.
+MOST = {"desk": {"folds": 35, "tables": 9, "figures": 9, "cut": 0}, "phone": {"cut": 8}}
 DARK, LEAST = "121212", 3  # the theme's ground, and the contrast that WCAG 2 asks of drawings
 INK = re.compile(r"\[style\*='stroke: #(\w+)'\] \{ stroke: #(\w+) ")
 GROUNDS = {"ffffff", "f7fbff", "d6e6f2"}
@@ -30,14 +31,14 @@ def test_lines_have_about_sixty_eight_letters(page):
     assert len(long) > 2 and 62 <= mean <= 74
 
 
-@pytest.mark.parametrize("screen", [DESK, PHONE], ids=["desk", "phone"])
-def test_a_page_has_few_parts_and_one_left_edge(walks, screen):
+@pytest.mark.parametrize(("screen", "most"), MOST.items())
+def test_a_page_has_few_parts_and_one_left_edge(walks, screen, most):
     for name, page in walks.items():
-        found = page.layout[screen["width"]]
+        found = page.layout[{"desk": DESK, "phone": PHONE}[screen]["width"]]
         assert len(found["edges"]) <= 1, f"{name}: left edges at {found['edges']}"
         assert not found["unsaid"], f"{name}: tables that scroll do not say so"
         if name[:2] > "00" and name[:2].isdigit():
-            assert all(found[kind] <= most for kind, most in MOST.items()), f"{name}: {found}, at most {MOST}"
+            assert all(found[kind] <= most[kind] for kind in most), f"{name}: {found}, at most {most}"
 
 
 def luminance(colour: str) -> float:
