@@ -331,7 +331,7 @@
             number(found.change)
           }.`,
         );
-      } else words.push("Nothing is changed yet.");
+      } else words.push("The network is unchanged.");
       if (state.removed) {
         const row = rowOf(whole.logits, network, at);
         const token = row.indexOf(Math.max(...row));

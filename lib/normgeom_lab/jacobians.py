@@ -77,7 +77,7 @@ def turns_over_steps(
         left.set(xlabel="step", ylabel="length of W", ylim=(0, None))
         right.set(xlabel="step", ylabel="turn per step / degrees", ylim=(0, 1.35 * predicted))
         left.legend()
-        right.legend(loc="lower right")
+        label_ends(right)
     named = {f"start {start:g}": run for start, run in runs.items()} | {f"ε = {e:g}": r for e, r in with_eps.items()}
     late = ", ".join(f"{run.turns[len(run.turns) // 2 :].mean():.1f} ({name})" for name, run in named.items())
     return figure, (

@@ -294,13 +294,13 @@ def test_each_change_is_told(open_page):
         return effect.text_content(), host.evaluate("(host) => host.live.found.divergence")
 
     assert "From the unchanged network" in after()[0], "a page starts with the change that it asks about"
-    assert after(shift=0)[0] == "Nothing is changed yet."
+    assert after(shift=0)[0] == "The network is unchanged."
     assert after(shift=10)[1] < 1e-12
     assert after(uncentred="everywhere")[1] > 1e-3
     after(model="rms")
     host.locator("button", has_text="undo all changes").click()
     settled(page)
-    assert effect.text_content() == "Nothing is changed yet."
+    assert effect.text_content() == "The network is unchanged."
     assert host.evaluate("(host) => host.live.state.model") == "layer", "the network is a change as any other"
     slider = host.get_by_label("Add to every entry of the stream")
     slider.press("ArrowRight")

@@ -19,7 +19,7 @@ from normgeom_lab.precision.experiments import rounded_walks
 # Recorded times, ``race``: a row for each size, number of threads, format, pass, norm and way to compute it.
 
 NORMS = {"layer": "LayerNorm", "rms": "RMSNorm"}
-PASSES = {False: "forward", True: "forward and backward"}
+PASSES = {False: "forward", True: "forward and back"}
 Sizes = Iterable[tuple[int, int]]  # rows and features
 
 

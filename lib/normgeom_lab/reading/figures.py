@@ -77,7 +77,7 @@ def fading_part(faded: pd.DataFrame, kept: float) -> tuple[Figure, str]:
             left.plot(faded.index, faded[column], dash, color=color, alpha=0.35, label=column.replace("logit", "truth"))
             left.plot(so_far.index, so_far[column], dash, color=color, lw=2.5)
             left.plot(kept, here[column], "o", color=color, ms=6)
-        left.set(xlabel=f"share of {name} kept", ylabel="logit above the mean", xlim=(1.04, -0.04))
+        left.set(xlabel="share kept", ylabel="logit above the mean", xlim=(1.04, -0.04))
         right.set_axisbelow(True)
         look = dict(width=0.6, tick_label=[name, "others"], color=("#CC79A7", "#56B4E9"))
         right.bar((0, 1), here[["part", "others"]], **look)
