@@ -36,14 +36,14 @@ CLAIMED  := $(wildcard figures/data/claims-*)
 LIBRARY  := $(shell find lib/normgeom lib/normgeom_lab -name '*.py' -o -name '*.js') $(filter-out $(CLAIMED),$(wildcard figures/data/*))
 PRESS    := $(shell find lib/press -name '*.py') $(CLAIMED) $(wildcard chapters/*.bib chapters/*.yml chapters/_*/* figures/*.svg)
 NBVAL    := $(patsubst %,nbval/%,$(wildcard notebooks/*.ipynb notebooks/appendix/*.ipynb))
-SUITES   := $(patsubst tests/%/,suite/%,$(filter-out %/peers/ %/__pycache__/,$(wildcard tests/*/))) suite/doctests suite/rounding
+SUITES   := $(patsubst tests/%/,suite/%,$(filter-out %/peers/ %/__pycache__/,$(wildcard tests/*/))) suite/doctests
 PYTEST   := pytest -p no:cacheprovider
 
 # $(call timed,NAME,COMMAND): run it, and keep its user, system and wall seconds for `press times`.
 timed = mkdir -p $(dir _build/times/$(1)) && TIMEFORMAT='%U %S %R' && exec 3>&2 && \
   { time $(KEEP) $(2) 2>&3; } 2> _build/times/$(1)
 
-.PHONY: book serve check test ci notebooks figures pdf colab experiments release clean help lint slow $(NBVAL) $(SUITES)
+.PHONY: book serve check test ci notebooks figures pdf colab experiments release clean help lint slow rounding $(NBVAL) $(SUITES)
 
 book: $(BOOK)  ## run the chapters and build the pages: _build/html/index.html
 	@echo "The book is at $(BOOK)"
@@ -64,7 +64,7 @@ test: lint $(SUITES)  ## style, the library, the pages, and notebooks/ compared 
 	@python -m press times test
 
 ci: export CI := 1
-ci: test slow $(NBVAL)  ## make test, slow tests, nbval on every notebook, the standard Jupyter Book; budgets, records
+ci: test slow rounding $(NBVAL)  ## make test, slow tests, another rounding, nbval on every notebook; budgets, records
 	@python -m experiments --check
 	@python -m press times book
 
@@ -130,14 +130,14 @@ lint: | $(VENV)
 
 suite/book: $(BOOK)
 suite/doctests: WHAT := --doctest-modules lib/normgeom
-# Other processors round in another order: the plainest that torch has.
-suite/rounding: WHAT := -m "numerical and not compiles and not slow" tests/lib tests/lab
-suite/rounding: KEEP += ATEN_CPU_CAPABILITY=default
 $(SUITES): suite/%: | $(VENV) $(PROFILE)
 	@$(call timed,test/$*,$(PYTEST) $(or $(WHAT),tests/$*))
 
-slow: $(BOOK)
-	@$(call timed,ci/slow,$(PYTEST) -m slow tests)
+# Other processors round in another order: the plainest that torch has.
+rounding: WHAT := -m "numerical and not compiles and not slow" tests/lib tests/lab
+rounding: KEEP += ATEN_CPU_CAPABILITY=default
+slow rounding: $(BOOK)
+	@$(call timed,ci/$@,$(PYTEST) $(or $(WHAT),-m slow tests))
 
 $(NBVAL): export PYTHONPATH := $(CURDIR)/lib:$(CURDIR)/tests
 $(NBVAL): nbval/%: | $(VENV) $(PROFILE)

@@ -102,16 +102,13 @@ class Claim:
             remove(self.folder / name)
             self.save()
 
-    def keep(self, name: str) -> None:
-        """Note the digest of a result that is in its place."""
-        self.files[name] = digest(self.folder / name)
+    def drop(self, *names: str) -> None:
+        """Forget and delete results."""
+        for name in names:
+            self.files.pop(name, None)
         self.save()
-
-    def drop(self, name: str) -> None:
-        """Forget and delete a result."""
-        self.files.pop(name, None)
-        self.save()
-        remove(self.folder / name)
+        for name in names:
+            remove(self.folder / name)
 
     def check(self, name: str) -> bool:
         """Whether a result is there; an OSError says what to delete if it is not as this run left it."""

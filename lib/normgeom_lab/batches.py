@@ -1,4 +1,4 @@
-"""Chapter 1: figures of batch norm beside layer norm, each with its alt text."""
+"""Chapter 1: figures of batch norm and layer norm, each with its alt text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from normgeom_lab.common.axes import label_ends
 
 
 def shared_statistics() -> tuple[Figure, str]:
-    """Which numbers of a table share their mean and variance, for batch norm and for layer norm (eq-axes)."""
+    """The numbers of a table that share a mean and a variance, for batch norm and for layer norm (eq-axes)."""
     column, row = np.zeros((2, 5, 8))
     column[:, 2] = row[1] = 1
     with style():
@@ -31,7 +31,7 @@ def shared_statistics() -> tuple[Figure, str]:
 
 
 def gaps_by_size(gaps: Mapping[int, float]) -> tuple[Figure, str]:
-    """How far batch norm in training is from batch norm at inference, by examples in a batch."""
+    """The difference between batch norm in training and at inference, by the number of examples in a batch."""
     sizes = sorted(gaps)
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 2.8))
@@ -42,12 +42,15 @@ def gaps_by_size(gaps: Mapping[int, float]) -> tuple[Figure, str]:
         axis.minorticks_off()
         label_ends(axis)
     words = ", ".join(f"{gaps[size]:.2f} at {size}" for size in (sizes[0], sizes[len(sizes) // 3], sizes[-1]))
-    return figure, f"The gap of batch norm by examples in a batch: {words}; the line of layer norm is at zero."
+    return figure, (
+        f"A falling curve, the difference of batch norm by the number of examples in a batch: {words}. "
+        "The line of layer norm is at zero."
+    )
 
 
 def one_far_out(before: Tensor, batch: Tensor, layer: Tensor) -> tuple[Figure, str]:
-    """The first feature of a batch whose first example lies far out: as it is, and after each norm."""
-    rows, edge, color = {"as it is": before, "batch norm": batch, "layer norm": layer}, 3.3, COLORS["random_a"]
+    """The first feature of a batch whose first example is an outlier: before and after each norm."""
+    rows, edge, color = {"before": before, "batch norm": batch, "layer norm": layer}, 3.3, COLORS["random_a"]
     words = []
     with style():
         figure, axis = plt.subplots(figsize=(5, 2.5))
@@ -62,15 +65,15 @@ def one_far_out(before: Tensor, batch: Tensor, layer: Tensor) -> tuple[Figure, s
                 end, marker, side = (edge, ">", "right") if far > 0 else (-edge, "<", "left")
                 axis.plot(end, height, marker, color=color, ms=8, label="first")
                 axis.text(end, height + 0.32, f"first at {far:.4g}", color=color, ha=side)
-            axis.text(-3.4, 0.32 + height, f"{name}: spread of the others {spread:.2f}", color=COLORS["ink"])
-            words.append(f"{name}, the first is at {far:.2f} and the others have a spread of {spread:.2f}")
+            axis.text(-3.4, 0.32 + height, f"{name}: others' standard deviation {spread:.2f}", color=COLORS["ink"])
+            words.append(f"{name}: the first is at {far:.2f}, and the others have standard deviation {spread:.2f}")
         axis.set(xlim=(-3.5, 3.5), ylim=(-2.4, 0.6), yticks=[], xlabel="first feature (diamond: of the first example)")
         axis.spines["left"].set_visible(False)
     return figure, f"The first feature of {len(before)} examples, on three lines. {'; '.join(words).capitalize()}."
 
 
 def doubled_weights() -> tuple[Figure, str]:
-    """One step along the gradient from W and from 2W, if a layer norm follows them (prop-effective-rate).
+    """One step along the gradient from W and from 2W, if a layer norm reads their output (prop-effective-rate).
 
     The plane is that of W = (3, 0, −3) and of the gradient (−1, 2, −1)/(3√6) of the norm's second output for the input
     1. The step is six gradients long.
@@ -91,6 +94,6 @@ def doubled_weights() -> tuple[Figure, str]:
         axis.axis("off")
     return figure, (
         "A dashed ray with W at 4.2 and 2W at 8.5 from the origin; all its points have the same output. One step from "
-        "W, two long and at right angles to the ray, turns the weights by 25 degrees; the same step from 2W is one "
-        "long and turns them by 7 degrees."
+        "W has length 2, is orthogonal to the ray and turns the weights by 25 degrees; a step from 2W with the same "
+        "learning rate has length 1 and turns them by 7 degrees."
     )

@@ -1,4 +1,4 @@
-"""Chapter 12: figures of designs that replace LayerNorm, each with its alt text; designs are keys of TITLES."""
+"""Chapter 12: figures of designs that replace LayerNorm, with their alt texts; designs are keys of TITLES."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MARKS = ("o", "s", "^", "D")
 
 
 def growth_of_designs(grown: Mapping[str, Growth]) -> tuple[Figure, str]:
-    """The mean square of the stream and the size of the updates, by sublayer."""
+    """The mean square of the stream and the relative size of its changes, by sublayer."""
     with style():
         figure, (size, late) = plt.subplots(2, 1, figsize=(WIDTH, 5.2), sharex=True)
         words = []
@@ -44,17 +44,17 @@ def growth_of_designs(grown: Mapping[str, Growth]) -> tuple[Figure, str]:
             late.plot(np.arange(1, len(square)), update, **look)
             words.append(f"{TITLES[name]} {square[-1]:.2g} and {update[-1]:.2g}")
         size.set(ylabel="mean square of the stream", ylim=(0, None))
-        late.set(yscale="log", ylim=(0.01, 1.5), xlabel="sublayer", ylabel="relative update")
+        late.set(yscale="log", ylim=(0.01, 1.5), xlabel="sublayer", ylabel="relative change")
         ticks_of_powers(late.yaxis)
         label_ends(size)
     return figure, (
-        "Two panels of lines over the sublayers. Mean square of the stream after the last one, and how much that one "
-        f"changes it: {'; '.join(words)}."
+        "Two panels of lines over the sublayers. Mean square of the stream after the last sublayer, and its relative "
+        f"change by that sublayer: {'; '.join(words)}."
     )
 
 
 def losses_of_designs(best: pd.DataFrame, beyond: float) -> tuple[Figure, str]:
-    """Losses of designs at their best learning rates: a mark for each depth, a bar over the seeds.
+    """Losses of designs at their best learning rates: a mark for each depth, a bar for the range over seeds.
 
     ``best`` has a row for each ``design`` and ``layers``, with ``mean``, ``low``, ``high``. Means above ``beyond`` are
     not drawn.
@@ -86,9 +86,9 @@ def what_becomes_of_rays() -> tuple[Figure, str]:
     rays = lengths[:, None, None] * torch.stack([angles.cos(), angles.sin()], -1)  # (lengths, rays, 2)
     panels = {
         "vectors on rays": rays,
-        "RMSNorm: one point per ray": rms_norm(rays, gain, eps=0.0),
-        "DyT: one curve per ray": dyt(rays, 1.0, gain),
-        "frozen norm: rays stay rays": rays * gain / lengths.mean(),
+        "RMSNorm: ray to point": rms_norm(rays, gain, eps=0.0),
+        "DyT: ray to curve": dyt(rays, 1.0, gain),
+        "frozen norm: ray to ray": rays * gain / lengths.mean(),
     }
     with style():
         figure, axes = plt.subplots(2, 2, figsize=(WIDTH, WIDTH))
@@ -103,14 +103,14 @@ def what_becomes_of_rays() -> tuple[Figure, str]:
         box = torch.tensor([[-1, 1, 1, -1, -1], [-1, -1, 1, 1, -1]]) * gain[:, None]
         axes[1, 0].plot(*box, color=COLORS["null"], lw=0.8)
     return figure, (
-        "Four panels. Twelve rays of vectors from the origin, each in its colour. After RMSNorm each ray is a point of "
-        "an ellipse. After DyT each is a curve from the middle of a box towards its edge, to which it bends. After a "
-        "norm with a frozen scale they are rays still, the plane pressed together in one direction."
+        "Four panels. Twelve rays of vectors from the origin, each in its own colour. RMSNorm maps each ray to a point "
+        "of an ellipse. DyT maps each to a curve from the centre of a box that bends towards its edges. A norm with a "
+        "frozen scale maps rays to rays and compresses the plane in one direction."
     )
 
 
 def step_on_the_sphere(*steps: float) -> tuple[Figure, str]:
-    """The angle by which nGPT's step turns the stream, against the angle to the branch's proposal, for each a < ½."""
+    """The angle by which nGPT's step rotates the stream, by the angle to the branch's proposal, for each a < ½."""
     theta, words = np.linspace(0, np.pi, 721), []
     with style():
         figure, axis = plt.subplots()
@@ -125,13 +125,13 @@ def step_on_the_sphere(*steps: float) -> tuple[Figure, str]:
         axis.set(xlabel="angle θ to the branch's proposal / degrees", ylabel="rotation φ / degrees")
         axis.set(xticks=range(0, 181, 45), ylim=(0, 45))
     return figure, (
-        "Curves that rise from 0, peak beyond a right angle and return to 0 for an opposite proposal: "
-        f"{'; '.join(words)}. Dashed, the lines aθ, which each follows at small angles."
+        "Curves that rise from 0, turn down beyond a right angle and return to 0 for an opposite proposal: "
+        f"{'; '.join(words)}. Dashed: the lines aθ, which the curves follow at small angles."
     )
 
 
 def removed_one_by_one(runs: pd.DataFrame) -> tuple[Figure, str]:
-    """The loss while norms are frozen one at a time during training, beside training with all norms."""
+    """The loss while norms are frozen one at a time during training, and of training with all norms."""
     arms = {
         "removed": dict(label="norms frozen, one by one", color="#D55E00", marker="o"),
         "kept": dict(label="all norms kept", color="#0072B2", marker="s", ls="--"),
@@ -144,11 +144,11 @@ def removed_one_by_one(runs: pd.DataFrame) -> tuple[Figure, str]:
             rows = courses[arm] = losses.agg(["mean", "min", "max"]).reset_index()
             bars = np.abs(rows[["min", "max"]].to_numpy().T - rows["mean"].to_numpy())
             axis.errorbar(rows.updates, rows["mean"], yerr=bars, lw=1.6, ms=4.5, **look)
-        axis.set(xlabel="steps", ylabel="loss / nats per byte")
+        axis.set(xlabel="training steps", ylabel="held-out loss / nats per byte")
         label_ends(axis)
     removed, kept = (courses[arm]["mean"] for arm in arms)
     return figure, (
-        f"Loss over steps. From {removed.iloc[0]:.3f} nats it rises, with a jump and a descent at most norms, to at "
-        f"most {removed.max():.3f}, and ends at {removed.iloc[-1]:.3f} with no norm dividing; with all norms and as "
-        f"much training it ends at {kept.iloc[-1]:.3f}. Bars, the range of {runs.seed.nunique()} seeds."
+        f"Loss over training steps. It starts at {removed.iloc[0]:.3f} nats, jumps and falls again at most norms, "
+        f"reaches at most {removed.max():.3f}, and ends at {removed.iloc[-1]:.3f} with no norm dividing. With all "
+        f"norms and as much training it ends at {kept.iloc[-1]:.3f}. Bars: the range of {runs.seed.nunique()} seeds."
     )

@@ -20,16 +20,16 @@ from normgeom_lab.common.axes import MARKERS, ticks_of_powers
 
 
 def coordinate_shares(axes: Tensor, k: int) -> Tensor:
-    """The share of the squared length of each column of ``axes`` that its ``k`` largest coordinates have."""
+    """The share of the squared length of each column of ``axes`` that lies in its ``k`` largest coordinates."""
     squares = axes.square()
     return squares.topk(k, dim=0).values.sum(0) / squares.sum(0)
 
 
 def off_rank(body: Ellipsoid, shift: int = 0) -> float:
-    """How far the i-th semi-axis is from √d times the (i + shift)-th largest gain, relatively, for 95 % of them.
+    """The 95 % quantile of the relative distance of the i-th semi-axis from √d times the (i + shift)-th largest gain.
 
-    The i-th semi-axis lies between √d times the i-th largest |γ| and the next (cor-interlacing). Gains of zero do not
-    count.
+    The i-th semi-axis lies between √d times the i-th largest |γ| and √d times the next (cor-interlacing). Gains of
+    zero do not count.
     """
     size = body.weight.abs().sort(descending=True).values
     size = size[size > 0][shift:][: body.dim]
@@ -38,7 +38,7 @@ def off_rank(body: Ellipsoid, shift: int = 0) -> float:
 
 
 def between_gains(body: Ellipsoid, axes: Tensor) -> float:
-    """The share of axes whose two heaviest coordinates have the gains that enclose the semi-axis (cor-interlacing)."""
+    """The share of axes whose two largest coordinates have the gains that enclose the semi-axis (cor-interlacing)."""
     order = body.weight.abs().argsort(descending=True)
     enclosing = torch.stack([order[: body.dim], order[1 : body.dim + 1]])
     heaviest = axes.abs().topk(2, dim=0).indices
@@ -46,10 +46,11 @@ def between_gains(body: Ellipsoid, axes: Tensor) -> float:
 
 
 def shapes(gains: Mapping[str, Tensor]) -> pd.DataFrame:
-    """The ellipsoids of some LayerNorms in numbers, a row a norm.
+    """The ellipsoids of some LayerNorms in numbers, a row per norm.
 
-    ``angle`` is that of the outputs' normal to 1 in degrees (cor-normal), ``one`` and ``two`` are medians over axes of
-    :func:`coordinate_shares`, ``off_rank``, ``off_next`` and ``off_second`` are :func:`off_rank` with shift 0, 1, 2.
+    ``angle`` is the angle between the outputs' normal and 1 in degrees (cor-normal); ``one`` and ``two`` are medians
+    over axes of :func:`coordinate_shares`; ``off_rank``, ``off_next`` and ``off_second`` are :func:`off_rank` with
+    shift 0, 1, 2.
     """
     rows = {}
     for name, gain in gains.items():
@@ -72,7 +73,7 @@ def shapes(gains: Mapping[str, Tensor]) -> pd.DataFrame:
 
 
 def critical_points(gain: Tensor) -> tuple[Figure, str]:
-    """The polynomial ∏(t − γ²) with its roots and critical points, as a curve and on a line (thm-critical-points)."""
+    """The polynomial ∏(t − γ²), its roots and its critical points, as a curve and on a line (thm-critical-points)."""
     roots = gain.double().square().sort().values
     turns = (Ellipsoid(gain).semi_axes ** 2 / len(gain)).flip(0)
     margin = 0.05 * float(roots[-1])
@@ -94,13 +95,13 @@ def critical_points(gain: Tensor) -> tuple[Figure, str]:
         line.set(yticks=[], xlabel="t, in units of γ²")
         line.grid(False)
     return figure, (
-        f"A curve that crosses zero at the squared gains {_listed(roots)} and turns between them, at {_listed(turns)}. "
-        "Below, circles and squares alternate on a line, beginning and ending with a circle."
+        f"A curve that crosses zero at the squared gains {_listed(roots)} and has critical points between them, at "
+        f"{_listed(turns)}. Below, circles and squares alternate on a line that begins and ends with a circle."
     )
 
 
 def secular_equation(gain: Tensor, deficit: float) -> tuple[Figure, str]:
-    """The secular equation (eq-secular) along 1/√d, its poles and roots, with and without a deficit."""
+    """The secular equation (eq-secular) for u = 1/√d, its poles and roots, with and without a deficit."""
     poles = gain.double().square().sort().values
     inside = torch.linspace(0.002, 0.998, 300, dtype=poles.dtype)
     with style():
@@ -120,13 +121,14 @@ def secular_equation(gain: Tensor, deficit: float) -> tuple[Figure, str]:
         figure.legend(loc="outside upper center", ncols=2)
     return figure, (
         f"Branches that rise from minus to plus infinity between the poles {_listed(poles)}. Without a deficit there "
-        f"are {len(poles) - 1} with one root each; with a deficit of {deficit:g} one more appears between zero and the "
-        f"first pole, with its root at {float(roots[0]):.3f}, and the other roots move a little to the right."
+        f"are {len(poles) - 1} branches with one root each. With a deficit of {deficit:g} there is one more branch, "
+        f"between zero and the first pole, with its root at {float(roots[0]):.3f}, and the other roots lie a little "
+        "further to the right."
     )
 
 
 def gains_by_norm(gains: pd.DataFrame) -> tuple[Figure, str]:
-    """Quantiles of the sizes of gains over their median, a panel a model, from the record published-gains."""
+    """Quantiles of the sizes of gains, divided by the median, a panel per model, from the record published-gains."""
     words = []
     with style():
         models = gains.model.nunique()
@@ -162,8 +164,9 @@ def shares_near_surface(found: pd.DataFrame, theory: pd.DataFrame, edge: float) 
         ticks_of_powers(axis.xaxis)
         axis.legend()
     return figure, (
-        "Rising curves of a share, the steeper the more features. Over the standard deviation in units of root ε, "
-        f"{'; '.join(words)}. A dotted line marks {edge:.2f}. Samples lie within {max(off):.2f} of the curves."
+        "Rising curves of a share, which are steeper for more features. As a function of the standard deviation in "
+        f"units of √ε, {'; '.join(words)}. A dotted line marks {edge:.2f}. Samples lie within {max(off):.2f} of the "
+        "curves."
     )
 
 

@@ -55,7 +55,7 @@ def selectable_shares(widths: Sequence[int], trials: int, generator: torch.Gener
     """The share of keys that heads of several widths can select, without a norm and with one or two.
 
     Keys are 256 Gaussian vectors of 768 features, multiplied by e^g with standard normal g, times a Gaussian matrix W
-    of that width; with a LayerNorm before W; and with an RMSNorm behind W too, all with ε = 0 (claim-head-width).
+    of that width; with a LayerNorm before W; and with an RMSNorm after W too, all with ε = 0 (claim-head-width).
     """
 
     def draw(*shape):
@@ -74,7 +74,7 @@ def selectable_shares(widths: Sequence[int], trials: int, generator: torch.Gener
 
 
 def random_layer(d: int, width: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
-    """GELU of a random linear map: the hidden layer of a network whose last layer alone is trained."""
+    """GELU of a random linear map: the hidden layer of a network of which only the last layer is trained."""
     weight = torch.randn(d, width, generator=generator, dtype=torch.float64) / d**0.5
     return lambda rows: F.gelu(rows @ weight)
 
@@ -170,13 +170,13 @@ def fibres_of_layer_norm(*eps: float) -> tuple[Figure, str]:
             picture = axis.imshow(shade.expand(2, -1).numpy(), "cividis", vmin=-1, vmax=1, extent=[-2, 2] * 2)
             axis.plot(*zip(*_POINTS, strict=True), "o", color="w", mec=COLORS["ink"])
             axis.grid(False)
-            axis.set(title=f"ε = {e:g}", xlabel="σ, signed, along u")
+            axis.set(title=f"ε = {e:g}", xlabel="x along u, over √d")
             values = ", ".join(f"{sigma / math.sqrt(sigma**2 + e):.2f}" for sigma, _ in _POINTS)
-            change = "changes from left to right only" if e else "is −1 in the left half and +1 in the right"
+            change = "changes only from left to right" if e else "is −1 in the left half and +1 in the right half"
             words.append(f"ε = {e:g}: the shade {change}; at the points it is {values}.")
         axes[0, 0].set_ylabel("mean m")
         figure.colorbar(picture, ax=axes, label="n along u, over √d")
-    points = "two above each other and one farther out"
+    points = "two in one vertical line and one farther out"
     return figure, f"The plane of 1 and u, a panel for each ε, with three points: {points}. {' '.join(words)}"
 
 
@@ -203,15 +203,15 @@ def errors_of_scale(
         axis.set(xscale="log", yscale="log", ylim=(1e-19, 5), xlabel="σ", ylabel="median relative error of σ")
         ticks_of_powers(axis.xaxis, axis.yaxis, most=6)
     return figure, (
-        f"For each format the error is flat below σ = √ε = {eps**0.5:.1g} and then grows with the square of σ along "
-        f"its line: {'; '.join(words)}."
+        f"For each format the error is constant below σ = √ε = {eps**0.5:.1g} and then grows like the square of σ "
+        f"along its line: {'; '.join(words)}."
     )
 
 
 def sinking_key(x: Tensor, eps: float) -> tuple[Figure, str]:
-    """Keys of tokens of ℝ³ after LayerNorm: can the first be selected among the others (prop-sinking)?
+    """Keys of tokens of ℝ³ after LayerNorm, and whether the first can be selected among the others (prop-sinking).
 
-    The others come in the order of their angles. Drawn is the plane orthogonal to (1, 1, 1).
+    The others are in the order of their angles. The plane orthogonal to (1, 1, 1) is drawn.
     """
     own, *rest = layer_norm(x, eps=eps) @ ONE_UP[:2].T
     others = torch.stack(rest)
@@ -230,10 +230,10 @@ def sinking_key(x: Tensor, eps: float) -> tuple[Figure, str]:
         axis.set(xlabel="along (1, −1, 0)", ylabel="along (1, 1, −2)")
         axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure, (
-        f"{len(x)} keys in the plane with ε = {eps:g}: {len(rest)} at distances {_range(others.norm(dim=-1))} from the "
-        f"centre, on or near a circle of radius 1.73, and one at {float(own.norm()):.2f}. "
-        f"It is {verdict}: the query of length 1 that prefers it most scores it {abs(margin):.2f} "
-        f"{'above' if margin > 0 else 'below'} the best of the others."
+        f"Keys of {len(x)} tokens in the plane, for ε = {eps:g}: {len(rest)} at a distance of "
+        f"{_range(others.norm(dim=-1))} from the centre, on or near a circle of radius 1.73, and one at a distance of "
+        f"{float(own.norm()):.2f}. This key is {verdict}: by its best query of length 1, its score is "
+        f"{abs(margin):.2f} {'above' if margin > 0 else 'below'} the highest score of the others."
     )
 
 

@@ -1,4 +1,4 @@
-"""Chapter 5: training of weights before a norm, and figures with their alt texts."""
+"""Chapter 5: training of weights that feed a norm, and figures with their alt texts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _TURNS = 20  # how many steps turns_over_steps averages
 def turns_over_steps(
     runs: Mapping[float, ScaleFreeRun], with_eps: Mapping[float, ScaleFreeRun], predicted: float
 ) -> tuple[Figure, str]:
-    """The length of a weight before a norm, and how far each step turns it, in means of 20 steps."""
+    """The length of weights that feed a norm, and the angle by which a step turns them, in means of 20 steps."""
 
     def smooth(run: ScaleFreeRun) -> tuple[list[float], list[float]]:
         means = run.turns.unfold(0, _TURNS, _TURNS).mean(-1).tolist()
@@ -70,7 +70,7 @@ def turns_over_steps(
             left.plot(run.lengths.tolist(), linestyle=dash, label=f"start {start:g}")
             right.plot(*smooth(run), linestyle=dash)
             farthest = max(run.lengths.tolist(), key=lambda length: abs(math.log(length / start)))  # as a ratio
-            words.append(f"from {start:g} by way of {farthest:.1f} to {run.lengths[-1]:.1f}")
+            words.append(f"from {start:g} via {farthest:.1f} to {run.lengths[-1]:.1f}")
         for (eps, run), marker in zip(with_eps.items(), "^v", strict=False):
             right.plot(*smooth(run), marker, ms=3, label=f"ε = {eps:g}")
         right.axhline(predicted, color=COLORS["null"], lw=3, alpha=0.5, zorder=0)
@@ -81,8 +81,8 @@ def turns_over_steps(
     named = {f"start {start:g}": run for start, run in runs.items()} | {f"ε = {e:g}": r for e, r in with_eps.items()}
     late = ", ".join(f"{run.turns[len(run.turns) // 2 :].mean():.1f} ({name})" for name, run in named.items())
     return figure, (
-        f"Left: the length of W, {'; '.join(words)}. Right: the turn per step in degrees, on average over the "
-        f"second half {late}; a grey line at {predicted:.1f}."
+        f"Left: the length of W during training goes {'; '.join(words)}. Right: the turn per step, whose mean over "
+        f"the second half is, in degrees, {late}; a grey line is at {predicted:.1f}."
     )
 
 
@@ -90,10 +90,10 @@ _RADIUS = 0.6  # of the circle of changes
 
 
 def change_around_x(sigma_over_root_eps: float) -> tuple[Figure, str]:
-    """A circle of small changes around Πx and its image by the Jacobian of a norm without gain (prop-no-gain).
+    """A circle of small changes around Πx and its image under the Jacobian of a norm without gain (prop-no-gain).
 
-    Above, the plane of Πx and one direction across, in units of √(dε) for inputs and √d for outputs; below, the two
-    singular values times √ε, against σ.
+    Above, the plane of Πx and one orthogonal direction, in units of √(dε) for inputs and √d for outputs; below, the
+    two singular values times √ε, by σ.
     """
     sigma = sigma_over_root_eps
     s = math.sqrt(1 + sigma**2)
@@ -107,10 +107,10 @@ def change_around_x(sigma_over_root_eps: float) -> tuple[Figure, str]:
         upper.plot(sigma / s, 0, "s", ms=2.5, color=outputs, label="n and the image")
         upper.plot(sigma + _RADIUS * along, _RADIUS * across, color=inputs)
         upper.plot(sigma, 0, "o", color=inputs, label="Πx and changes")
-        upper.set(xlim=(-1.2, 4.8), ylim=(-1.3, 2.4), aspect="equal", xlabel="along Πx", ylabel="across")
+        upper.set(xlim=(-1.2, 4.8), ylim=(-1.3, 2.4), aspect="equal", xlabel="along Πx", ylabel="orthogonal")
         upper.legend(loc="upper right")
         grid = torch.logspace(-1.3, 1.3, 100)
-        lower.plot(grid, (1 + grid**2) ** -0.5, label="across, 1/s")
+        lower.plot(grid, (1 + grid**2) ** -0.5, label="orthogonal, 1/s")
         lower.plot(grid, (1 + grid**2) ** -1.5, "--", label="along x, (1/s)·(ε/s²)")
         lower.plot([sigma, sigma], [1 / s, 1 / s**3], "D", color=COLORS["ink"])
         lower.set(xscale="log", yscale="log", xlabel="σ / √ε", ylabel="singular value · √ε")
@@ -118,8 +118,8 @@ def change_around_x(sigma_over_root_eps: float) -> tuple[Figure, str]:
         label_ends(lower)
     return figure, (
         f"Above: a circle of radius {_RADIUS} around Πx, which is {sigma:g} from the origin, and its image, an ellipse "
-        f"around n at {sigma / s:.2f} inside the unit circle, with half-axes {_RADIUS / s**3:.2g} along Πx and "
-        f"{_RADIUS / s:.2g} across. "
-        f"Below: two curves that are 1 at small σ/√ε and fall, 1/s slower than (1/s)·(ε/s²); "
+        f"around n at {sigma / s:.2f} inside the unit circle, with semi-axes {_RADIUS / s**3:.2g} along Πx and "
+        f"{_RADIUS / s:.2g} in the orthogonal direction. "
+        f"Below: two curves start near 1 at small σ/√ε and fall, 1/s more slowly than (1/s)·(ε/s²); "
         f"at σ/√ε = {sigma:g} they are marked at {1 / s:.2g} and {1 / s**3:.2g}."
     )

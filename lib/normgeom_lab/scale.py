@@ -1,4 +1,4 @@
-"""Appendix "At scale": the sources' claims, each judged on recorded tables with a verdict and a sentence."""
+"""Appendix "At scale": the sources' claims, judged on recorded tables, each with a verdict and a sentence."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ HOLDS, FAILS, UNDECIDED = "holds", "fails", "cannot be told"
 def limits(rows: pd.DataFrame) -> pd.Series:
     """The multiples of random directions' 95 % quantile above which an occupancy is more than chance.
 
-    At least 2, and as much as is five times as far above the median as the quantile: more where vectors keep to few
-    dimensions. With quantiles of 100 directions chance exceeds these limits in at most one of 5,000 cases.
+    At least 2, and at least the median plus five times the distance from the median to the quantile, which is more
+    where vectors lie in few dimensions. With quantiles of 100 directions chance exceeds these limits in at most one of
+    5,000 cases.
     """
     return np.maximum(2, (rows["median"] + 5 * (rows.high - rows["median"])) / rows.high)
 
@@ -47,14 +48,15 @@ def of_seeds(verdicts: Sequence[str], fewest: int = 1) -> str:
 
 
 def little_along_one(rows: pd.DataFrame) -> tuple[str, str]:
-    """Do a model's hidden vectors have no more along 1 than along a random direction?"""
+    """Is the component along 1 of a model's hidden vectors no larger than along a random direction?"""
     uniform = rows[rows.direction == "uniform"]
     times = uniform.occupancy / uniform.high
     off = (rows.mean_deg - 90).abs().groupby(rows.direction).max().rename({"uniform": "1"})
+    largest = ", ".join(f"{off[name]:.2g}° (to {name})" for name in ["1", *off.index.drop("1")])
     sentence = (
-        f"At {(times <= 1).sum()} of {len(times)} norms the vector 1 holds no more than 95 % of random directions do; "
-        f"at most {times.max():.3g} times that quantile, at {uniform.site[times.idxmax()]}. Mean angles are off 90° by "
-        f"at most: {', '.join(f'of {name} {off[name]:.2g}°' for name in ['1', *off.index.drop('1')])}."
+        f"At {(times <= 1).sum()} of {len(times)} norms the occupancy of 1 is below the 95 % quantile of random "
+        f"directions; the largest is {times.max():.3g} times that quantile, at {uniform.site[times.idxmax()]}. Mean "
+        f"angles differ from 90° by at most {largest}."
     )
     return by_excess(uniform), sentence
 
@@ -66,20 +68,20 @@ def much_along_one(rows: pd.DataFrame) -> tuple[str, str]:
 
 
 def ordinary(rows: pd.DataFrame) -> tuple[str, str]:
-    """Is 1 like random directions, of which a tenth lie outside of the middle nine tenths by chance?"""
+    """Is 1 like random directions, a tenth of which lie outside the middle nine tenths by chance?"""
     uniform = rows[rows.direction == "uniform"]
     below, above = uniform.occupancy < uniform.low, uniform.occupancy > uniform.high
     share = (below | above).mean()
     times = uniform.occupancy / uniform["median"]
     sentence = (
-        f"At {below.sum()} of {len(uniform)} norms the vector 1 holds less than the middle nine tenths of random "
-        f"directions, at {above.sum()} more; from {times.min():.2g} to {times.max():.2g} times their median."
+        f"At {below.sum()} of {len(uniform)} norms the occupancy of 1 is below the middle nine tenths of random "
+        f"directions, and at {above.sum()} above; it is {times.min():.2g} to {times.max():.2g} times their median."
     )
     return HOLDS if share <= 0.2 else FAILS if share > 0.5 else UNDECIDED, sentence
 
 
 def little_at_checkpoints(angles: pd.DataFrame) -> tuple[str, str]:
-    """Do hidden vectors have no more along 1 than along a random direction, at any checkpoint and norm?
+    """Is the component along 1 no larger than along a random direction, at any checkpoint and norm?
 
     This takes three seeds: with RMSNorm the occupancy of 1 at one seed is one draw from the null (cor-sign-null).
     """
@@ -89,15 +91,15 @@ def little_at_checkpoints(angles: pd.DataFrame) -> tuple[str, str]:
     at = uniform.loc[times.idxmax()]
     sentence = (
         f"At {(times <= 1).sum()} of {len(times)} places ({uniform.step.nunique()} checkpoints, "
-        f"{uniform.site.nunique()} norms, {_seeds(verdicts)}) the vector 1 holds no more than 95 % of random "
-        f"directions do; at most {times.max():.3g} times that quantile, at {at.site} after {at.step} updates. "
-        f"Mean angles to 1 are off 90° by at most {(uniform.mean_deg - 90).abs().max():.2g}°."
+        f"{uniform.site.nunique()} norms, {_seeds(verdicts)}) the occupancy of 1 is below the 95 % quantile of random "
+        f"directions; the largest is {times.max():.3g} times that quantile, at {at.site} after {at.step} steps. "
+        f"Mean angles to 1 differ from 90° by at most {(uniform.mean_deg - 90).abs().max():.2g}°."
     )
     return of_seeds(verdicts, fewest=3), sentence
 
 
 def no_growth(angles: pd.DataFrame) -> tuple[str, str]:
-    """Does the stream at the last norm grow no more along 1 than along a random direction?"""
+    """Does the stream at the last norm grow along 1 no more than along a random direction?"""
     uniform = angles[(angles.direction == "uniform") & (angles.site == angles.site.iloc[-1])].set_index("seed")
     first, last = (uniform[uniform.step == step].sort_index() for step in (uniform.step.min(), uniform.step.max()))
     start, end = (rows.occupancy / rows["median"] for rows in (first, last))
@@ -121,9 +123,9 @@ def comparable_losses(loss: pd.DataFrame) -> tuple[str, str]:
     losses = rows.pivot(index=[*rows.columns.drop(["norm", "loss"])], columns="norm", values="loss").dropna()
     apart = (losses.rms - losses.layer) / losses.layer.mean()
     mean, count = apart.mean(), len(apart)
-    found = f"RMSNorm's final loss less LayerNorm's is {mean:+.2%} of {losses.layer.mean():.3f} nats"
+    found = f"RMSNorm's final loss minus LayerNorm's is {mean:+.2%} of {losses.layer.mean():.3f} nats"
     if count == 1:
-        return UNDECIDED, f"{found}, in one pair; how much seeds scatter is not known."
+        return UNDECIDED, f"{found}, in one pair; the scatter over seeds is not known."
     reach = STUDENT[min(count - 2, len(STUDENT) - 1)] * apart.sem()
     verdict = HOLDS if abs(mean) + reach < 0.01 else FAILS if abs(mean) - reach > 0.01 else UNDECIDED
     return verdict, f"{found}, ± {reach:.2%} at 95 %; {count} pairs from {apart.min():+.2%} to {apart.max():+.2%}."
@@ -135,14 +137,14 @@ def at_surface(forms: pd.DataFrame) -> tuple[str, str]:
     least = last.near.groupby(last.seed).min()
     at = last.loc[last.near.idxmin()]
     sentence = (
-        f"At each of {last.site.nunique()} norms in {_seeds(least)} at least {at.near:.2%} of the outputs lie "
-        f"within 5 % of the surface, at {at.site} fewest; their 5 % quantile is there {at.q05:.4f} of the way out."
+        f"At each of {last.site.nunique()} norms in {_seeds(least)} at least {at.near:.2%} of the outputs lie within "
+        f"5 % of the surface. At {at.site}, where they are fewest, their 5 % quantile is {at.q05:.4f} of the way out."
     )
     return of_seeds(np.select([least >= 0.95, least < 0.9], [HOLDS, FAILS], UNDECIDED)), sentence
 
 
 def axes_stay(forms: pd.DataFrame) -> tuple[str, str]:
-    """Are the eight longest axes half-way those of the end, more than if gains moved by noise?"""
+    """Are the eight longest axes by mid-training those of the end, more than if noise changed the gains?"""
     end = forms.step.max()
     half = min(forms.step.unique(), key=lambda step: abs(step - end / 2))
     found = forms[forms.step == half].groupby("seed").overlap.mean()
@@ -150,15 +152,15 @@ def axes_stay(forms: pd.DataFrame) -> tuple[str, str]:
     by_noise = np.quantile(noise, 0.95)
     stays = (found >= 7 / 8) & (found > by_noise)
     sentence = (
-        f"After {half} of {end} updates the 8 longest axes share {found.mean():.2f} with those of the end (mean "
-        f"over norms; {_seeds(found)}, {_range(found, '.2f')}); gains moved by noise share "
-        f"{noise.mean():.2f}, in one of twenty sets more than {by_noise:.2f}."
+        f"After {half} of {end} steps the overlap of the 8 longest axes with those of the end is {found.mean():.2f} "
+        f"(mean over norms; {_seeds(found)}, {_range(found, '.2f')}); with gains changed by noise it is "
+        f"{noise.mean():.2f}, and above {by_noise:.2f} in one of twenty sets."
     )
     return of_seeds(np.select([stays, found < 1 / 2], [HOLDS, FAILS], UNDECIDED)), sentence
 
 
 def noise_overlap(width: int, norms: int, step: int, steps: int) -> np.ndarray:
-    """The overlap of the eight largest gains with those of the end if noise moves them: 200 means over ``norms`` norms.
+    """The overlap of the eight largest gains with those of the end if noise changes them: 200 means over norms.
 
     Steps are independent and as large as the learning rate, so the squared correlation of the gains with those of the
     end is the share of the squared rates up to ``step``.
@@ -184,11 +186,11 @@ def _range(values: pd.Series, digits: str = "") -> str:
 
 
 def _main(loss: pd.DataFrame) -> pd.DataFrame:
-    """The losses of the training that the other tables are of, where there are several."""
+    """The losses of the main training, which the other tables describe, where there are several."""
     return loss[loss.part == "main"] if "main" in set(loss.part) else loss
 
 
-# For each claim the function that judges it, the table, and the rows that it is about.
+# For each claim the function that judges it, its table, and its rows.
 CLAIMS = {
     # The geometry paper, abstract, section 3.2, figures 3 and 6: hidden vectors have on average no component along 1
     # before and after any norm, with a small spread; figures 6 and 7: before the norms of GPT-2 XL there is one.
@@ -248,7 +250,7 @@ def pairs(folder: str | Path = FOLDER) -> dict[str, SimpleNamespace]:
 
 
 def judged(folder: str | Path = FOLDER) -> pd.DataFrame:
-    """The verdict on every claim for every record in a folder that it is about."""
+    """The verdict on every claim for every record in a folder to which it applies."""
     tables = [("survey", name, table) for name, table in models(folder).items()]
     tables += [(kind, size, table) for size, pair in pairs(folder).items() for kind, table in vars(pair).items()]
     found = []
@@ -263,7 +265,7 @@ def judged(folder: str | Path = FOLDER) -> pd.DataFrame:
 
 
 def overview(found: pd.DataFrame, needs: str) -> pd.DataFrame:
-    """A row of :func:`judged` verdicts for each ``"model"`` or ``"pair"``; claims on a kind of norm share a column."""
+    """A row of :func:`judged` verdicts for each ``"model"`` or ``"pair"``; one column for both kinds of norm."""
     of_models = {label: re.sub("-(layer|rms)$", "", label) for label, claim in CLAIMS.items() if claim[1] == "survey"}
     labels = of_models if needs == "model" else {label: label for label in CLAIMS if label not in of_models}
     rows = found[found.claim.isin(labels)]

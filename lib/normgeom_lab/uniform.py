@@ -40,9 +40,9 @@ def two_norms(degrees: float) -> tuple[Figure, str]:
             axis.annotate("direction of 1", (0, 1.1), (4, -4), textcoords="offset points")
     return figure, (
         f"Two drawings in the plane of x and the vertical direction of 1. Left: x leans {degrees:g} degrees from the "
-        "vertical; its shadow on the vertical is m1, its shadow on the horizontal line is Πx. Right: RMSNorm keeps the "
-        f"direction of x, LayerNorm takes the horizontal one; both end on a quarter circle, {90 - degrees:g} degrees "
-        "apart."
+        "vertical; its projection on the vertical is m1, its projection on the horizontal line is Πx. Right: the "
+        "output of RMSNorm has the direction of x, that of LayerNorm is horizontal; both end on a quarter circle, "
+        f"{90 - degrees:g} degrees apart."
     )
 
 
@@ -64,8 +64,8 @@ def turned_axes() -> tuple[Figure, str]:
             panel.axis("off")
     return figure, (
         "The same arrow x twice. Left, in upright axes its entries are 3 and 1, their mean is 2, and the mean vector "
-        "m1 is 2.83 long. Right, in axes turned by 45 degrees its entries are 2.83 and −1.41, their mean is 0.71, and "
-        "m1, now vertical, is 1 long."
+        "m1 has length 2.83. Right, in axes turned by 45 degrees its entries are 2.83 and −1.41, their mean is 0.71, "
+        "and m1, now vertical, has length 1."
     )
 
 
@@ -85,13 +85,13 @@ def towards_the_ring(x: Tensor, eps: float) -> tuple[Figure, str]:
         axis.legend(loc="upper right")
     spread, share = float(x.std(-1, correction=0).median()), float(n.norm(dim=-1).median()) / 3**0.5
     return figure, (
-        f"{len(x)} vectors with a median spread of {spread:.1g} and ε = {eps:g}. After the norm their median length is "
-        f"{share:.2f} of the ring's radius √3."
+        f"Images of {len(x)} vectors with a median standard deviation of {spread:.1g}, for ε = {eps:g}. Their median "
+        f"length is {share:.2f} times the ring's radius √3."
     )
 
 
 def length_by_spread(x: Tensor, *eps: float) -> tuple[Figure, str]:
-    """The length of LayerNorm's output over √d, against the spread of its input, a curve for each ε (cor-radius)."""
+    """The length of LayerNorm's output over √d by the input's standard deviation, a curve for each ε (cor-radius)."""
     spread = x.std(-1, correction=0)
     sigma = torch.logspace(*(math.log10(float(end)) for end in (spread.min(), spread.max())), 200)
     off = []

@@ -1,4 +1,4 @@
-"""Chapter 10: what models lose when no mean is subtracted, wrong conversions, and pictures."""
+"""Chapter 10: what models lose without the mean subtraction, wrong conversions, and figures."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from normgeom.checks import error
+from normgeom.models.flow import double_throughout
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import evaluating, forward
 from normgeom.surgery.ablation import drop_mean_subtraction
@@ -24,8 +26,21 @@ from normgeom_lab.common.parts import sharing, shifted
 from normgeom_lab.common.stream import final_norm, flow_of, head_of
 from normgeom_lab.common.tiny import divergence
 
-ALL = "all"  # in the place of a site: at every norm
+ALL = "all"  # instead of a site: at every norm
 
+WHISPER = {  # what the record published-speech-converted holds, as rows of a table
+    "errors unchanged": "word errors, original",
+    "errors converted": "word errors, converted to RMSNorm",
+    "errors dropped encoder": "word errors, no subtraction in the encoder",
+    "errors dropped decoder": "word errors, no subtraction in the decoder",
+    "errors dropped": "word errors, no subtraction",
+    "largest": "largest logit",
+    "converted in float64": "difference, converted, float64",
+    "unconverted float32": "difference, original, float32",
+    "converted float32": "difference, converted, float32",
+    "unconverted bfloat16": "difference, original, bfloat16",
+    "converted bfloat16": "difference, converted, bfloat16",
+}
 
 COLUMNS = {  # of a table of costs: the name in words, and digits
     "drop_error": ("change of the output", ".2g"),
@@ -38,11 +53,11 @@ COLUMNS = {  # of a table of costs: the name in words, and digits
 
 
 def compare(model: nn.Module, changed: Mapping[str, nn.Module], batches: Iterable[Tensor]) -> pd.DataFrame:
-    """Next-token losses of changed models beside those of the model itself on the same text, one row a changed model.
+    """Next-token losses of changed models on a text, compared with the unchanged model's: one row per changed model.
 
-    Columns, in nats: ``nll``, the mean negative log-probability of the next token; ``more``, by how much that is above
-    the unchanged model's; ``kl``, the mean divergence of its next-token distribution from the unchanged model's;
-    ``largest``, the largest difference of a logarithm of a probability.  The last position of a window does not count.
+    Columns, in nats: ``nll``, the mean negative log-probability of the next token; ``more``, its difference from the
+    unchanged model's; ``kl``, the mean divergence of the next-token distribution from the unchanged model's;
+    ``largest``, the largest difference of a log-probability.  The last position of a window does not count.
     """
     found = {name: torch.zeros(4, dtype=torch.float64) for name in changed}
     count = 0
@@ -75,7 +90,7 @@ def without_subtraction(model: nn.Module, sites: Iterable[str] | None = None) ->
 def with_head(model: nn.Module, direction: Tensor, token: int, t: float) -> nn.Module:
     r"""A copy that shares the other parameters, whose head adds :math:`t\,v^\top(y-\beta)` to the logit of a token.
 
-    That is 0 behind a final LayerNorm with bias β where the direction v is :math:`G^{-1}\mathbf 1` (prop-any-cost).
+    That is 0 after a final LayerNorm with bias β if the direction v is :math:`G^{-1}\mathbf 1` (prop-any-cost).
     """
     final, (reader,) = final_norm(model), flow_of(model).norms[-1].readers
     model = sharing(model)
@@ -89,9 +104,9 @@ def with_head(model: nn.Module, direction: Tensor, token: int, t: float) -> nn.M
 
 
 def by_site(model: nn.Module, batches: Sequence[Tensor]) -> pd.DataFrame:
-    """The subtraction dropped at each LayerNorm alone, one row a ``site``, and at all of them at once.
+    """The cost of dropping the subtraction at one LayerNorm at a time, one row per ``site``, and at all of them.
 
-    Columns of :func:`compare` behind ``drop_error``, that of :func:`drop_errors` or their mean.
+    Columns: ``drop_error``, from :func:`drop_errors` or their mean, then those of :func:`compare`.
     """
     errors = drop_errors(model, batches)
     changed = {site: without_subtraction(model, [site]) for site in errors.index}
@@ -101,10 +116,10 @@ def by_site(model: nn.Module, batches: Sequence[Tensor]) -> pd.DataFrame:
 
 
 def by_shift(model: nn.Module, shifts: Sequence[float], batches: Sequence[Tensor]) -> pd.DataFrame:
-    """The subtraction dropped everywhere, in weights that compute one function: centred, then each shift ``c`` added.
+    """The cost of dropping every subtraction in weights that compute one function: centred, plus each shift ``c``.
 
-    One row a shift: ``drop_error``, the mean of :func:`drop_errors`; the columns of :func:`compare`; and ``kept``, the
-    ``kl`` with the subtraction kept, which is 0 but for rounding.
+    One row per shift: ``drop_error``, the mean of :func:`drop_errors`; the columns of :func:`compare`; and ``kept``,
+    the ``kl`` with the subtraction kept, which is 0 up to rounding.
     """
     centred = center_writers(copy.deepcopy(model))
     rows = []
@@ -138,6 +153,25 @@ def refusal(model: nn.Module) -> str | None:
     return None
 
 
+def logit_errors(model: nn.Module, dtype: torch.dtype, batches: Sequence[Tensor]) -> dict[str, float]:
+    """The largest error of a logit in ``dtype``, ``before`` and ``after`` conversion to RMSNorm; in float64 ``exact``.
+
+    All are differences from the logits of the model, its weights rounded to ``dtype``, computed in float64 throughout.
+    """
+
+    def logits(network: nn.Module) -> Tensor:
+        with evaluating(network):
+            return torch.cat([forward(network, ids).logits.double() for ids in batches])
+
+    rounded = copy.deepcopy(model).to(dtype)
+    wide = copy.deepcopy(rounded).double()
+    with double_throughout():
+        right = logits(wide)
+        exact = error(logits(to_rms_norm(wide)), right)
+    before = error(logits(rounded), right)
+    return dict(exact=exact, before=before, after=error(logits(to_rms_norm(rounded)), right))
+
+
 def drop_errors(model: nn.Module, batches: Iterable[Tensor]) -> pd.Series:
     """The mean relative change of each LayerNorm's output before the bias without the subtraction (eq-drop-error)."""
     names = [site.name for site in find_norms(model) if site.kind == "layer"]
@@ -167,9 +201,9 @@ def _differences(ours: Tensor, theirs: Tensor, tokens: Tensor) -> tuple[Tensor, 
 
 @torch.no_grad()
 def wrong_conversions(model: nn.Module) -> dict[str, nn.Module]:
-    """:func:`normgeom.to_rms_norm` with one thing forgotten or done wrongly (thm-to-rms-norm), by its name.
+    """:func:`normgeom.to_rms_norm` with one step omitted or done wrongly (thm-to-rms-norm), by name.
 
-    What is forgotten is the first of its kind, of the biases the last.
+    An omitted weight is the first of its kind, an omitted bias the last.
     """
     flow, converted = flow_of(model), to_rms_norm(copy.deepcopy(model))
     embeddings = [name for name in flow.writers if isinstance(model.get_submodule(name), nn.Embedding)]
@@ -181,7 +215,7 @@ def wrong_conversions(model: nn.Module) -> dict[str, nn.Module]:
             network.get_parameter(name).copy_(value)
         return network
 
-    def forgotten(name: str) -> nn.Module:
+    def omitted(name: str) -> nn.Module:
         return changed(**{name: model.get_parameter(name)})
 
     # the shared matrix centred for the embedding's sake, and only then folded and given to the head
@@ -196,21 +230,21 @@ def wrong_conversions(model: nn.Module) -> dict[str, nn.Module]:
         )
     return {
         "nothing centred": drop_mean_subtraction(fold_norms(copy.deepcopy(model))),
-        "position embedding forgotten": forgotten(f"{embeddings[1]}.weight"),
-        "one matrix forgotten": forgotten(f"{flow.writers[len(embeddings)]}.weight"),
-        "one bias forgotten": forgotten(f"{flow.writers[-1]}.bias"),
-        "tied head centred along": changed(**head),
+        "position embedding not centred": omitted(f"{embeddings[1]}.weight"),
+        "one matrix not centred": omitted(f"{flow.writers[len(embeddings)]}.weight"),
+        "one bias not centred": omitted(f"{flow.writers[-1]}.bias"),
+        "tied head centred too": changed(**head),
         "ε outside the root": outside,
     }
 
 
-ROWS = {  # what tells the rows of a table of costs apart, in words
+ROWS = {  # what distinguishes the rows of a table of costs, in words
     "seed": "seed",
     "model": "model",
     "way": "the subtraction",
     "site": "norm",
     "c": "c",
-    "centred": "the mean taken from",
+    "centred": "mean removed from",
 }
 
 
@@ -258,7 +292,7 @@ def costs_by_site(alone: pd.DataFrame, together: pd.DataFrame, paths: pd.DataFra
         for name, (points, _, _) in groups.items()
     )
     return figure, (
-        f"KL against relative change, both logarithmic. {words}. In other weights of the same functions, lines that "
+        f"KL against relative change, both logarithmic. {words}. For other weights of the same functions, lines that "
         f"rise from {paths.kl.min():.0e} at {100 * paths.drop_error.min():.1f} %, first with slope two, to about "
         f"{paths.kl.max():.1f} nats."
     )
@@ -284,7 +318,7 @@ def costs_by_shift(paths: pd.DataFrame, standing: pd.Series) -> tuple[Figure, st
         f"KL against the absolute value of c, both logarithmic, one narrow band over {len(standing)} models and both "
         f"signs: from {near.min():.1g} to {near.max():.1g} nats at {sizes[sizes > 0].min():g}, rising at first with "
         f"slope two, flattening above 0.1, and between {far.min():.1f} and {far.max():.1f} nats at {sizes.max():g}. "
-        f"As the models stand: {standing.min():.1g} to {standing.max():.1g}."
+        f"In the weights as trained: {standing.min():.1g} to {standing.max():.1g}."
     )
 
 
@@ -304,6 +338,6 @@ def next_after_shift(found: Mapping[float, Mapping[str, Tensor]], c: float) -> t
         panels[0].set(ylabel=f"ln p, c = {c:g}", ylim=(1.05 * lowest, 0.5), xlim=(1.05 * float(before.min()), 0.5))
         panels[1].set(xlim=panels[0].get_xlim())
     return figure, (
-        f"Log-probabilities of {len(before)} next tokens with c = {c:g} on every entry, against those of the model as "
-        f"it was: {'; '.join(words)}."
+        f"Log-probabilities of {len(before)} next tokens with c = {c:g} added to every entry, against those of the "
+        f"original model: {'; '.join(words)}."
     )

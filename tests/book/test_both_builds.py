@@ -105,10 +105,10 @@ def test_what_the_book_refuses_both_refuse(root, jupyter_book, tmp_path):
     toy = shutil.copytree(root / "tests/press/toy", tmp_path / "toy")
     shutil.copy(root / "_config.yml", toy)
     page = toy / "chapters/02-angle.md"
-    page.write_text(page.read_text("utf-8").replace("`thm-mean`", "`thm-none`"), "utf-8")
+    page.write_text(page.read_text("utf-8").replace(":verifies: [claim-right]", ":verifies: [claim-none]"), "utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(toy / "lib"), str(root / "lib")]))
         status, said, _ = jupyter_book(toy, tmp_path / "standard")
         done = subprocess.run([sys.executable, "-m", "press", "--root", toy, "pages"], capture_output=True, text=True)
-    assert status != 0 and "refers to thm-none, which no page defines" in said
-    assert done.returncode != 0 and "refused: 02-angle, cell 1: refers to thm-none" in done.stderr
+    assert status != 0 and "verifies claim-none, which no page defines" in said
+    assert done.returncode != 0 and "verifies claim-none, which no page defines" in done.stderr

@@ -68,11 +68,10 @@ class Printed:
 FEW = ("02-uniform-vector", "11-precision-speed", "appendix/ledger")
 
 
-@pytest.fixture(scope="module", params=["a few", pytest.param("all", marks=pytest.mark.slow)])
-def printed(request, browser, book, html):
+@pytest.fixture(scope="module")
+def printed(browser, html):
     """Pages of the book by their names."""
-    names = FEW if request.param == "a few" else book.names
-    return {name: print_out(browser, html / f"chapters/{name}.html") for name in names}
+    return {name: print_out(browser, html / f"chapters/{name}.html") for name in FEW}
 
 
 def print_out(browser, path) -> Printed:

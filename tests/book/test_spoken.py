@@ -19,11 +19,6 @@ SET = """() => [...document.querySelectorAll("mjx-container")].filter(
 MOVING = ("index", "type-here", "02-uniform-vector", "03-hyperellipsoid")
 
 
-@pytest.fixture(scope="module", params=["a few", pytest.param("all", marks=pytest.mark.slow)])
-def names(request, book):
-    return FEW if request.param == "a few" else book.names
-
-
 @pytest.mark.parametrize("name", MOVING)
 def test_sliders_have_names_and_values_and_move_by_keyboard(browser, html, name):
     page = opened(browser, html / f"chapters/{name}.html")
@@ -68,8 +63,8 @@ def test_pictures_that_move_are_described(browser, html, name):
     page.close()
 
 
-def test_every_formula_is_spoken(browser, html, names):
-    for name in names:
+def test_every_formula_is_spoken(browser, html):
+    for name in FEW:
         page = opened(browser, html / f"chapters/{name}.html")
         formulas = sum(node.role == "MathMLMath" for node in spoken(page))
         assert formulas == page.evaluate(SET), f"{name}: {formulas} formulas are spoken of those that are shown"

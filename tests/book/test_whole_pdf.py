@@ -29,8 +29,24 @@ def printed(file):
 
 
 @pytest.fixture(scope="module")
-def texts(printed):
-    return [page.extract_text() for page in printed.pages]
+def texts(printed, beyond):
+    """The words of each sheet; those that begin beyond the margin are noted on the way."""
+    return [page.extract_text(visitor_text=see(number, beyond)) for number, page in enumerate(printed.pages, 1)]
+
+
+@pytest.fixture(scope="module")
+def beyond():
+    """Sheet, points from the left, words."""
+    return []
+
+
+def see(number, beyond):
+    def look(text, page_matrix, text_matrix, *_):
+        (a, _, c, _, e, _), (across, up) = page_matrix, text_matrix[4:]
+        if text.strip() and (right := a * across + c * up + e) > RIGHT:
+            beyond.append((number, round(right), text[:20]))
+
+    return look
 
 
 @pytest.fixture(scope="module")
@@ -67,17 +83,8 @@ def test_links_inside_lead_somewhere_and_none_to_a_file(printed):
     assert len(addresses) > 50 and all(re.match("https?://", address) for address in addresses)
 
 
-def test_nothing_begins_beyond_the_margin(printed):
-    out = []
-    for number, page in enumerate(printed.pages, 1):
-
-        def see(text, page_matrix, text_matrix, *_, number=number):
-            (a, _, c, _, e, _), (across, up) = page_matrix, text_matrix[4:]
-            if text.strip() and (right := a * across + c * up + e) > RIGHT:
-                out.append((number, round(right), text[:20]))
-
-        page.extract_text(visitor_text=see)
-    assert not out, f"sheet, points from the left, words: {out}; a table or a formula is too wide"
+def test_nothing_begins_beyond_the_margin(texts, beyond):
+    assert not beyond, f"sheet, points from the left, words: {beyond}; a table or a formula is too wide"
 
 
 def test_no_sheet_is_all_but_empty_and_no_chapter_cut_short(texts, book):

@@ -65,6 +65,7 @@ def test_a_point_that_fails_is_named_and_the_others_are_kept(toy, command):
     )
 
 
+@pytest.mark.slow
 def test_what_is_killed_goes_on(toy, command):
     edit(toy / "measured.py", "    return dict(square=square(x))\n\n\ndef best", SLOW + "\n\n\ndef best")
     code = "from toy.measured import registry; from experiments.__main__ import main; main(['squares'], obj=registry)"

@@ -24,6 +24,8 @@ def test_the_first_example_is_marked_and_the_others_are_strokes():
     first = [line for line in axis.lines if line.get_label() == "first"]
     assert [line.get_marker() for line in first] == ["<", "D", "D"], "off the figure: an arrow to its own side"
     texts = [text.get_text() for text in axis.texts]
-    for name, spread in (("as it is", "0.82"), ("batch norm", "0.08"), ("layer norm", "0.82")):
-        assert f"{name}: spread of the others {spread}" in texts, "the first counted among the others, or d - 1?"
-    assert "batch norm, the first is at -1.50 and the others have a spread of 0.08" in alt and "of 4 examples" in alt
+    for name, deviation in (("before", "0.82"), ("batch norm", "0.08"), ("layer norm", "0.82")):
+        shown = f"{name}: others' standard deviation {deviation}"
+        assert shown in texts, "the first counted among the others, or d - 1?"
+    assert "batch norm: the first is at -1.50, and the others have standard deviation 0.08" in alt
+    assert "of 4 examples" in alt

@@ -13,6 +13,7 @@ from normgeom_lab.without_mean import (
     compare,
     drop_errors,
     least_divergence,
+    logit_errors,
     next_by_shift,
     with_head,
     without_subtraction,
@@ -155,3 +156,21 @@ def test_next_tokens_with_and_without_the_subtraction(model):
     assert apart(found[0.0]["without"], found[0.0]["before"]) < BOUND, "centred weights compute the same without it"
     by_table = by_shift(model, [1.0], [IDS]).more[0]
     assert float((found[1.0]["before"] - found[1.0]["without"]).mean()) == pytest.approx(by_table, rel=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_errors_of_logits_are_from_the_rounded_model_in_float64(dtype):
+    model = uneven("gpt2", dtype=torch.float32)
+    rounded = copy.deepcopy(model).to(dtype)
+    right = logits(copy.deepcopy(rounded).double())
+    found = logit_errors(model, dtype, BATCHES)
+    assert found["exact"] < BOUND, "the conversion was compared in the model's own format"
+    assert found["before"] == pytest.approx(apart(logits(rounded), right), rel=1e-6), "not the largest?"
+    assert found["after"] == pytest.approx(apart(logits(ng.to_rms_norm(rounded)), right), rel=1e-6)
+    assert {site.kind for site in ng.find_norms(model)} == {"layer"}, "the model itself was converted"
+
+
+def test_errors_of_logits_in_float64_are_float64_throughout():
+    """A GPT-J of float64 weights has an error of its own: its attention is float32."""
+    found = logit_errors(uneven("gptj", dtype=torch.float64), torch.float64, [IDS])
+    assert found["exact"] <= 1e-12 and 1e-10 < found["before"] < 1e-4

@@ -101,7 +101,7 @@ def test_the_secular_equation_rises_through_its_roots():
         for t, f in (line.get_data() for line in branches):
             assert (np.diff(f) > 0).all(), "each branch rises"
             assert np.allclose(f, -delta / t + (1 - delta) * sum(0.25 / (s - t) for s in SQUARES)), "another left side"
-    assert "there are 3 with one root each" in alt and f"its root at {marks.get_xdata()[0]:.3f}" in alt
+    assert "there are 3 branches with one root each" in alt and f"its root at {marks.get_xdata()[0]:.3f}" in alt
 
 
 def test_shares_are_drawn_as_given():

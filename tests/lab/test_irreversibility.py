@@ -183,11 +183,11 @@ def test_a_key_that_sinks_is_said_to(own, verdict):
     x = 3**0.5 * around @ F.normalize(torch.tensor([[1.0, -1, 0], [1, 1, -2]]).double(), dim=-1)
     figure, alt = lab.sinking_key(x, 1e-2)
     length, edge = F.layer_norm(x, (3,), eps=1e-2).norm(dim=-1)[:2].tolist()
-    assert figure.axes[0].get_title() == verdict and f"It is {verdict}: the query of length 1" in alt
+    assert figure.axes[0].get_title() == verdict and f"This key is {verdict}: by its best query of length 1" in alt
     assert named(figure.axes[0], f"σ = {own:.2g}")[0] == pytest.approx(length, rel=1e-9)
-    assert f"one at {length:.2f}" in alt
+    assert f"one at a distance of {length:.2f}" in alt
     if verdict == "selectable":  # the query along the key is the best, as the others are symmetric
-        assert f"scores it {length - math.cos(math.pi / 6) * edge:.2f} above the best" in alt
+        assert f"its score is {length - math.cos(math.pi / 6) * edge:.2f} above the highest" in alt
     assert lab.sinking_key(x + 5, 1e-2)[1] == alt, "the mean of the tokens matters"
 
 

@@ -62,7 +62,7 @@ def test_turns_are_means_of_twenty_steps_beside_the_lengths():
     for line in lines:
         assert np.allclose(line.get_data(), ([10, 30, 50], [10.5, 30.5, 50.5])), "in the middle of their steps"
     assert len(lines) == 3 and list(level.get_ydata()) == [8.25, 8.25]
-    assert "from 3 by way of 40.0 to 2.0" in alt and "from 10 by way of 5.0 to 5.0" in alt
+    assert "from 3 via 40.0 to 2.0" in alt and "from 10 via 5.0 to 5.0" in alt
     assert "45.5 (start 3)" in alt and "45.5 (ε = 0.3)" in alt and "8.2" in alt
 
 

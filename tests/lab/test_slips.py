@@ -29,12 +29,12 @@ def changed(network, model):
 @pytest.mark.parametrize(
     ("name", "parameter"),
     [
-        ("position embedding forgotten", "transformer.wpe.weight"),
-        ("one matrix forgotten", "transformer.h.0.attn.c_proj.weight"),
-        ("one bias forgotten", "transformer.h.1.mlp.c_proj.bias"),
+        ("position embedding not centred", "transformer.wpe.weight"),
+        ("one matrix not centred", "transformer.h.0.attn.c_proj.weight"),
+        ("one bias not centred", "transformer.h.1.mlp.c_proj.bias"),
     ],
 )
-def test_one_tensor_is_forgotten_and_no_other(model, slips, name, parameter):
+def test_one_tensor_is_left_uncentred_and_no_other(model, slips, name, parameter):
     assert changed(slips[name], model) == {parameter}, "another tensor than its name says"
     assert torch.equal(slips[name].get_parameter(parameter), model.get_parameter(parameter)), "not as it was"
 
@@ -44,8 +44,8 @@ def test_nothing_centred_is_folded_and_dropped(model, slips):
     assert apart(logits(slips["nothing centred"]), wanted) < 1e-10, "something was centred, or not folded"
 
 
-def test_a_head_centred_along_reads_the_centred_matrix(model, slips):
-    found = slips["tied head centred along"]
+def test_a_tied_head_centred_too_reads_the_centred_matrix(model, slips):
+    found = slips["tied head centred too"]
     assert changed(found, model) == {"lm_head.weight", "lm_head.bias"}
     # the whole network with a tied head whose rows were centred before anything else
     wrong = copy.deepcopy(model)
@@ -53,7 +53,7 @@ def test_a_head_centred_along_reads_the_centred_matrix(model, slips):
     assert apart(logits(found), logits(wrong)) < 1e-10, "centred after folding, or not centred"
 
 
-def test_epsilon_is_beside_the_root(model, slips):
+def test_epsilon_is_outside_the_root(model, slips):
     found = slips["ε outside the root"]
     assert changed(found, model) == set()
     x = torch.randn(5, 32, dtype=torch.float64)

@@ -57,8 +57,8 @@ def test_points_stand_at_the_lengths_of_torchs_norm(eps):
         gram = drawn @ drawn.T  # a drawing of vectors in a plane keeps lengths and angles
         assert same(gram, vectors @ vectors.T), f"{what}: lengths or angles differ; √3 or ε lost?"
     assert same(before[:, 0], (X[:, 0] - X[:, 1]) / 2**0.5), "not along (1, −1, 0)"
-    assert f"40 vectors with a median spread of {float(centred.norm(dim=-1).median()) / 3**0.5:.1g}" in alt
-    assert f"{float(n.norm(dim=-1).median()) / 3**0.5:.2f} of the ring's radius" in alt
+    assert f"median standard deviation of {float(centred.norm(dim=-1).median()) / 3**0.5:.1g}" in alt
+    assert f"{float(n.norm(dim=-1).median()) / 3**0.5:.2f} times the ring's radius" in alt
 
 
 def test_the_length_follows_the_root_of_eps():

@@ -70,7 +70,7 @@ def arguments(folder, tmp_path):
     model, text, out = str(folder / "tiny"), str(folder / "text.txt"), str(tmp_path / "out")
     some = f"--corpus {text} --device cpu --out {out}"
     return dict(
-        survey=f"--model {model} --tokens 2400 --length 16 --batch-size 5 --nulls 1 {some}".split(),
+        survey=f"--model {model} --tokens 2.4e3 --length 16 --batch-size 5 --nulls 1 {some}".split(),
         train=f"--size 0.2M --tokenizer bytes --steps 2 --batch-size 2 --held-out 64 {some}".split(),
         convert=[model, out],
     )
@@ -114,7 +114,6 @@ BAD = [
     ("survey", "--model t5", "Error: model: expected one that reads one text, got a T5Config"),
     ("survey", "--out short.txt", "Error: Invalid value for '--out': Directory 'short.txt' is a file."),
     ("train", "--size 2M", "Error: Invalid value for '--size': '2M' is not one of '0.2M', '1M', '5M', '10M', '70M', "),
-    ("train", "--micro-batch 3", "Error: micro_batch: expected a divisor of 2, the batch, got 3"),
     ("train", "--tokenizer no/such", "Error: tokenizer: 'no/such' has no usable one"),
     ("train", "--corpus nowhere.txt", "Error: corpus: expected 'stdlib'"),
     ("train", "--held-out 100000", "Error: held_out: expected a window of 64 tokens to train on, got a corpus of "),
@@ -180,7 +179,7 @@ def test_ctrl_c_where_nothing_is_kept(arguments, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("normgeom.commands.convert.agreement", fail)
+    monkeypatch.setattr("normgeom.commands.convert.to_rms_norm", fail)
     result = invoke("convert", *arguments["convert"])
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, "Stopped: the same command begins anew")
     assert not list(tmp_path.iterdir())

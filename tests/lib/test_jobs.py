@@ -150,18 +150,15 @@ def test_what_was_altered_is_refused_and_what_was_deleted_is_not_there(out, name
         assert not claim.check(name)
 
 
-def test_what_nobody_noted_is_refused_until_it_is_kept(out):
+def test_what_nobody_noted_is_refused(out):
     (out / "foreign").write_text("x")
-    with claimed(out, ASKED) as claim:
-        with pytest.raises(OSError, match=r"foreign is not as this run left it"):
-            claim.check("foreign")
-        claim.keep("foreign")
-        assert claim.check("foreign")
+    with claimed(out, ASKED) as claim, pytest.raises(OSError, match=r"foreign is not as this run left it"):
+        claim.check("foreign")
 
 
-def test_a_result_is_dropped_with_its_digest(out):
+def test_results_are_dropped_with_their_digests(out):
     with claimed(out, ASKED) as claim:
-        claim.drop("model")
+        claim.drop("model", "never written")
         assert list(files_of(out)) == ["table"] and not (out / "model").exists()
 
 

@@ -14,7 +14,6 @@ from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import first_windows, load_tokenizer
 
 TABLE, STATE = "table.parquet", "state.safetensors"
-_LENGTH = 512
 
 
 def survey_model(
@@ -22,7 +21,7 @@ def survey_model(
     out: str | os.PathLike,
     tokens: int = 1_000_000,
     corpus: str = "wikipedia",
-    length: int | None = None,
+    length: int = 512,
     batch_size: int = 8,
     nulls: int = 0,
     seed: int = 0,
@@ -40,7 +39,7 @@ def survey_model(
     config = load_config(model)
     if config.is_encoder_decoder:
         raise ValueError(f"model: expected one that reads one text, got a {type(config).__name__}")
-    length = most_tokens(config, length or _LENGTH)
+    length = most_tokens(config, length)
     encoder = load_tokenizer(model, config)
     text = load_corpus(corpus)
     device = usable_device(device)
@@ -61,14 +60,7 @@ def survey_model(
         network = load_model(model, dtype).to(device)
         directions = [*DEFAULT, *names_of_nulls(nulls)]
         survey = Survey(network, directions, seed, pilot=batches[0])
-        state = out / STATE
-        try:
-            survey.run(batches, progress=progress, checkpoint=state)
-        except ValueError as error:
-            if not str(error).startswith(("checkpoint: ", "path: ")):  # the state's names among Survey's arguments
-                raise
-            said = f"out: {state} is not as this run left it; delete it and run the same command ({error})"
-            raise OSError(said) from error
+        survey.run(batches, progress=progress, checkpoint=out / STATE)
         with claim.writing(TABLE) as part:
             survey.table().to_parquet(part, index=False)
         had = {name: getattr(survey, name) for name in ("tokens", "batches", "digest", "fingerprint")}

@@ -45,8 +45,6 @@ def train_twins(
     given = {name: value for name, value in dict(settings, batch=batch_size).items() if value is not None}
     out = Path(out)
     size = replace(SIZES[size], **given)
-    if size.batch % (size.micro_batch or 1):
-        raise ValueError(f"micro_batch: expected a divisor of {size.batch}, the batch, got {size.micro_batch}")
     device = usable_device(device)
     encoder = load_tokenizer(tokenizer)
     text_of = load_corpus(corpus)

@@ -56,7 +56,9 @@ class Meter:
         rows = max(1, _BLOCK // d) if device.type == "cpu" else both[0].numel()
         products, lengths = [], []
         for block in zip(*(x.reshape(-1, d).split(rows) for x in both), strict=True):
-            wide = torch.stack(block).to(device).double()
+            wide = torch.empty(2, *block[0].shape, dtype=torch.float64, device=device)
+            for side, x in zip(wide, block, strict=True):
+                side.copy_(x)  # in one pass, which stacking first is not
             products.append(self.columns @ wide.mT)
             lengths.append(torch.linalg.vector_norm(wide, dim=-1))
         return torch.cat(products, dim=-1), torch.cat(lengths, dim=-1)

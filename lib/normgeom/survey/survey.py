@@ -27,6 +27,7 @@ from normgeom.survey.meter import OF_VECTOR, Meter
 _SHARED = ("directions", "sites", "seed", "fingerprint")  # the same in surveys that are merged
 _COUNTED = ("tokens", "batches", "digest")
 _FORMAT = "normgeom survey 6"
+_REMEDY = "delete it or name another"
 SAVE_EVERY = 60  # seconds
 POSITIONS = ("first", "rest", "all")
 
@@ -133,7 +134,7 @@ class Survey:
                 if number > held:
                     self._measure(batch, digest)
                 elif number == held and digest != self.digest:
-                    raise ValueError(f"checkpoint: {os.fspath(checkpoint)} holds other batches than these")
+                    raise ValueError(f"checkpoint: {os.fspath(checkpoint)} holds other batches than these; {_REMEDY}")
                 if checkpoint is not None and self.batches > saved and time.monotonic() >= due:
                     self.save(checkpoint)
                     saved, due = self.batches, time.monotonic() + SAVE_EVERY
@@ -141,7 +142,7 @@ class Survey:
             if checkpoint is not None and self.batches > saved:
                 self.save(checkpoint)
         if number < held:
-            raise ValueError(f"checkpoint: {os.fspath(checkpoint)} holds {held} batches, got {number}")
+            raise ValueError(f"checkpoint: {os.fspath(checkpoint)} holds {held} batches, got {number}; {_REMEDY}")
         if lost := int(self._sums[:, :, -1].sum()):
             warnings.warn(f"{lost} vectors with NaN or Inf entries were left out", stacklevel=2)
         return self
@@ -153,7 +154,7 @@ class Survey:
         if self.batches:
             raise ValueError(f"checkpoint: {os.fspath(checkpoint)} exists, and this survey holds batches already")
         held = Survey.load(checkpoint)
-        self._check_same(held, "checkpoint")
+        self._check_same(held, f"checkpoint: {os.fspath(checkpoint)} is of another survey; {_REMEDY}")
         for name in (*_COUNTED, "_sums"):
             setattr(self, name, getattr(held, name))
         return self.batches
@@ -231,7 +232,7 @@ class Survey:
             metadata, tensors = {}, {}
         about = metadata.get("about", "")
         if metadata.get("digest") != _digest(_FORMAT + about, tensors):
-            raise ValueError(f"path: {os.fspath(path)} is not the state of a survey, is damaged or of another version")
+            raise ValueError(f"path: {path} is not the state of a survey, is damaged or of another version; {_REMEDY}")
         survey = cls.__new__(cls)
         vars(survey).update(json.loads(about), _model=None, _sums=tensors["sums"])
         survey.directions = tuple(survey.directions)

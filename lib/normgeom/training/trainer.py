@@ -1,4 +1,4 @@
-"""One model trained on transformers' Trainer: measured on the way, and an interrupted training goes on."""
+"""One model trained on a text: measured on the way, and an interrupted training goes on."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
-from torch.utils.data import Dataset
-from transformers import GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
-from transformers.utils import logging
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+from transformers import GPT2LMHeadModel
 
 from normgeom.jobs import Claim
 from normgeom.training.loop import adamw, warmup_cosine
@@ -21,23 +19,13 @@ from normgeom.training.twins import Size, save_twin
 
 # The paper's three, and the null that is exact for RMSNorm (cor-sign-null): a rank among 40.
 DIRECTIONS = ("uniform", "random_a", "random_b", *(f"signs_{i}" for i in range(39)))
+CHECKPOINT, STATE = "checkpoint-", ("model", "optimizer", "schedule")
 
 
-class Windows(Dataset):
-    """``count`` windows of a text, ids ``(n,)``: each once an epoch, in an order that the seed alone decides."""
-
-    def __init__(self, tokens: np.ndarray, length: int, count: int, seed: int):
-        epoch = len(tokens) // length
-        orders = [np.random.default_rng([seed, k]).permutation(epoch) for k in range(-(-count // epoch))]
-        self.tokens, self.length, self.places = tokens, length, np.concatenate(orders)[:count]
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        start = self.places[index] * self.length
-        ids = torch.from_numpy(self.tokens[start : start + self.length].astype(np.int64))
-        return dict(input_ids=ids, labels=ids)
+def reading_order(count: int, epoch: int, seed: int) -> np.ndarray:
+    """Which of the ``epoch`` windows of a text are read, ``(count,)``: each once an epoch, as the seed decides."""
+    orders = [np.random.default_rng([seed, k]).permutation(epoch) for k in range(-(-count // epoch))]
+    return np.concatenate(orders)[:count]
 
 
 def fit_and_measure(
@@ -60,95 +48,82 @@ def fit_and_measure(
         held_out: batches to measure on.
         claim: of a folder, which takes ``curve.parquet`` (step, loss, learning_rate, grad_norm), the tables of
             :func:`normgeom.training.stages.measure_stage` with a column ``step``, at last ``model/``; until then a
-            checkpoint of transformers with the tables so far.
+            checkpoint with the tables so far.
         tokenizer: writes its files to the folder that it is called with, ``model/``.
 
     Raises:
         OSError: what the folder holds was altered; the message says what to delete.
     """
-    there = [name for name in claim.files if claim.check(name)]
-    if "model" not in there or len(there) < len(claim.files):
-        checkpoints = [str(claim.folder / name) for name in there if name.startswith("checkpoint-")]
-        stages = _Stages(size, seed, held_out, claim)
-        trainer = _trainer(model, text, size, seed, claim.folder, torch.device(device).type == "cpu")
-        trainer.add_callback(stages)
-        if progress:
-            trainer.add_callback(_Bar())
-        if checkpoints:
-            stages.tables = {path.stem: pd.read_parquet(path) for path in Path(checkpoints[-1]).glob("*.parquet")}
-        trainer.train(resume_from_checkpoint=checkpoints[-1] if checkpoints else None)
-        curve = pd.DataFrame([line for line in trainer.state.log_history if "loss" in line])
-        stages.tables["curve"] = curve[["step", "loss", "learning_rate", "grad_norm"]]
-        for name, table in stages.tables.items():
+    missing = [name for name in claim.files if not claim.check(name)]
+    if missing or "model" not in claim.files:
+        claim.drop("model", *missing)
+        run = _Run(model.to(device), size)
+        for checkpoint in [name for name in claim.files if name.startswith(CHECKPOINT)]:
+            run.load(claim.folder / checkpoint)
+        text = text[: len(text) // size.length * size.length].reshape(-1, size.length)
+        order = reading_order(size.steps * size.batch, len(text), seed).reshape(size.steps, size.batch)
+        for places in tqdm(order[run.step :], "train", size.steps, initial=run.step, disable=not progress):
+            if run.step in size.stages:
+                run.add(measure_stage(model, held_out, DIRECTIONS, seed))
+            run.learn(torch.from_numpy(text[places].astype(np.int64)))
+            if run.step % size.eval_interval == 0:
+                run.save(claim)
+        run.add(measure_stage(model, held_out, DIRECTIONS, seed))
+        for name, table in run.tables.items():
             with claim.writing(f"{name}.parquet") as part:
                 table.to_parquet(part, index=False)
         with claim.writing("model") as part:
             save_twin(model.eval(), part)
             tokenizer(part)
-    for path in claim.folder.glob("checkpoint-*"):
-        claim.drop(path.name)
+    claim.drop(*(path.name for path in claim.folder.glob(f"{CHECKPOINT}*")))
 
 
-def _trainer(model: GPT2LMHeadModel, text: np.ndarray, size: Size, seed: int, folder: Path, on_cpu: bool) -> Trainer:
-    micro_batch = size.micro_batch or size.batch
-    arguments = TrainingArguments(
-        output_dir=str(folder),
-        max_steps=size.steps,
-        per_device_train_batch_size=micro_batch,
-        gradient_accumulation_steps=size.batch // micro_batch,
-        train_sampling_strategy="sequential",  # Windows has an order of its own
-        seed=seed,
-        bf16=size.precision == "bf16",
-        use_cpu=on_cpu,
-        logging_steps=max(1, size.steps // 1000),
-        logging_nan_inf_filter=False,  # or a loss that is not a number would be logged as 0
-        save_steps=size.eval_interval,
-        report_to="none",
-        disable_tqdm=True,
-        dataloader_pin_memory=False,
-    )
-    arguments._n_gpu = min(arguments.n_gpu, 1)  # or Trainer gives each of several GPUs a batch of its own
-    optimizer = adamw(model, size.lr, size.decay)
-    data = Windows(text, size.length, size.steps * size.batch, seed)
-    schedule = warmup_cosine(optimizer, size.steps)
-    trainer = Trainer(model, arguments, train_dataset=data, optimizers=(optimizer, schedule))
-    trainer.remove_callback(PrinterCallback)
-    trainer.model_accepts_loss_kwargs = False  # the loss is the mean over L - 1, whatever Trainer counts
-    logging.disable_progress_bar()  # of the files of a checkpoint
-    logging.set_verbosity_error()  # it warns that tied weights are saved once, and of checkpoints in the same second
-    return trainer
+class _Run:
+    """What a checkpoint holds: a model, its optimizer and schedule, and the tables after ``step`` steps."""
 
-
-class _Stages(TrainerCallback):
-    """Measures the model before the first step and after those that are asked for; checkpoints take the tables."""
-
-    def __init__(self, size: Size, seed: int, held_out: Sequence[Tensor], claim: Claim):
+    def __init__(self, model: GPT2LMHeadModel, size: Size):
+        self.model = model
         self.size = size
-        self.seed = seed
-        self.held_out = held_out
-        self.claim = claim
+        self.optimizer = adamw(model, size.lr, size.decay)
+        self.schedule = warmup_cosine(self.optimizer, size.steps)
         self.tables: dict[str, pd.DataFrame] = {}
+        self.step = 0
 
-    def on_train_begin(self, args, state, control, model=None, **_):
-        if state.global_step == 0:
-            self.on_step_end(args, state, control, model)
+    def learn(self, ids: Tensor) -> None:
+        """One step on windows ``(batch, length)``, its gradients clipped to norm 1, and its line of the curve."""
+        self.model.train()
+        device, total = self.model.device, 0.0
+        for part in ids.to(device).split(self.size.micro_batch or len(ids)):
+            with torch.autocast(device.type, torch.bfloat16, enabled=self.size.precision == "bf16"):
+                loss = self.model(input_ids=part, labels=part).loss * (len(part) / len(ids))
+            loss.backward()
+            total += loss.detach()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        rate, *_ = self.schedule.get_last_lr()
+        self.optimizer.step()
+        self.schedule.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        line = dict(step=self.step, loss=float(total), learning_rate=rate, grad_norm=float(norm))
+        self.add(dict(curve=pd.DataFrame([line])))
 
-    def on_step_end(self, args, state, control, model=None, **_):
-        if state.global_step in self.size.stages:
-            for name, table in measure_stage(model, self.held_out, DIRECTIONS, self.seed).items():
-                table = table.assign(step=state.global_step)
-                self.tables[name] = pd.concat([self.tables.get(name), table], ignore_index=True)
+    def add(self, tables: dict[str, pd.DataFrame]) -> None:
+        """Rows of this step to the tables."""
+        for name, rows in tables.items():
+            self.tables[name] = pd.concat([self.tables.get(name), rows.assign(step=self.step)], ignore_index=True)
 
-    def on_save(self, args, state, control, **_):
-        checkpoint = f"checkpoint-{state.global_step}"
-        for name, table in self.tables.items():
-            table.to_parquet(self.claim.folder / checkpoint / f"{name}.parquet", index=False)
-        self.claim.keep(checkpoint)
-        for name in list(self.claim.files):
-            if name.startswith("checkpoint-") and name != checkpoint:
-                self.claim.drop(name)
+    def save(self, claim: Claim) -> None:
+        """Write a checkpoint, and delete those before."""
+        before = [path.name for path in claim.folder.glob(f"{CHECKPOINT}*")]
+        with claim.writing(f"{CHECKPOINT}{self.step}") as part:
+            part.mkdir()
+            torch.save({name: getattr(self, name).state_dict() for name in STATE}, part / "state.pt")
+            for name, table in self.tables.items():
+                table.to_parquet(part / f"{name}.parquet", index=False)
+        claim.drop(*before)
 
-
-class _Bar(ProgressCallback):
-    def on_log(self, *_, **__):
-        """No line for each point of the curve."""
+    def load(self, checkpoint: Path) -> None:
+        for name, state in torch.load(checkpoint / "state.pt", map_location="cpu").items():
+            getattr(self, name).load_state_dict(state)
+        self.tables = {path.stem: pd.read_parquet(path) for path in checkpoint.glob("*.parquet")}
+        self.step = self.schedule.last_epoch

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers.utils import logging
 
 from normgeom.models.gpt2 import gpt2
 from normgeom.norms.functions import RMSNorm
@@ -99,6 +100,7 @@ def twin(config: GPT2Config, seed: int, norm: str) -> GPT2LMHeadModel:
 def save_twin(model: GPT2LMHeadModel, folder: str | os.PathLike) -> None:
     """Write one of :func:`twins`: with LayerNorm as transformers writes a GPT-2, else for ``ng.load_converted``."""
     if model.config.norm == "layer":
+        logging.disable_progress_bar()
         model.save_pretrained(folder)
     else:
         save_converted(model, folder)

@@ -91,8 +91,3 @@ def _spare(text: str) -> str:
 def one_line(text: object) -> str:
     """Words from outside on one line: a space for line breaks and other characters that control where text goes."""
     return _UNSEEN.sub(" ", str(text))
-
-
-def plain(text: object) -> str:
-    """Words from outside, such as a model's name, for a label of matplotlib: a dollar sign opens no formula."""
-    return one_line(text).replace("$", r"\$")

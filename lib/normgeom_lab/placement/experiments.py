@@ -1,4 +1,4 @@
-"""Gradients, growth and training of stacks whose norms stand in different places."""
+"""Gradients, growth and training of stacks with norms at different places."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def last_gradient(stack: Stack, x: Tensor, head: Tensor, target: int) -> tuple[T
 
 
 def block_gradients(stack: Stack, x: Tensor, head: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """By block, ``(blocks,)`` each: the length of the gradient of W₂, mean over texts, and the stream's RMS behind it.
+    """By block, ``(blocks,)`` each: the length of the gradient of W₂, mean over texts, and the stream's RMS after it.
 
     The loss of a text of ``x``, ``(texts, length, d)``, is the cross-entropy of its target at its last position.
     """
@@ -56,7 +56,7 @@ def _drawn_gradients(stack: Stack, tau: float) -> tuple[Tensor, Tensor]:
 
 
 def mean_block_gradients(make: Callable[[int], Stack], seeds: Iterable[int]) -> tuple[Tensor, Tensor]:
-    """:func:`block_gradients` at random texts and targets, mean over the stacks that ``make`` makes of the seeds."""
+    """:func:`block_gradients` at random texts and targets, mean over the stacks that ``make`` makes from the seeds."""
     return _means(_drawn_gradients(make(seed), 0.02) for seed in seeds)
 
 
@@ -116,7 +116,7 @@ def mlp_mean_square(n: Tensor, hidden: int, tau1: float, tau2: float, draws: int
 
 
 def attention_entropy(attention: Attention, x: Tensor) -> Tensor:
-    """The entropy of attention's weights over that of even ones, mean over heads and positions but the first."""
+    """The entropy of attention's weights over that of even ones, mean over heads and all positions but the first."""
     scores, _ = attention.scores_and_values(x)
     entropy = torch.special.entr(scores.softmax(-1)).sum(-1)[..., 1:]
     return (entropy / torch.arange(2, x.shape[-2] + 1, dtype=x.dtype).log()).mean()
@@ -126,7 +126,7 @@ def attention_entropy(attention: Attention, x: Tensor) -> Tensor:
 def mean_saturation(make: Callable[[int], Stack], seeds: Iterable[int]) -> tuple[Tensor, Tensor]:
     """By block, ``(blocks,)`` each: the mean square of its input, and :func:`attention_entropy`.
 
-    Means over the stacks that ``make`` makes of the seeds, each on 4 random texts of 32 positions.
+    Means over the stacks that ``make`` makes from the seeds, each on 4 random texts of 32 positions.
     """
     runs = []
     for stack in map(make, seeds):
@@ -211,8 +211,9 @@ def train_bytes(
 ) -> tuple[LanguageModel, list[float]]:
     """A float32 byte model trained on windows of a text by Adam (β = 0.9, 0.98), and its losses in nats per byte.
 
-    Weights and batches depend on the seed alone, drawn in torch's default dtype by its own generator; the matrices of
-    the branches are multiplied by ``scale``.  On the sphere weights are normalised at the start and after every step.
+    Weights and batches depend only on the seed and are drawn in torch's default dtype by its own generator; the
+    matrices of the branches are multiplied by ``scale``.  On the sphere weights are normalised at the start and after
+    every step.
     """
     torch.manual_seed(seed)
     stack = Stack(BYTE_WIDTH, BYTE_HEADS, blocks, placement)
@@ -233,13 +234,13 @@ def train_bytes(
 
 @torch.no_grad()
 def varying_share(model: LanguageModel, ids: Tensor) -> float:
-    """The share of the last stream's mean square that is not of its mean over all tokens."""
+    """The share of the last stream's mean square that remains after its mean over all tokens is subtracted."""
     x = model.stack(model.embed(ids)).flatten(0, 1)
     return 1 - float(x.mean(0).square().sum() / x.square().sum(-1).mean())
 
 
 def first_over_last(model: LanguageModel, ids: Tensor) -> float:
-    """The length of the loss's gradient of the first block's W₂ over that of the last one's."""
+    """The length of the gradient with respect to the first block's W₂, over that of the last block's."""
     matrices = [model.stack.blocks[i].mlp.branch[2].weight for i in (0, -1)]
     first, last = torch.autograd.grad(next_token_loss(model, ids), matrices)
     return float(first.norm() / last.norm())

@@ -1,4 +1,4 @@
-"""Where the norms of transformers' families stand, read off from what their blocks do."""
+"""The placement of norms in families of transformers, found from the behaviour of their blocks."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ FAMILIES = {
 
 
 class Behaviour(NamedTuple):
-    """Relative changes of what the second of two blocks does, each the answer to one question, its class and its file.
+    """Relative changes in the second of two blocks, each the answer to one question; the block's class and file.
 
     Attributes:
-        sum: of its output, branches silent, when the stream is ten times as large: 0 if a norm stands on the sum.
-        after: of what it adds when a branch computes ten times as much: 0 if norms stand behind both branches.
-        before: of what a branch computes when the stream is ten times as large: 0 if both read through norms.
-        parallel: of what the MLP computes when attention is silent: 0 if it does not read attention's result.
-        final_norm: from the block's output to the model's: 0 if no norm stands between.
+        sum: of its output with branches switched off, if the stream is multiplied by 10: 0 if a norm is on the sum.
+        after: of what it adds, if a branch is multiplied by 10: 0 if norms follow both branches.
+        before: of what a branch computes, if the stream is multiplied by 10: 0 if both read through norms.
+        parallel: of what the MLP computes, if attention is switched off: 0 if it does not read attention's result.
+        final_norm: from the block's output to the model's: 0 if no norm is in between.
     """
 
     sum: float
@@ -71,9 +71,9 @@ def tiny_model(family: str, seed: int) -> tuple[PreTrainedModel, nn.ModuleList]:
 
 
 def behaviour(family: str, seed: int, without: str | None = None) -> Behaviour:
-    """Ask the second block of :func:`tiny_model`, on a random stream of mean square 9, where its norms stand.
+    """Test where the second block of :func:`tiny_model` has its norms, on a random stream of mean square 9.
 
-    ``without`` names a module of the block that is taken out first.
+    ``without`` names a module of the block that is removed first.
     """
     model, (_, block) = tiny_model(family, seed)
     if without is not None:
@@ -120,7 +120,7 @@ def behaviour(family: str, seed: int, without: str | None = None) -> Behaviour:
 def name_of(behaviour: Behaviour) -> str | None:
     """The placement with these answers in words, or None; a relative change below 0.02 counts as none.
 
-    Post-norm and DeepNorm answer alike; such a block is called a post-norm.
+    Post-norm and DeepNorm behave alike; such a block is called post-norm.
     """
     yes = {question: getattr(behaviour, question) < 0.02 for question in behaviour._fields[:5]}
     for name, rule in PLACEMENTS.items():

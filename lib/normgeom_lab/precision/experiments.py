@@ -1,4 +1,4 @@
-"""Clocks, rounding errors and memory traffic."""
+"""Measurements of time, rounding errors and memory traffic."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Way = Callable[[Tensor], Tensor]  # to normalise rows
 
 
 def in_turns(calls: dict[str, Callable[[], object]], rounds: int, fill: float = 0.0, kept: int = 0) -> pd.DataFrame:
-    """Seconds per call: a row a round, a column a name.
+    """Seconds per call: a row per round, a column per name.
 
-    The order is drawn anew for every round, so that no call always meets the caches that the same other call left. In
-    a round all run equally often: once, or as often as fills about ``fill`` seconds each. The last ``kept`` results are
-    kept alive, so that no call writes to memory of the call before, which may still be in a cache.
+    The order is drawn anew for every round, so that no call always follows the same other call and finds its caches.
+    In a round all run equally often: once, or as often as takes about ``fill`` seconds each. The last ``kept`` results
+    are kept alive, so that no call writes to memory that the call before has left in a cache.
     """
     results = deque(maxlen=kept)
     for call in calls.values():
@@ -54,7 +54,7 @@ def unit_roundoff(dtype: torch.dtype) -> float:
 
 
 def formats(dtypes: Iterable[torch.dtype]) -> pd.DataFrame:
-    """Digits and range of floating-point formats, a row a format."""
+    """Digits and range of floating-point formats, a row per format."""
     rows = {}
     for dtype in dtypes:
         unit, largest = unit_roundoff(dtype), torch.finfo(dtype).max
@@ -75,17 +75,17 @@ def entry_error(got: Tensor, exact: Tensor, above: float) -> float:
 
 
 def rms_error(got: Tensor, exact: Tensor) -> float:
-    """The root mean square of the errors over that of the entries of ``exact``."""
+    """The root mean square of the errors, divided by that of the entries of ``exact``."""
     return float((got.double() - exact.double()).norm() / exact.double().norm())
 
 
 def errors_at_means(
     ways: Mapping[str, Way], truth: Way, means: Iterable[float], rows: int, d: int, draw: Draws
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Ways to normalise float32 rows of standard deviation 1, at several means of the rows (claim-large-means).
+    """Errors of ways to normalise float32 rows of standard deviation 1, at several means (claim-large-means).
 
-    Returns: two frames with a row a mean and a column a way: the largest error of an entry in the rows without NaN,
-    and the share of the rows that have a NaN.
+    Returns: two frames with a row per mean and a column per way: the largest error of an entry in the rows without
+    NaN, and the share of the rows that have a NaN.
     """
     off, lost = {}, {}
     for mean in map(float, means):
@@ -119,7 +119,7 @@ def octave_share(spread: float) -> float:
 
 
 def gain_gradient(norm: Norm, x: Tensor, g: Tensor, threads: int) -> Tensor:
-    """The gradient by a gain of ones, ``(d,)``, on ``threads`` threads of torch (claim-gain-gradient)."""
+    """The gradient with respect to a gain of ones, ``(d,)``, on ``threads`` threads of torch (claim-gain-gradient)."""
     weight = torch.ones(x.shape[-1], dtype=x.dtype, requires_grad=True)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -130,10 +130,10 @@ def gain_gradient(norm: Norm, x: Tensor, g: Tensor, threads: int) -> Tensor:
 
 
 def derivative_error(norm: Way, order: int, x: Tensor, direction: Tensor) -> float:
-    """The relative distance of a derivative from a difference quotient of the one below it (claim-third-derivative).
+    """The relative distance of a derivative from a difference quotient of the lower one (claim-third-derivative).
 
-    The first is the gradient of the sum of the cubes of ``norm(x)``, each further one that of the sum of squares of
-    the gradient before.
+    The first derivative is the gradient of the sum of the cubes of ``norm(x)``; each further one is the gradient of
+    the sum of squares of the previous one.
     """
     step = 1e-5
     leaf = x.detach().clone().requires_grad_()
@@ -166,7 +166,7 @@ class _Traffic(TorchDispatchMode):
 
 
 def traffic(work: Callable[[], object]) -> pd.DataFrame:
-    """The bytes that torch's operations read and write while ``work`` runs, a row an operation (eq-floor).
+    """The bytes that torch's operations read and write while ``work`` runs, a row per operation (eq-floor).
 
     Arguments and results count once, whatever a kernel does inside. Views and empty allocations move nothing.
     """
@@ -176,7 +176,7 @@ def traffic(work: Callable[[], object]) -> pd.DataFrame:
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
-    """The most bytes of CPU memory that the tensors made by ``work``, its result among them, hold at once."""
+    """The largest number of bytes of CPU memory that tensors made by ``work``, including its result, hold at once."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         kept = work()
     events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]

@@ -1,4 +1,4 @@
-"""What training does to the component along 1: orbits, courses of twins, and costs."""
+"""What training does to the component along 1: orbits under sign flips, twins over time, and costs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def unbiased_twins(config: GPT2Config, seed: int) -> tuple[GPT2LMHeadModel, GPT2
 
 @torch.no_grad()
 def centre(parameters: Iterable[Tensor]) -> None:
-    """Take the part along 1, the mean over the last axis, from each tensor, in place."""
+    """Remove the part along 1, the mean over the last axis, from each tensor, in place."""
     for p in parameters:
         p -= p.mean(-1, keepdim=True)
 
@@ -54,7 +54,7 @@ def descend(
 ) -> SimpleNamespace:
     """Ten steps of next-token training of a copy on one batch ``(batch, length)``.
 
-    What the writers learn along 1 may be left out of ``"gradients"``, before they are clipped, of ``"steps"`` or both.
+    The part along 1 may be removed from the writers' ``"gradients"`` (before clipping), ``"steps"``, or both.
     """
     model = copy.deepcopy(model)
     writers, rule = stream_writers(model), optimizer(model.parameters())
@@ -67,34 +67,34 @@ def descend(
     return SimpleNamespace(model=model, losses=losses.double())
 
 
-STATE = 16  # bytes a weight: parameter, gradient and Adam's two moments in four each
+STATE = 16  # bytes per weight: parameter, gradient and Adam's two moments, four each
 
 
 def vocabulary(size: Size) -> int:
-    """How many tokens a twin of a size has: those of GPT-2 in windows of 1024, or bytes in shorter ones."""
+    """The size of a twin's vocabulary: GPT-2's tokens with windows of 1024, bytes with shorter ones."""
     return 50257 if size.length == 1024 else 256
 
 
 def parameters(size: Size) -> int:
-    """How many parameters a twin with LayerNorms and a tied head has."""
+    """The number of parameters of a twin with LayerNorms and a tied head."""
     rest = 13 * size.layers + 2 + size.length  # biases and gains, and the embeddings of positions
     return (12 * size.layers * size.width + vocabulary(size) + rest) * size.width
 
 
 def operations(size: Size) -> int:
-    """How many operations the training takes: six a weight and token, with attention's products and the head."""
+    """The number of operations of a training: six per weight and token, including attention's products and the head."""
     tokens = size.steps * size.batch * size.length
     attention = size.layers * size.width * size.length
     return 6 * tokens * ((12 * size.layers * size.width + vocabulary(size)) * size.width + attention)
 
 
 def read_twins(folder: Path, name: str) -> dict[str, pd.DataFrame]:
-    """One of the tables that ``normgeom train`` wrote to a folder, of each twin by the title of its norm."""
+    """One of the tables that ``normgeom train`` wrote to a folder, for each twin by the title of its norm."""
     return {TITLES[norm]: pd.read_parquet(folder / norm / f"{name}.parquet") for norm in ("layer", "rms")}
 
 
 def beside_signs(survey: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a survey over steps but those of sign vectors, with the quantiles of these at the same place.
+    """The rows of a survey over steps without those of sign vectors, with quantiles over these at the same place.
 
     ``rank`` is 1 where no vector of signs has a smaller occupancy (cor-sign-null).
     """
@@ -119,7 +119,7 @@ def off_uniform(ranks: Sequence[int], most: int) -> float:
 
 
 def chance_of(distance: float, count: int, most: int) -> float:
-    """How often ``count`` uniform ranks from 1 to ``most`` are off by ``distance`` or more, in 10,000 draws."""
+    """The share of 10,000 draws in which ``count`` uniform ranks from 1 to ``most`` are off by ``distance`` or more."""
     drawn = np.random.default_rng(0).integers(1, most + 1, (10_000, count))
     return float(np.mean([off_uniform(ranks, most) >= distance for ranks in drawn]))
 
@@ -158,13 +158,13 @@ def shapes(gains: pd.DataFrame, centered: bool) -> pd.DataFrame:
 
 
 def paired(losses: pd.DataFrame, of: str = "RMSNorm", less: str = "LayerNorm") -> pd.Series:
-    """The loss of one norm less that of another, by ``rate`` and ``seed``, of those trained with both."""
+    """The loss with one norm minus the loss with another, by ``rate`` and ``seed``, where both were trained."""
     by_seed = losses.pivot(index=["rate", "seed"], columns="norm", values="loss")
     return (by_seed[of] - by_seed[less]).dropna()
 
 
 def noise_walks(norms: int, width: int, steps: int, stages: Sequence[int], seed: int) -> pd.DataFrame:
-    """Gains that AdamW moves on noise instead of gradients, as a table that :func:`shapes` reads.
+    """Gains that AdamW changes by noise instead of gradients, as a table that :func:`shapes` reads.
 
     Learning rate and moments are those of the recorded runs.
     """
@@ -233,7 +233,7 @@ def occupancies(model: nn.Module, ids: Tensor, vectors: Tensor) -> Tensor:
 
 
 def share_along_one(model: GPT2LMHeadModel, ids: Tensor) -> float:
-    """Of the gradient of the last block's last matrix, the share of its squared length along 1 (cor-gradient-share)."""
+    """The share along 1 of the squared gradient of the last block's last matrix (cor-gradient-share)."""
     matrix = model.transformer.h[-1].mlp.c_proj.weight  # the stream is its last axis
     (gradient,) = torch.autograd.grad(next_token_loss(model, ids), matrix)
     gradient = gradient.double()
@@ -241,7 +241,7 @@ def share_along_one(model: GPT2LMHeadModel, ids: Tensor) -> float:
 
 
 def newton_schulz(matrix: Tensor) -> Tensor:
-    """Nearly the orthogonal factor UVᵀ of a matrix USVᵀ, by a polynomial in XXᵀ times X (prop-rotations).
+    """Approximately the orthogonal factor UVᵀ of a matrix USVᵀ, by a polynomial in XXᵀ times X (prop-rotations).
 
     Source: K. Jordan and others, "Muon: An optimizer for hidden layers in neural networks" (2024).
     """
@@ -255,7 +255,7 @@ def newton_schulz(matrix: Tensor) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """As ``torch.optim.Muon``, which computes in bfloat16 and refuses vectors: these step along their momentum."""
+    """``torch.optim.Muon`` in full precision, with vectors, which take a step along their momentum."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], rate: float, decay: float):
         super().__init__(parameters, dict(rate=rate, decay=decay))

@@ -17,7 +17,6 @@ from press.site import (
     access,
     docstrings,
     folds,
-    icons,
     imprint,
     labels,
     manifest,
@@ -26,7 +25,7 @@ from press.site import (
     slides,
 )
 
-PARTS = (scripts, labels, icons, manifest, folds, previews, access, imprint, docstrings, slides)
+PARTS = (scripts, labels, manifest, folds, previews, access, imprint, docstrings, slides)
 STANDARD = ("comments_config", "use_jupyterbook_latex")  # what Jupyter Book says to extensions that are left out
 
 

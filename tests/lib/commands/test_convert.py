@@ -1,6 +1,5 @@
 """`normgeom convert`: what it writes is the model, in a new process too, or nothing; nobody takes it for another."""
 
-import copy
 import errno
 import json
 import os
@@ -19,11 +18,12 @@ from click.testing import CliRunner
 from flow_models import MORE as FLOW_FAMILIES
 from normgeom.cli import main
 from normgeom.commands import convert
-from normgeom.commands.convert import agreement, convert_model
+from normgeom.commands.convert import convert_model
 from normgeom.jobs import digest
 from normgeom.surgery.converted import save_converted
+from normgeom.text.corpora import load_corpus
 from safetensors.torch import load_file, save_file
-from surgery_models import CONVERTIBLE, IDS, apart, logits, name_of, uneven
+from surgery_models import CONVERTIBLE, IDS, logits, name_of, uneven
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GPT2LMHeadModel
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no tokenizer")
@@ -77,7 +77,7 @@ def test_what_is_loaded_is_the_converted_model(source, written):
     text = (out / "provenance.json").read_text("utf-8") + (out / "config.json").read_text("utf-8")
     asked, had = itemgetter("asked", "had")(json.loads((out / "provenance.json").read_text("utf-8")))
     assert asked["model"] == dict(name="tiny", sha256=digest(source)) and asked["work"] == "conversion"
-    assert had == found and had["exact"] <= 1e-12 and asked["versions"]["torch"] == metadata.version("torch")
+    assert had == found and had["tokens"] == 128 and asked["versions"]["torch"] == metadata.version("torch")
     assert str(out.parent) not in text and "/tiny" not in text, "a path of this machine"
 
 
@@ -219,21 +219,6 @@ def test_a_full_disk_or_an_interrupt_leaves_nothing(source, tmp_path, monkeypatc
     assert not list(tmp_path.iterdir())
 
 
-def test_a_model_that_says_something_else_is_not_written(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(convert, "to_rms_norm", ng.drop_mean_subtraction)
-    with pytest.raises(ValueError, match=r"^model: expected logits to differ by at most 1e-10 in float64, got \d"):
-        convert_model(str(source), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("exact", [1.1e-10, float("nan")])
-def test_the_bound_is_1e_10(source, tmp_path, monkeypatch, exact):
-    monkeypatch.setattr(convert, "agreement", lambda *_: convert.Agreement(exact, 0.0, 0.0, 1.0, 1, "float32"))
-    with pytest.raises(ValueError, match=r"^model: expected logits to differ by at most 1e-10"):
-        convert_model(str(source), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.filterwarnings("ignore:.*RoPE")
 @pytest.mark.parametrize(
     ("family", "message"),
@@ -250,34 +235,24 @@ def test_a_model_that_cannot_be_converted(tmp_path, family, message):
     assert not (tmp_path / "out").exists()
 
 
+def test_the_proof_is_on_text(source, tmp_path, monkeypatch):
+    seen = []
+
+    def prove(model, ids):
+        seen.append(bytes(ids.flatten().tolist()))
+        raise ValueError("model: no")
+
+    monkeypatch.setattr(convert, "to_rms_norm", prove)
+    with pytest.raises(ValueError, match=r"^model: no$"):
+        convert_model(str(source), tmp_path / "out")
+    assert seen == [load_corpus("stdlib").text.encode()[:128]] and not (tmp_path / "out").exists()
+
+
 # the command, and what it is told
 
 
 def test_the_command(source, tmp_path):
     result = CliRunner().invoke(main, ["convert", str(source), str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
-    lines = result.stdout.splitlines()
-    assert lines[0].startswith("Largest difference of a logit on 1024 tokens (the largest logit is ")
-    assert float(lines[1].rpartition(" ")[2]) <= 1e-12 and lines[1].lstrip().startswith("float64")
-    assert "float32" in lines[2] and len(lines) == 3
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_an_agreement_is_of_the_model_with_itself_in_float64(dtype):
-    model = uneven("gpt2", dtype=dtype)
-    batches = [IDS[:2], IDS[2:]]
-    before, rounded = logits(copy.deepcopy(model).double()), logits(model)
-    converted_rounded = logits(ng.to_rms_norm(copy.deepcopy(model)))
-    found = agreement(model, batches)
-    assert found.exact < 1e-10, "the conversion was compared in the model's own format"
-    assert found.unconverted == pytest.approx(apart(rounded, before), rel=1e-6), "not the largest, or after converting"
-    assert found.converted == pytest.approx(apart(converted_rounded, before), rel=1e-6), "not from the original's"
-    assert found.largest == pytest.approx(float(before.abs().max()))
-    assert (found.tokens, found.dtype) == (IDS.numel(), str(dtype).removeprefix("torch."))
-    assert {site.kind for site in ng.find_norms(model)} == {"rms"}, "the model was to be converted in place"
-
-
-def test_an_agreement_in_float64_is_float64_throughout():
-    """A GPT-J of float64 weights has an error of its own: its attention is float32."""
-    found = agreement(uneven("gptj", dtype=torch.float64), [IDS])
-    assert found.exact <= 1e-12 and 1e-10 < found.unconverted < 1e-4
+    out = tmp_path / "out"
+    assert result.stdout == f"The same logits on 128 tokens in float64, to 1e-10 of the largest: {out}\n"

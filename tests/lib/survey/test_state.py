@@ -104,7 +104,8 @@ def test_what_does_not_belong_together(model, passes, held, name, make):
         s.merge(other)
     assert_same_state(s, before)
     passes.clear()
-    with pytest.raises(ValueError, match=rf"^checkpoint: expected the same {name}, .*, got "):
+    foreign = f"^checkpoint: {held} is of another survey; delete it or name another: expected the same {name}, .*, got "
+    with pytest.raises(ValueError, match=foreign):
         other.run(BATCHES, progress=False, checkpoint=held)
     assert not passes and held.read_bytes() == content
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from daltonlens.simulate import Deficiency, Simulator_Machado2009
 from normgeom import view
-from normgeom.view.style import COLORS, WIDTH, plain, style, svg
+from normgeom.view.style import COLORS, WIDTH, style, svg
 
 
 def test_the_style_has_one_width_and_no_ground():
@@ -20,15 +20,6 @@ def test_the_style_has_one_width_and_no_ground():
         axis.legend()
         assert figure.get_figwidth() == WIDTH
         assert "#ffffff" not in svg(figure), "a card glares where the page is dark"
-
-
-def test_a_dollar_sign_in_a_name_opens_no_formula():
-    with style():
-        figure, axis = plt.subplots()
-        title = axis.set_title(plain("a $x_1$\nof \x1b b"))
-        figure.draw_without_rendering()
-        drawn, is_math = title._preprocess_math(title.get_text())
-    assert (drawn, is_math) == ("a $x_1$ of   b", False)
 
 
 # Linear sRGB to XYZ over the white of D65.
