@@ -1,5 +1,5 @@
-"""No barrier: what axe-core finds against WCAG 2.2 AA and good practice with every fold open, on a few pages in light and
-dark, at a desk and on a phone, and on all pages once."""
+"""No barrier: what axe-core finds against WCAG 2.2 AA and good practice with every fold open, on a few pages in light
+and dark, at a desk and on a phone, and on all pages once."""
 
 import pytest
 from access import FEW, opened, settled
