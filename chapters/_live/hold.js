@@ -4,7 +4,21 @@
    and its image.  norms.js computes. */
 "use strict";
 {
-  const { make, speaker, onceAFrame, whenSeen, flat, lifted, around, degrees, minus, ACROSS, SILENT } = livePage;
+  const {
+    make,
+    speaker,
+    questions,
+    apart,
+    onceAFrame,
+    whenSeen,
+    flat,
+    lifted,
+    around,
+    degrees,
+    minus,
+    ACROSS,
+    SILENT,
+  } = livePage;
   const START = {
     x: [2.2, 0.4, -0.5],
     gain: [1.5, 1, 0.5],
@@ -14,89 +28,114 @@
   };
   const SWITCHES = {
     centre: "subtract the mean",
-    divide: "divide by the spread",
+    divide: "divide by σ",
     gain: "gain",
     bias: "bias (0.3, 0.2, 0.4)",
   };
-  const RMS = "divide by the root mean square"; // what the spread is without the subtraction
+  const RMS = "divide by the root mean square"; // what σ is without the subtraction
   const FARTHEST = 1e6; // that a field takes
   const NAMES = { one: "(1, 1, 1)", plane: "mean 0", first: "1", second: "2", third: "3", n: "n", y: "y", x: "x" };
   const legend = (jacobian, { centre, divide }) => {
     const start = jacobian
-      ? "Around x a small circle; at the output y its image by the Jacobian, and dashed the circle’s true image."
+      ? "A small circle around x; at the output y, its image under the Jacobian and, dashed, its true image."
       : "Grey disc: the plane of mean 0.";
     if (!divide) {
-      return `${start} Dotted: from x ${
-        centre ? "over x less its mean " : ""
+      return `${start} Dotted: the path from x ${
+        centre ? "through x minus its mean " : ""
       }to the output y. Without a division nothing bounds the outputs.`;
     }
     if (!centre) {
-      return `${start} Grey circles: of the sphere on which n lies for ε = 0. Blue: circles of the ellipsoid within which all outputs lie; dashed, LayerNorm’s slice of it. Dotted: from x over n to y.`;
+      return `${start} Grey circles: the sphere on which n lies if ε = 0. Blue: the ellipsoid that contains all outputs; dashed, LayerNorm’s slice of it. Dotted: the path from x through n to y.`;
     }
     const axes = jacobian ? "" : ", and its semi-axes";
-    return `${start} Grey circle: where n lies for ε = 0. Blue: the ellipse within which all outputs lie, on its rim for ε = 0${axes}. Dotted: from x over x less its mean and n to the output y.`;
+    return `${start} Grey circle: where n lies if ε = 0. Blue: the ellipse that contains all outputs, which lie on its rim if ε = 0${axes}. Dotted: the path from x through x minus its mean and n to the output y.`;
   };
   const HINT =
-    "Drag x; drag beside it to turn. With the keyboard: arrows, Page Up and Page Down along (1, 1, 1), Shift with arrows to turn, Home to put x back.";
+    "Drag x, or drag the background to turn the picture. Keyboard: arrows move x, Page Up and Page Down move it along (1, 1, 1), Shift with an arrow turns the picture, Home puts x back.";
   const SMALL = 0.4; // radius of the circle around x
   const TURN = 0.5; // of the picture, at first
 
-  // To try, what is set up for it, and what one should see.
+  // For questions() of page.js.
   const QUESTIONS = {
     norm: [
-      [
-        "Move x up and down, along (1, 1, 1). What does the output do?",
-        { x: [1.6, -0.8, -1.1] },
-        "Nothing. A multiple of (1, 1, 1) changes the mean, and with it the angle; the mean is subtracted. Switch “subtract the mean” off, and the output moves.",
-      ],
-      [
-        "Make x longer, then shorter. When does n leave the circle?",
-        { x: [0.3, 0, -0.3], eps: 0.1 },
-        "When the spread of x is no longer large beside √ε: then ε decides, n is shorter than √3, and the output comes in from the ellipse towards the centre.",
-      ],
-      [
-        "Set one gain to 0. What is left of the ellipse?",
-        { gain: [1.5, 1, 0] },
-        "It lies flat in the plane of the axes 1 and 2. The third entry of the output is 0, or its bias if that is on, whatever x is, and yet neither semi-axis becomes 0: the third entry of n is minus the sum of the others.",
-      ],
-      ["Set two gains to 0. What is left?", { gain: [1.5, 0, 0] }, "A segment: one semi-axis is 0."],
-      [
-        "Change the sign of a gain. Do the semi-axes change?",
-        { gain: [1.5, -1, 0.5] },
-        "No. The ellipse is mirrored along the axis 2; its semi-axes depend on the squares of the gains alone.",
-      ],
-      [
-        "Without the subtraction, where can outputs be?",
-        { on: { centre: false } },
-        "On a whole ellipsoid with semi-axes √3·|γ|: that is RMSNorm. Turn it. LayerNorm’s outputs are one slice of it, dashed.",
-      ],
+      {
+        ask: "Drag x straight up, along (1, 1, 1). What will happen to the output y?",
+        start: { x: [1.2, -1, -2.3] },
+        then: { x: [2.7, 0.5, -0.8] },
+        answer:
+          "Nothing. A multiple of (1, 1, 1) changes the mean, and with it the angle; the mean is subtracted. Switch “subtract the mean” off, and y moves.",
+      },
+      {
+        ask: "If x shrinks to a quarter of its length, will n stay near the grey circle?",
+        start: { x: [1.2, 0, -1.2], eps: 0.1 },
+        then: { x: [0.3, 0, -0.3], eps: 0.1 },
+        answer:
+          "No. Once σ is no longer large compared with √ε, n is shorter than √3, and y moves from the ellipse towards its centre.",
+      },
+      {
+        ask: "Without the subtraction, where can outputs lie?",
+        start: {},
+        then: { on: { centre: false } },
+        answer:
+          "On a whole ellipsoid with semi-axes √3·|γ|, or inside it: that is RMSNorm. Turn the picture. LayerNorm’s outputs are one slice of it (dashed).",
+      },
+    ],
+    ellipse: [
+      {
+        ask: "Set the third gain to 0. How many semi-axes of the ellipse will become 0?",
+        start: {},
+        then: { gain: [1.5, 1, 0] },
+        answer:
+          "None. The third entry of y is 0 whatever x is, so the ellipse lies flat in the plane of the axes 1 and 2. But the third entry of n is minus the sum of the other two, so nothing is lost.",
+      },
+      {
+        ask: "Set a second gain to 0. What will be left?",
+        start: { gain: [1.5, 1, 0] },
+        then: { gain: [1.5, 0, 0] },
+        answer: "A segment: one semi-axis is 0.",
+      },
+      {
+        ask: "Change the sign of the second gain. Will the semi-axes change?",
+        start: {},
+        then: { gain: [1.5, -1, 0.5] },
+        answer: "No. The ellipse is mirrored along axis 2; its semi-axes depend only on the squares of the gains.",
+      },
+      {
+        ask: "Make all three gains equal. Where will the ellipse lie?",
+        start: {},
+        then: { gain: [1, 1, 1] },
+        answer: "In the plane of mean 0, as a circle: only unequal gains tilt and flatten it.",
+      },
     ],
     jacobian: [
-      [
-        "Move x outwards, away from (1, 1, 1). What becomes of the image of the small circle?",
-        { x: [0.6, 0, -0.6] },
-        "It shrinks as 1 over the spread, where ε is small beside its square: the same step moves the output of a longer vector less.",
-      ],
-      [
-        "Why is the image of a circle a segment?",
-        { x: [0.9, -0.1, -0.8] },
-        "The circle lies in the plane of the axes 1 and 2. The norm loses two directions of three, (1, 1, 1) and n: what is left of a step is its part across both. Only ε lets a little of n through.",
-      ],
-      [
-        "Make ε large. What changes?",
-        { x: [0.6, 0, -0.6], eps: 0.3 },
-        "The segment gets a width: where ε decides, the norm no longer forgets the length of x. If ε is larger still, all of the image shrinks: the norm divides by √ε.",
-      ],
-      [
-        "How far do the image by the Jacobian and the circle's true image lie apart?",
-        { x: [0.5, 0, -0.4], eps: 1e-5 },
-        "The dashed outline is the true image: it is bent along the ellipse where the circle is not small beside the spread; farther out the two are one.",
-      ],
-      [
-        "Switch the subtraction off. What becomes of the image?",
-        { on: { centre: false } },
-        "RMSNorm loses one direction of three, that of x: the image is an ellipse, unless x lies in the plane of the small circle.",
-      ],
+      {
+        ask: "Drag x outwards, away from (1, 1, 1). What will happen to the image of the small circle?",
+        start: { x: [0.6, 0, -0.6] },
+        then: { x: [1.8, 0, -1.8] },
+        answer:
+          "It shrinks in proportion to 1/σ, as long as ε is small compared with σ²: the same step moves the output of a longer vector less.",
+      },
+      {
+        ask: "The image of the circle is a segment. What will a larger ε make of it?",
+        start: { x: [0.6, 0, -0.6] },
+        then: { x: [0.6, 0, -0.6], eps: 0.3 },
+        answer:
+          "It gets a width. A norm loses two directions of three, (1, 1, 1) and n; a large ε lets a little of n through. If ε is larger still, the whole image shrinks, because the norm divides by √ε.",
+      },
+      {
+        ask:
+          "The true image of the circle (dashed) agrees with the Jacobian’s. Will it still if x moves towards (1, 1, 1)?",
+        start: { x: [1.5, 0, -1.2] },
+        then: { x: [0.5, 0, -0.4] },
+        answer: "No. Where the circle is not small compared with σ, its true image is bent along the ellipse.",
+      },
+      {
+        ask: "Switch the subtraction off. What will the image become?",
+        start: {},
+        then: { on: { centre: false } },
+        answer:
+          "An ellipse, unless x lies in the plane of the small circle: RMSNorm loses one direction of three, that of x.",
+      },
     ],
   };
 
@@ -145,7 +184,7 @@
   const SCALE = 62; // pixels of a unit: with gains of 2 outputs stay inside
   const DISC = 2.3; // radius of what is shown of the plane
   const AXIS = 1.7; // length of what is shown of the coordinate axes
-  const [WIDE, HIGH] = [300, 217]; // where a point stays that lies outside of the picture
+  const [WIDE, HIGH] = [300, 177]; // where a point stays that lies outside of the picture
   const inside = ([left, top]) => [Math.max(-WIDE, Math.min(WIDE, left)), Math.max(-HIGH, Math.min(HIGH, top))];
   const number = (v) => {
     const exact = Math.abs(v) >= 1e-12 && (Math.abs(v) < 0.01 || Math.abs(v) >= 1e4);
@@ -158,7 +197,7 @@
     let [turn, home] = [TURN, START.x];
     host.replaceChildren();
     const [seen, set] = ["seen", "set"].map((name) => make(host, "div", { class: `live-${name}` }));
-    const svg = make(seen, "svg", { viewBox: "-320 -235 640 470", role: "group" });
+    const svg = make(seen, "svg", { viewBox: "-320 -195 640 390", role: "group" });
     const LAYERS = [
       "disc",
       "coordinates",
@@ -184,6 +223,7 @@
     const handle = make(svg, "circle", { class: "handle", r: 24, tabindex: 0, role: "slider", "aria-valuenow": 0 });
     handle.setAttribute("aria-label", `The vector x. ${HINT}`);
     const numbers = make(seen, "p", { class: "live-numbers" });
+    const asked = make(set, "div");
     const warning = make(set, "p", { class: "live-warning", role: "alert" });
     const speak = speaker(host);
     const rows = ["x", "gain", "switches"].map(() => make(set, "div", { class: "live-row" }));
@@ -236,25 +276,6 @@
       if (node.textContent !== words) node.textContent = words;
     };
 
-    make(set, "p", { class: "live-try" }, "To try:");
-    const list = make(set, "ol", { class: "live-questions" });
-    for (const [question, start, answer] of QUESTIONS[jacobian ? "jacobian" : "norm"]) {
-      const item = make(list, "li", {}, `${question} `);
-      make(item, "button", { type: "button", "aria-label": `Set up: ${question}` }, "set up").addEventListener(
-        "click",
-        () => {
-          Object.assign(state, structuredClone({ ...START, ...start, on: { ...START.on, ...start.on } }));
-          [turn, home] = [TURN, [...state.x]];
-          warning.textContent = "";
-          svg.scrollIntoView({ block: "nearest" });
-          draw();
-        },
-      );
-      const fold = make(item, "details", { class: "fold" });
-      make(fold, "summary", {}, "what you see");
-      make(fold, "p", {}, answer);
-    }
-
     const below = make(set, "p", { class: "live-legend" });
     const explained = make(below, "span");
     make(below, "span", { class: "live-hint" }, ` ${HINT}`);
@@ -288,11 +309,13 @@
         names[name].setAttribute("x", left + (within || left < 0 ? 10 : -12));
         names[name].setAttribute("y", within || top > 0 ? top - 8 : top + 26);
       }
+      apart(["x", "y", "n", "one", "plane", "first", "second", "third"].map((name) => names[name]));
       write(explained, legend(jacobian, state.on));
       tell(found);
       for (const { input, said, read, say } of inputs) {
         if (input.type === "checkbox") input.checked = read();
-        else if (input !== from || input.type === "range") input.value = +read().toPrecision(6);
+        else if (input.type === "range") input.value = read();
+        else if (input !== from) input.value = +read().toFixed(3);
         if (input !== from) input.setAttribute("aria-invalid", false);
         if (said) input.setAttribute("aria-valuetext", said.textContent = say(read()));
       }
@@ -389,6 +412,12 @@
       if (!step) turn = TURN;
       warning.textContent = "";
       state.x = step ? plus(state.x, step).map((v) => Math.max(-FARTHEST, Math.min(FARTHEST, v))) : [...home];
+      draw();
+    });
+    questions(asked, QUESTIONS[host.dataset.show], (changes) => {
+      Object.assign(state, structuredClone({ ...START, ...changes, on: { ...START.on, ...changes.on } }));
+      [turn, home] = [TURN, [...state.x]];
+      warning.textContent = "";
       draw();
     });
     host.live = { state };

@@ -21,6 +21,52 @@ globalThis.livePage = (() => {
     };
   };
 
+  // Questions, one at a time, next to the picture: each sets the picture up (`start`), and asks what will happen; what
+  // does (`then`), and why, is shown when the reader has guessed.
+  const questions = (parent, list, change) => {
+    const asked = make(parent, "p", { class: "live-question" });
+    const row = make(parent, "div", { class: "live-row" });
+    const show = make(row, "button", { type: "button" }, "Make a guess, then show");
+    const next = make(row, "button", { type: "button" }, "Next question");
+    const answer = make(parent, "p", { role: "status" });
+    next.hidden = list.length === 1;
+    parent.parentElement.addEventListener("input", () => parent.classList.remove("asking"));
+    let at = 0;
+    const ask = () => {
+      parent.classList.add("asking"); // until the reader has guessed, or tries it
+      asked.textContent = `${at + 1} of ${list.length}. ${list[at].ask}`;
+      answer.textContent = "";
+      change(list[at].start);
+    };
+    show.addEventListener("click", () => {
+      parent.classList.remove("asking");
+      answer.textContent = list[at].answer;
+      change(list[at].then);
+    });
+    next.addEventListener("click", () => {
+      at = (at + 1) % list.length;
+      ask();
+    });
+    ask();
+  };
+
+  // Names in a drawing, the most important first: one that would overprint another goes to the nearest free place below
+  // or above.
+  const PLACES = [0, 0.5, -0.5, 1, -1, 1.5, -1.5, 2, -2, 3, -3]; // in heights of the name
+  const apart = (names) => {
+    const taken = [];
+    for (const name of names) {
+      const { x, y, width, height } = name.getBBox();
+      const free = (k) =>
+        taken.every((box) =>
+          box.x >= x + width || x >= box.x + box.width || Math.abs(box.y - y - k * height) >= (box.height + height) / 2
+        );
+      const down = height * (PLACES.find(free) ?? 0);
+      name.setAttribute("y", Number(name.getAttribute("y")) + down);
+      taken.push({ x, y: y + down, width, height });
+    }
+  };
+
   // At most one call a frame, with the last arguments.
   const onceAFrame = (work) => {
     let asked;
@@ -78,5 +124,19 @@ globalThis.livePage = (() => {
   const degrees = (angle) => Math.round((Math.atan2(Math.sin(angle), Math.cos(angle)) * 180) / Math.PI);
   const SILENT = { "aria-live": "off" }; // of a slider's value, which the slider tells by itself
   const minus = (text) => String(text).replace(/-/g, "−");
-  return { make, speaker, onceAFrame, whenSeen, flat, lifted, around, degrees, minus, ACROSS, SILENT };
+  return {
+    make,
+    speaker,
+    questions,
+    apart,
+    onceAFrame,
+    whenSeen,
+    flat,
+    lifted,
+    around,
+    degrees,
+    minus,
+    ACROSS,
+    SILENT,
+  };
 })();

@@ -8,10 +8,10 @@
   const GAIN = [1.35, 0.85, 0.4];
   const BIAS = [0.3, 0.15, 0.45];
   const WORDS = [
-    "Vectors, wherever they are.",
-    "Drop the mean: all of them lie in one plane.",
-    "Divide by the spread: nearly all of them lie on one circle; ε holds back those that were short.",
-    "Gain and bias: a tilted, flat ellipse. LayerNorm puts out nothing beyond it, and nothing off its plane.",
+    "Ninety vectors in space.",
+    "Subtract the mean: all of them lie in one plane.",
+    "Divide by the standard deviation: nearly all of them lie on one circle. ε keeps the short ones inside.",
+    "Gain and bias: a tilted, flat ellipse. It contains every output of this LayerNorm.",
   ];
   // The recipe, for three entries; each way point of a vector.
   const stages = (x) => {
@@ -62,8 +62,8 @@
     const path = (points) => `M${points.map((p) => project(p).map((v) => v.toFixed(1)).join(",")).join("L")}Z`;
 
     const draw = (t) => {
-      disc.setAttribute("d", path(ring.map((way) => between(way, Math.max(t, 2)).map((v) => 1.35 * v))));
-      disc.style.opacity = Math.min(1, Math.max(0, t - 0.4) / 0.6) * (t > 2 ? 3 - t : 1);
+      disc.setAttribute("d", path(ring.map(([n]) => n.map((v) => 1.35 * v)))); // the plane of mean 0
+      disc.style.opacity = Math.min(1, Math.max(0, t - 0.4) / 0.6);
       outline.setAttribute("d", path(ring.map((way) => between(way, Math.max(t, 2)))));
       outline.style.opacity = Math.min(1, Math.max(0, t - 1.4) / 0.6);
       const [from, to] = [project([-1.9, -1.9, -1.9]), project([1.8, 1.8, 1.8])];
@@ -102,7 +102,6 @@
       const step = (now) => {
         start ??= now;
         const share = Math.min(1, (now - start) / (1000 * SECONDS));
-        turn = 0.5 + 1.1 * share;
         // Each step rests for a third of its time.
         const whole = Math.floor(3.99 * share);
         draw(Math.min(3, whole + Math.min(1, Math.max(0, (3.99 * share - whole) * 1.5 - 0.5))));

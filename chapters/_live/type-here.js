@@ -4,7 +4,7 @@
    computes; twins.js has the weights and is loaded when a host comes into view. */
 "use strict";
 {
-  const { make, speaker, onceAFrame, whenSeen, minus, SILENT } = livePage;
+  const { make, speaker, questions, onceAFrame, whenSeen, minus, SILENT } = livePage;
   const WEIGHTS = document.currentScript.src.replace(/type-here\.js.*$/, "twins.js");
   const MODELS = { layer: "with LayerNorm", rms: "with RMSNorm", converted: "the first, converted to RMSNorm" };
   const QUANTITIES = {
@@ -16,9 +16,9 @@
   const LEGEND = {
     before: "● before a norm",
     after: "■ after it",
-    untouched: "┄ before it, nothing changed in this network",
+    untouched: "┄ before it, in the unchanged network",
   };
-  const BEST = 6; // bytes that are shown
+  const BEST = 5; // bytes that are shown
   const [TOLD, MARKED] = [12, 40]; // places of a chart whose numbers are all read out; whose marks are large
   const START = {
     text: "",
@@ -31,6 +31,42 @@
     site: "",
     at: Infinity,
   };
+
+  // For questions() of page.js; a page asks those that its controls can answer.
+  const QUESTIONS = [
+    {
+      ask:
+        "10 was added to every entry of the stream, and the angles before the norms fell from 90° to less than 10°. What will happen to the prediction if you take it away again?",
+      start: { shift: 10 },
+      then: { shift: 0 },
+      answer: "Nothing, beyond rounding: every LayerNorm subtracts the mean.",
+    },
+    {
+      ask: "This network has RMSNorm. What will happen to its prediction if 10 is added to every entry?",
+      start: { model: "rms" },
+      then: { model: "rms", shift: 10 },
+      answer: "It breaks: RMSNorm does not subtract the mean.",
+    },
+    {
+      ask: "How far will the prediction move if no norm subtracts the mean?",
+      start: {},
+      then: { uncentred: "everywhere" },
+      answer: "Little on average, because the means happen to be small. Add a number to the stream and the cost grows.",
+    },
+    {
+      ask: "All nine norms become RMSNorms, and the mean is taken out of the weights. Which prediction will change?",
+      start: {},
+      then: { model: "converted" },
+      answer: "None, beyond rounding. The angles are now 90° at every input, because nothing has a mean any more.",
+    },
+    {
+      ask: "Remove attention of block 1. Will the cost be what it is credited with?",
+      start: {},
+      then: { removed: "h.0.attn" },
+      answer:
+        "No: the scale changes without it, and later parts read a different stream. Hold the scales, and the first two of the three numbers agree.",
+    },
+  ];
 
   const shown = (byte) => {
     if (byte === 10) return "⏎";
@@ -131,15 +167,13 @@
     const [seen, set] = ["seen", "set"].map((name) => make(host, "div", { class: `live-${name}` }));
     const heading = make(seen, "p", { class: "network-heading" });
     const next = make(seen, "ol", { class: "network-next", "aria-label": "Most probable next bytes" });
+    const asking = make(set, "div");
+    const effect = make(set, "p", { class: "network-effect" });
     const controls = make(set, "div", { class: "live-row" });
     const looking = make(set, "div", { class: "live-row" });
-    const effect = make(set, "p", { class: "network-effect" });
     const svg = make(seen, "svg", { viewBox: "0 0 640 228", role: "img", class: "network-chart" });
     const legend = make(seen, "p", { class: "network-legend" });
     for (const [name, words] of Object.entries(LEGEND)) make(legend, "span", { class: name }, words);
-    const fold = make(set, "details", { class: "fold" });
-    make(fold, "summary", {}, "the numbers");
-    const table = make(fold, "table", { "aria-label": "The chart in numbers" });
     const speak = speaker(host);
 
     const choose = (parent, name, words, options) => {
@@ -175,7 +209,7 @@
       removed: () =>
         choose(controls, "removed", "Remove a part", { "": "none", ...named(normgeom.parts(networks.layer)) }),
       held: () => {
-        const input = make(labelled(controls, "Hold every norm’s scale as in the unchanged network"), "input", {
+        const input = make(labelled(controls, "Hold the scales of the unchanged network"), "input", {
           type: "checkbox",
         });
         input.addEventListener("input", () => change({ held: input.checked }));
@@ -183,10 +217,11 @@
       },
     };
     const inputs = Object.fromEntries(wanted.map((name) => [name, CONTROLS[name]()]));
-    make(controls, "button", { type: "button" }, "undo all changes").addEventListener("click", () => {
+    const changeOnly = (changes) => {
       const { text, quantity, site, at } = state;
-      change({ ...START, text, quantity, site, at });
-    });
+      change({ ...START, text, quantity, site, at, ...changes });
+    };
+    make(controls, "button", { type: "button" }, "undo all changes").addEventListener("click", () => changeOnly({}));
     inputs.quantity = choose(
       looking,
       "quantity",
@@ -214,7 +249,7 @@
       const asked = "Type something: the network predicts a byte from those before it.";
       const broken = "The network computed a value that is not a finite number. Undo the last change.";
       said.textContent = failed ? broken : empty ? asked : cut;
-      for (const part of [strip, heading, next, effect, looking, legend, fold]) part.hidden = empty;
+      for (const part of [strip, heading, next, effect, looking, legend]) part.hidden = empty;
       svg.style.display = empty ? "none" : "";
       for (const [name, input] of Object.entries(inputs)) {
         if (input.type === "checkbox") input.checked = state[name];
@@ -234,13 +269,10 @@
       list(found, at);
       const guess = bars(found, at);
       const words = tell(found, at);
-      const looked = state.site ? byPosition(found) : byNorm(found, at);
-      chart(looked);
-      if (fold.open) numbers(looked);
+      chart(state.site ? byPosition(found) : byNorm(found, at));
       speak(`${words} Most probable next: ${guess}.`);
     };
     const draw = onceAFrame(paint);
-    fold.addEventListener("toggle", draw);
 
     const list = ({ ids }, at) => {
       while (strip.children.length > ids.length) strip.lastChild.remove();
@@ -299,7 +331,7 @@
             number(found.change)
           }.`,
         );
-      } else words.push("Nothing is changed yet.");
+      } else words.push("The network is unchanged.");
       if (state.removed) {
         const row = rowOf(whole.logits, network, at);
         const token = row.indexOf(Math.max(...row));
@@ -363,19 +395,14 @@
       }
       short.forEach((name, i) => make(svg, "text", { x: left(i), y: 218, "text-anchor": "middle" }, name));
       for (const [name, of] of Object.entries(values)) {
-        const points = of.flatMap((v, i) => (Number.isFinite(v) ? [[left(i), top(v)]] : []));
-        make(svg, "polyline", { class: name, points: points.map((p) => p.join()).join(" ") });
+        const points = of.flatMap((v, i) => (Number.isFinite(v) ? [[left(i), top(v), `${long[i]}: ${say(v)}`]] : []));
+        make(svg, "polyline", { class: name, points: points.map(([x, y]) => `${x},${y}`).join(" ") });
         if (name === "untouched") continue;
-        const size = short.length <= MARKED ? 5 : 2.2;
-        for (const [x, y] of points) {
-          if (name === "before") make(svg, "circle", { class: name, cx: x, cy: y, r: size });
-          else {make(svg, "rect", {
-              class: name,
-              x: x - 0.9 * size,
-              y: y - 0.9 * size,
-              width: 1.8 * size,
-              height: 1.8 * size,
-            });}
+        const size = short.length <= MARKED ? 9 : 4;
+        for (const [x, y, words] of points) {
+          const box = { x: x - size / 2, y: y - size / 2, width: size, height: size };
+          const mark = make(svg, "rect", { class: name, ...box, rx: name === "before" ? size / 2 : 0 });
+          make(mark, "title", {}, words); // shown under the pointer
         }
       }
       const each = () =>
@@ -384,21 +411,10 @@
       const told = short.length <= TOLD ? each() : `${range("before")}, ${range("after")}`;
       svg.setAttribute("aria-label", `${where}, ${words}, before and after: ${told}.`);
     };
-    const numbers = ({ long, series }) => {
-      table.replaceChildren();
-      const head = make(make(table, "thead"), "tr");
-      make(head, "td");
-      const cells = Object.entries(QUANTITIES).flatMap(([key, quantity]) =>
-        ["before", "after"].map((side) => ({ key, side, ...quantity }))
-      );
-      for (const { words, side } of cells) make(head, "th", { scope: "col" }, `${words}, ${side}`);
-      const body = make(table, "tbody");
-      long.forEach((name, i) => {
-        const row = make(body, "tr");
-        make(row, "th", { scope: "row" }, name);
-        for (const { key, side, say } of cells) make(row, "td", {}, minus(say(series[side][i][key])));
-      });
-    };
+    const able = QUESTIONS.filter(({ start, then }) =>
+      Object.keys({ ...start, ...then }).every((key) => key in inputs)
+    );
+    questions(asking, able, changeOnly);
     paint();
   };
 

@@ -36,7 +36,6 @@ def _end(status: int, said: str) -> NoReturn:
     sys.exit(status)
 
 
-
 class _WholeNumber(click.IntRange):
     """Written as 1000000, 1_000_000 or 1e6."""
 

@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor
 
+from normgeom_lab.common.axes import label_ends
+
 
 def shared_statistics() -> tuple[Figure, str]:
     """The numbers of a table that share a mean and a variance, for batch norm and for layer norm (eq-axes)."""
@@ -36,9 +38,9 @@ def gaps_by_size(gaps: Mapping[int, float]) -> tuple[Figure, str]:
         axis.plot(sizes, [gaps[size] for size in sizes], marker="o", label="batch norm")
         axis.plot(sizes, [0] * len(sizes), marker="s", label="layer norm")
         axis.set(xscale="log", xticks=sizes, xticklabels=sizes)
-        axis.set(xlabel="examples in a batch", ylabel="rms difference")
+        axis.set(xlabel="examples in a batch", ylabel="root mean square difference")
         axis.minorticks_off()
-        axis.legend()
+        label_ends(axis)
     words = ", ".join(f"{gaps[size]:.2f} at {size}" for size in (sizes[0], sizes[len(sizes) // 3], sizes[-1]))
     return figure, (
         f"A falling curve, the difference of batch norm by the number of examples in a batch: {words}. "

@@ -14,7 +14,7 @@ from normgeom.norms.elementwise import dyt
 from normgeom.norms.functions import rms_norm
 from normgeom.view.style import COLORS, WIDTH, style
 
-from normgeom_lab.common.axes import ticks_of_powers
+from normgeom_lab.common.axes import label_ends, ticks_of_powers
 from normgeom_lab.common.growth import Growth
 from normgeom_lab.common.stacks import DESIGNS
 
@@ -44,9 +44,9 @@ def growth_of_designs(grown: Mapping[str, Growth]) -> tuple[Figure, str]:
             late.plot(np.arange(1, len(square)), update, **look)
             words.append(f"{TITLES[name]} {square[-1]:.2g} and {update[-1]:.2g}")
         size.set(ylabel="mean square of the stream", ylim=(0, None))
-        late.set(yscale="log", ylim=(0.01, 1.5), xlabel="sublayer", ylabel="change / stream")
+        late.set(yscale="log", ylim=(0.01, 1.5), xlabel="sublayer", ylabel="relative change")
         ticks_of_powers(late.yaxis)
-        figure.legend(*size.get_legend_handles_labels(), loc="outside upper center", ncols=2)
+        label_ends(size)
     return figure, (
         "Two panels of lines over the sublayers. Mean square of the stream after the last sublayer, and its relative "
         f"change by that sublayer: {'; '.join(words)}."
@@ -69,7 +69,7 @@ def losses_of_designs(best: pd.DataFrame, beyond: float) -> tuple[Figure, str]:
             at = np.arange(len(order)) + 0.22 * (k - (len(depths) - 1) / 2)
             bars = np.abs(rows[["low", "high"]].to_numpy().T - rows["mean"].to_numpy())
             axis.errorbar(rows["mean"], at, xerr=bars, fmt=_MARKS[k], ms=5, lw=1.2, label=f"{depth} blocks")
-        axis.set(yticks=range(len(order)), yticklabels=[TITLES[name] for name in order], xlabel="loss / nats a byte")
+        axis.set(yticks=range(len(order)), yticklabels=[TITLES[name] for name in order], xlabel="loss / nats per byte")
         axis.invert_yaxis()
         figure.legend(loc="outside upper center", ncols=len(depths))
     means = best.sort_values("layers").assign(
@@ -116,14 +116,14 @@ def step_on_the_sphere(*steps: float) -> tuple[Figure, str]:
         figure, axis = plt.subplots()
         for k, a in enumerate(steps):
             phi = np.degrees(np.arctan2(a * np.sin(theta), 1 - a + a * np.cos(theta)))
-            (line,) = axis.plot(np.degrees(theta), phi, label=f"a = {a:g}")
+            (line,) = axis.plot(np.degrees(theta), phi)
             axis.plot(np.degrees(theta), a * np.degrees(theta), color=line.get_color(), lw=1, ls="--")
-            top = int(phi.argmax())
-            axis.plot(np.degrees(theta[top]), phi[top], _MARKS[k], color=line.get_color(), ms=6)
-            words.append(f"for a = {a:g} up to {phi[top]:.1f} degrees at {np.degrees(theta[top]):.0f}")
-        axis.set(xlabel="angle θ to what the branch proposes / degrees", ylabel="angle φ of the step / degrees")
+            top = np.degrees(theta[phi.argmax()]), phi.max()
+            axis.plot(*top, _MARKS[k], color=line.get_color(), ms=6)
+            axis.annotate(f"a = {a:g}", top, (0, 7), textcoords="offset points", ha="center")
+            words.append(f"for a = {a:g} up to {top[1]:.1f} degrees at {top[0]:.0f}")
+        axis.set(xlabel="angle θ to the branch's proposal / degrees", ylabel="rotation φ / degrees")
         axis.set(xticks=range(0, 181, 45), ylim=(0, 45))
-        figure.legend(loc="outside upper center", ncols=len(steps))
     return figure, (
         "Curves that rise from 0, turn down beyond a right angle and return to 0 for an opposite proposal: "
         f"{'; '.join(words)}. Dashed: the lines aθ, which the curves follow at small angles."
@@ -133,7 +133,7 @@ def step_on_the_sphere(*steps: float) -> tuple[Figure, str]:
 def removed_one_by_one(runs: pd.DataFrame) -> tuple[Figure, str]:
     """The loss while norms are frozen one at a time during training, and of training with all norms."""
     arms = {
-        "removed": dict(label="norms frozen one by one", color="#D55E00", marker="o"),
+        "removed": dict(label="norms frozen, one by one", color="#D55E00", marker="o"),
         "kept": dict(label="all norms kept", color="#0072B2", marker="s", ls="--"),
     }
     courses = {}
@@ -144,8 +144,8 @@ def removed_one_by_one(runs: pd.DataFrame) -> tuple[Figure, str]:
             rows = courses[arm] = losses.agg(["mean", "min", "max"]).reset_index()
             bars = np.abs(rows[["min", "max"]].to_numpy().T - rows["mean"].to_numpy())
             axis.errorbar(rows.updates, rows["mean"], yerr=bars, lw=1.6, ms=4.5, **look)
-        axis.set(xlabel="training steps", ylabel="held-out loss / nats a byte")
-        figure.legend(loc="outside upper center", ncols=2)
+        axis.set(xlabel="training steps", ylabel="held-out loss / nats per byte")
+        label_ends(axis)
     removed, kept = (courses[arm]["mean"] for arm in arms)
     return figure, (
         f"Loss over training steps. It starts at {removed.iloc[0]:.3f} nats, jumps and falls again at most norms, "

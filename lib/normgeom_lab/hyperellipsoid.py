@@ -117,7 +117,7 @@ def secular_equation(gain: Tensor, deficit: float) -> tuple[Figure, str]:
         for pole in poles.tolist():
             axis.axvline(pole, color=COLORS["null"], lw=0.8, ls=":")
         axis.axhline(0, color=COLORS["null"], lw=0.8)
-        axis.set(ylim=(-9, 9), xlabel="λ, in units of γ²", ylabel="left side")
+        axis.set(ylim=(-9, 9), xlabel="λ, in units of γ²", ylabel="left side of the equation")
         figure.legend(loc="outside upper center", ncols=2)
     return figure, (
         f"Branches that rise from minus to plus infinity between the poles {_listed(poles)}. Without a deficit there "
@@ -138,7 +138,7 @@ def gains_by_norm(gains: pd.DataFrame) -> tuple[Figure, str]:
             axis.vlines(place, rows.q05 / rows.q50, rows.q95 / rows.q50, color=COLORS["uniform"], lw=2)
             axis.plot(place, rows.q100 / rows.q50, ".", color=COLORS["random_a"], ms=4)
             axis.plot(place, (rows.q00 / rows.q50).clip(lower=1e-4), ".", color=COLORS["random_b"], ms=4)
-            axis.set(yscale="log", title=model, xlabel="norm")
+            axis.set(yscale="log", title=model, xlabel="norms, first to last")
             words.append(
                 f"{model}: largest gain over the median {(rows.q100 / rows.q50).median():.1f} in the median norm, at "
                 f"most {(rows.q100 / rows.q50).max():.0f}; {(rows.q00 == 0).sum()} norms with a gain of 0"
@@ -160,7 +160,7 @@ def shares_near_surface(found: pd.DataFrame, theory: pd.DataFrame, edge: float) 
             words.append(f"for {d} features it climbs from 0.1 at {low:.1f} to 0.9 at {high:.1f}")
             off.append(float(np.abs(found[d] - np.interp(found.index, theory.index, theory[d])).max()))
         axis.axvline(edge, color=COLORS["null"], ls=":", lw=1)
-        axis.set(xscale="log", xlabel="standard deviation of the inputs / √ε", ylabel="share within 5 %")
+        axis.set(xscale="log", xlabel="standard deviation of the inputs / √ε", ylabel="share within 5 % of the surface")
         ticks_of_powers(axis.xaxis)
         axis.legend()
     return figure, (

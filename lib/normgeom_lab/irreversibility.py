@@ -190,6 +190,8 @@ def errors_of_scale(
         for (name, errors), marker in zip(found.items(), "os^D", strict=False):
             (line,) = axis.plot(sigmas, predicted[name])
             axis.plot(sigmas, errors, marker, color=line.get_color(), label=name)
+            above = 8 if predicted[name][0] == max(flat for flat, *_ in predicted.values()) else -16
+            axis.annotate(name, (sigmas[0], predicted[name][0]), (-4, above), textcoords="offset points")
             first = next((i for i, error in enumerate(errors) if error > 0.1), 0)
             words.append(
                 f"{name} passes 10 % between σ = {sigmas[first - 1]:.2g} and {sigmas[first]:.2g}"
@@ -198,9 +200,8 @@ def errors_of_scale(
             )
         axis.axvline(eps**0.5, color=COLORS["null"], linestyle=":")
         axis.annotate("√ε", (eps**0.5, 0.2), (4, 0), textcoords="offset points")
-        axis.set(xscale="log", yscale="log", ylim=(1e-17, 5), xlabel="σ", ylabel="median relative error")
+        axis.set(xscale="log", yscale="log", ylim=(1e-19, 5), xlabel="σ", ylabel="median relative error of σ")
         ticks_of_powers(axis.xaxis, axis.yaxis, most=6)
-        figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", ncols=4, handlelength=1)
     return figure, (
         f"For each format the error is constant below σ = √ε = {eps**0.5:.1g} and then grows like the square of σ "
         f"along its line: {'; '.join(words)}."

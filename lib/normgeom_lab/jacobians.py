@@ -15,7 +15,7 @@ from normgeom.norms.functions import rms_norm
 from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor
 
-from normgeom_lab.common.axes import ticks_of_powers
+from normgeom_lab.common.axes import label_ends, ticks_of_powers
 from normgeom_lab.common.pictures import LINES
 
 OUTPUTS, INPUTS, BATCH = 16, 12, 16
@@ -77,7 +77,7 @@ def turns_over_steps(
         left.set(xlabel="step", ylabel="length of W", ylim=(0, None))
         right.set(xlabel="step", ylabel="turn per step / degrees", ylim=(0, 1.35 * predicted))
         left.legend()
-        right.legend(loc="lower right")
+        label_ends(right)
     named = {f"start {start:g}": run for start, run in runs.items()} | {f"ε = {e:g}": r for e, r in with_eps.items()}
     late = ", ".join(f"{run.turns[len(run.turns) // 2 :].mean():.1f} ({name})" for name, run in named.items())
     return figure, (
@@ -115,7 +115,7 @@ def change_around_x(sigma_over_root_eps: float) -> tuple[Figure, str]:
         lower.plot([sigma, sigma], [1 / s, 1 / s**3], "D", color=COLORS["ink"])
         lower.set(xscale="log", yscale="log", xlabel="σ / √ε", ylabel="singular value · √ε")
         ticks_of_powers(lower.xaxis, lower.yaxis)
-        lower.legend(loc="lower left")
+        label_ends(lower)
     return figure, (
         f"Above: a circle of radius {_RADIUS} around Πx, which is {sigma:g} from the origin, and its image, an ellipse "
         f"around n at {sigma / s:.2f} inside the unit circle, with semi-axes {_RADIUS / s**3:.2g} along Πx and "

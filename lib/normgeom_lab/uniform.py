@@ -23,7 +23,7 @@ def two_norms(degrees: float) -> tuple[Figure, str]:
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 2.6))
         _arrow(left, x, "x", COLORS["uniform"])
-        _arrow(left, (0, x[1]), "m1", COLORS["random_b"], (-22, -4))
+        _arrow(left, (0, x[1]), r"$m\mathbf{1}$", COLORS["random_b"], (-24, -4))
         _arrow(left, (x[0], 0), "Πx", COLORS["random_a"], (-4, -14))
         left.plot([x[0], x[0]], [x[1], 0], ":", color=COLORS["null"])
         left.annotate("θ", (0.08, 0.2))
@@ -58,7 +58,7 @@ def turned_axes() -> tuple[Figure, str]:
             for axis in axes:
                 panel.axline((0, 0), axis.tolist(), color=COLORS["null"], lw=0.8)
             _arrow(panel, arrow.tolist(), "x", COLORS["uniform"])
-            _arrow(panel, mean.tolist(), "m1", COLORS["random_b"], (-22, 2))
+            _arrow(panel, mean.tolist(), r"$m\mathbf{1}$", COLORS["random_b"], (-24, 2))
             panel.plot(*torch.stack([arrow, mean]).T, ":", color=COLORS["ink"])
             panel.set(xlim=(-0.6, 3.4), ylim=(-0.9, 2.4), aspect="equal", title=title)
             panel.axis("off")

@@ -21,7 +21,7 @@ from normgeom.view.style import COLORS, WIDTH, style
 from normgeom.view.tables import table
 from torch import Tensor, nn
 
-from normgeom_lab.common.axes import ticks_of_powers
+from normgeom_lab.common.axes import label_ends, ticks_of_powers
 from normgeom_lab.common.parts import sharing, shifted
 from normgeom_lab.common.stream import final_norm, flow_of, head_of
 from normgeom_lab.common.tiny import divergence
@@ -278,12 +278,12 @@ def costs_by_site(alone: pd.DataFrame, together: pd.DataFrame, paths: pd.DataFra
             size = 8 if marker == "*" else 5
             axes.loglog(points.drop_error, points.kl, marker, color=color, label=name, markersize=size)
         for number, (_, path) in enumerate(paths.groupby("seed")):
-            label = None if number else "all norms, other weights"
+            label = None if number else "all norms, equivalent weights"
             axes.loglog(path.drop_error, path.kl, color=COLORS["null"], label=label)
         reach = np.array([0.01, 0.3])
         axes.loglog(reach, 3e-8 * (reach / 0.01) ** 2, ":", color=COLORS["ink"], lw=1)
         axes.text(0.1, 1e-6, "slope 2")
-        axes.set(xlabel="relative change of the norm's output", ylabel="KL / nats a byte")
+        axes.set(xlabel="relative change of the norm's output", ylabel="KL / nats per byte")
         ticks_of_powers(axes.xaxis, axes.yaxis)
         figure.legend(loc="outside upper center", ncols=2)
     words = "; ".join(
@@ -306,13 +306,12 @@ def costs_by_shift(paths: pd.DataFrame, standing: pd.Series) -> tuple[Figure, st
     with style():
         figure, axes = plt.subplots(figsize=(WIDTH, 3.6))
         axes.fill_between(low.index, low, high, color=COLORS["uniform"], alpha=0.3, lw=0)
-        label = f"c in each entry ({len(standing)} seeds, both signs)"
-        axes.loglog(middle.index, middle, "o-", color=COLORS["uniform"], label=label)
+        axes.loglog(middle.index, middle, "o-", color=COLORS["uniform"], label="c added")
         axes.axhspan(standing.min(), standing.max(), color=COLORS["random_a"], alpha=0.3, lw=0)
-        axes.axhline(standing.median(), ls="--", color=COLORS["random_a"], label="as training left them")
+        axes.axhline(standing.median(), ls="--", color=COLORS["random_a"], label="as trained")
         ticks_of_powers(axes.xaxis, axes.yaxis)
-        axes.set(xlabel="|c|", ylabel="KL / nats a byte")
-        figure.legend(loc="outside upper center")
+        axes.set(xlabel="|c|, added to each entry", ylabel="KL / nats per byte")
+        label_ends(axes)
     sizes = paths.c.abs()
     near, far = (paths.kl[sizes == c] for c in (sizes[sizes > 0].min(), sizes.max()))
     return figure, (

@@ -1,5 +1,5 @@
-"""No barrier: what axe-core finds against WCAG 2.2 AA and good practice with every fold open, on a few pages in light and
-dark, at a desk and on a phone, and on all pages once."""
+"""No barrier: what axe-core finds against WCAG 2.2 AA and good practice with every fold open, on a few pages in light
+and dark, at a desk and on a phone, and on all pages once."""
 
 import pytest
 from access import FEW, opened, settled
@@ -17,10 +17,10 @@ ERRS = {"empty-table-header": "math"}
 # What would be found: a rule, and how to break it.
 BARRIERS = {
     "image-alt": "document.querySelector('.findings img').removeAttribute('alt')",
-    "color-contrast": "document.querySelector('.live-try').style.color = '#999'",
+    "color-contrast": "document.querySelector('.live-question').style.color = '#999'",
     "scrollable-region-focusable": "document.querySelector('.bd-article p').style = 'overflow: auto; white-space: pre'",
-    "target-size": "document.querySelector('.live-questions').style.font = '8px/8px serif';"
-    "document.querySelectorAll('.live-questions *').forEach((e) => (e.style.minHeight = 0))",
+    "target-size": "document.querySelector('.live-set').style.font = '8px/8px serif';"
+    "document.querySelectorAll('.live-set *').forEach((e) => Object.assign(e.style, { minHeight: 0, margin: 0 }))",
     "label": "document.querySelector('.hold input[type=number]').parentElement.firstChild.remove()",
     "region": "document.querySelector('#pst-primary-sidebar').removeAttribute('role')",
 }

@@ -9,13 +9,6 @@ import numpy as np
 import pytest
 from fontTools.ttLib import TTFont
 from PIL import Image
-from walk import walk
-
-
-@pytest.fixture(scope="module")
-def walks(browser, book, html):
-    """Each page of the book by its name."""
-    return {name: walk(browser, html / f"chapters/{name}.html") for name in book.names}
 
 
 def test_pages_open_from_disk(walks):

@@ -198,17 +198,44 @@ def test_x_moves_by_mouse_keyboard_and_touch(open_page):
         assert entries(host) == before, "Home puts x back"
 
 
-def test_every_question_can_be_set_up(open_page):
-    for name, show in (("02-uniform-vector", "norm"), ("05-jacobians", "jacobian")):
-        mark = f'.hold[data-show="{show}"]'
-        page = open_page(name, mark)
-        host = standing(page, mark)
-        buttons = host.locator("button").all()
-        assert len(buttons) >= 4
-        for button in buttons:
-            button.click()
-            settled(page)
-            assert "NaN" not in host.locator("svg").inner_html(), button.get_attribute("aria-label")
+CLOSE = """(host) => {
+    const boxes = [...host.querySelectorAll("svg text")].map((e) => e.getBoundingClientRect());
+    return boxes.some((a, i) => boxes.slice(0, i).some((b) =>
+        a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1));
+}"""
+ASKED = [("02-uniform-vector", "norm"), ("03-hyperellipsoid", "ellipse"), ("05-jacobians", "jacobian")]
+
+
+@pytest.mark.parametrize(("name", "show"), ASKED)
+def test_every_question_is_set_up_and_answered(open_page, name, show):
+    """The answer waits for the button; names in the picture never overprint each other."""
+    mark = f'.hold[data-show="{show}"]'
+    page = open_page(name, mark)
+    host = standing(page, mark)
+    question, answer = host.locator(".live-question"), host.locator("p[role=status]:not(.live-spoken)")
+    asked = set()
+    while question.inner_text() not in asked:
+        asked.add(question.inner_text())
+        before = host.locator("svg").get_attribute("aria-label")
+        assert not answer.inner_text(), "the answer comes before the guess"
+        host.get_by_text("Make a guess, then show").click()
+        settled(page)
+        assert answer.inner_text() and host.locator("svg").get_attribute("aria-label") != before
+        assert "NaN" not in host.locator("svg").inner_html() and not host.evaluate(CLOSE)
+        host.get_by_text("Next question").click()
+        settled(page)
+    assert len(asked) >= 3
+
+
+@pytest.mark.parametrize(("name", "number"), [("type-here", 5), ("07-inference", 3), ("09-interpretability", 1)])
+def test_a_network_asks_what_its_controls_can_answer(open_page, name, number):
+    page = open_page(name, ".network")
+    host = standing(page, ".network")
+    assert host.locator(".live-question").inner_text().startswith(f"1 of {number}.")
+    drawn = host.locator(".network-chart").get_attribute("aria-label")
+    host.get_by_text("Make a guess, then show").click()
+    settled(page)
+    assert host.locator(".network-chart").get_attribute("aria-label") != drawn
 
 
 def test_a_field_takes_numbers_alone(open_page):
@@ -266,13 +293,14 @@ def test_each_change_is_told(open_page):
         settled(page)
         return effect.text_content(), host.evaluate("(host) => host.live.found.divergence")
 
-    assert after()[0] == "Nothing is changed yet."
+    assert "From the unchanged network" in after()[0], "a page starts with the change that it asks about"
+    assert after(shift=0)[0] == "The network is unchanged."
     assert after(shift=10)[1] < 1e-12
     assert after(uncentred="everywhere")[1] > 1e-3
     after(model="rms")
     host.locator("button", has_text="undo all changes").click()
     settled(page)
-    assert effect.text_content() == "Nothing is changed yet."
+    assert effect.text_content() == "The network is unchanged."
     assert host.evaluate("(host) => host.live.state.model") == "layer", "the network is a change as any other"
     slider = host.get_by_label("Add to every entry of the stream")
     slider.press("ArrowRight")

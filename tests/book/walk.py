@@ -29,6 +29,25 @@ KINDS = """() => {
     const others = Object.keys(kinds).reduce((sum, kind) => sum + found[kind], 0);
     return {...found, prose: found.all - others};
 }"""
+# What competes with the text, by kind and number; left edges of what starts a line; tables that are cut off unsaid.
+LAYOUT = """() => {
+    const page = document.querySelector('.bd-article');
+    const shown = chosen => [...page.querySelectorAll(chosen)].filter(e => e.checkVisibility());
+    const lines = 'section > :is(p, h2, h3, details, ul, figure, .math), figure, figcaption, .cell_input, caption';
+    const outer = shown(lines).filter(e => !e.closest('li, .proof, .admonition, details > *'));
+    const pictures = 'figure, .explore, .turning, .hold, .network';
+    const cut = shown('table').filter(e => e.scrollWidth > e.clientWidth + 1);
+    const said = (e, where) => e && getComputedStyle(e, where).content.includes('Scrolls');
+    const says = e => said(e, '::before') || said(e.querySelector('caption'), '::after');
+    return {
+        folds: shown('details > summary').length,
+        tables: shown('table').length,
+        figures: shown(pictures).filter(e => !e.parentElement.closest(pictures)).length,
+        cut: cut.length,
+        unsaid: cut.filter(e => !says(e)).map(e => e.innerText.slice(0, 40)),
+        edges: [...new Set(outer.map(e => Math.round(e.getBoundingClientRect().left)))],
+    };
+}"""
 # Proofs, in lines of their text.
 PROOFS = """() => [...document.querySelectorAll('.proof#proof')].map(proof =>
     [proof.textContent.trim().slice(0, 60),
@@ -83,6 +102,7 @@ class Walk:
         kinds: heights in pixels by kind of content, and of all, on a wide screen.
         proofs: the first words of each proof, and how many lines it takes there.
         cut: by width of the window, displayed formulas that do not fit their column.
+        layout: by width of the window, counts of folds, tables and figures, left edges, and tables that are cut off.
         overflow: pixels by which the page is wider than a phone.
         sliders: one entry a slider: frames shown before, after a key, after a click.
         turned: of each turning figure its drawing as it came, dragged, turned by keys, tilted, and each slider's ends.
@@ -95,6 +115,7 @@ class Walk:
     kinds: dict[str, float] = field(default_factory=dict)
     proofs: list[tuple[str, float]] = field(default_factory=list)
     cut: dict[int, list[str]] = field(default_factory=dict)
+    layout: dict[int, dict] = field(default_factory=dict)
     overflow: int = 0
     sliders: list[tuple[list, list, list]] = field(default_factory=list)
     turned: list[list[str]] = field(default_factory=list)
@@ -115,7 +136,7 @@ def walk(browser, path: Path) -> Walk:
     for theme in ("light", "dark"):
         found.faint[theme], found.looked_at = page.evaluate(FAINT, theme)
     found.kinds, found.proofs = page.evaluate(KINDS), page.evaluate(PROOFS)
-    found.cut[DESK["width"]] = page.evaluate(CUT)
+    found.cut[DESK["width"]], found.layout[DESK["width"]] = page.evaluate(CUT), page.evaluate(LAYOUT)
     page.evaluate(
         "() => document.querySelectorAll('details:has(.explore, .turning)').forEach(fold => fold.open = true)"
     )
@@ -124,7 +145,7 @@ def walk(browser, path: Path) -> Walk:
     found.turned = [_turned(page, figure) for figure in page.locator(".turning").all()]
     page.set_viewport_size(PHONE)
     page.wait_for_timeout(200)
-    found.cut[PHONE["width"]] = page.evaluate(CUT)
+    found.cut[PHONE["width"]], found.layout[PHONE["width"]] = page.evaluate(CUT), page.evaluate(LAYOUT)
     found.overflow = page.evaluate(OVERFLOW)
     page.close()
     found.requests = [url for url in requests if not url.startswith(("file:", "data:", "blob:"))]

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from normgeom_lab.uniform import length_by_spread, towards_the_ring, two_norms
 
+M1 = r"$m\mathbf{1}$"
 X = torch.randn(40, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
@@ -30,8 +31,8 @@ def test_centring_and_two_norms_in_the_plane_of_x_and_1():
     degrees = 20
     figure, alt = two_norms(degrees)
     left, right = map(tips, figure.axes)
-    assert same(left["m1"] + left["Πx"], left["x"]), "m1 + Πx is not x"
-    assert left["m1"][0] == left["Πx"][1] == 0, "m1 does not lie along 1, which is drawn upwards, or Πx not across it"
+    assert same(left[M1] + left["Πx"], left["x"]), "m1 + Πx is not x"
+    assert left[M1][0] == left["Πx"][1] == 0, "m1 does not lie along 1, which is drawn upwards, or Πx not across it"
     cosine = left["x"][1] / np.linalg.norm(left["x"])
     assert abs(math.degrees(math.acos(cosine)) - degrees) < 1e-9, "not the angle to 1; that to the hyperplane? Radians?"
     rms, layer = right["RMSNorm(x)"], right["LN(x)"]

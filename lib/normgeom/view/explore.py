@@ -17,8 +17,9 @@ from normgeom.view.style import data_uri, svg
 MOST_FRAMES = 80
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _SIGNS = {"eps": "ε", "sigma": "σ", "gamma": "γ", "over": "/", "root": "√"}
+_ASK = '<p class="live-question">Guess first. {}</p>'
 _PAGE = """<div class="explore" id="{id}">
-{sliders}
+{ask}{sliders}
 <div class="explore-frames">{frames}</div>
 </div>
 <script>(() => {{
@@ -42,7 +43,7 @@ _SLIDER = (
 )
 
 
-def explore(draw: Callable[..., tuple[Figure, str]], **values: Sequence) -> None:
+def explore(draw: Callable[..., tuple[Figure, str]], ask: str = "", **values: Sequence) -> None:
     """Show what ``draw`` draws, with one slider for each of its arguments.
 
     Where a kernel is running, the picture is drawn anew whenever a slider moves.  Where none is, as on a page, all
@@ -51,6 +52,7 @@ def explore(draw: Callable[..., tuple[Figure, str]], **values: Sequence) -> None
     Args:
         draw: takes one value by name for each slider and returns a figure of matplotlib and its alt text; the figure
             is closed.
+        ask: a question over the sliders: what will happen when they move?
         values: for each slider its positions, in order; an underscore in a name is shown as a space, and
             eps, sigma, gamma, over and root as ε, σ, γ, / and √.
 
@@ -73,8 +75,10 @@ def explore(draw: Callable[..., tuple[Figure, str]], **values: Sequence) -> None
     chosen = [dict(zip(values, at, strict=True)) for at in itertools.product(*values.values())]
     if len(chosen) > MOST_FRAMES:
         raise ValueError(f"values: expected at most {MOST_FRAMES} frames in all, got {len(chosen)}")
-    page = _page(values, [_image(draw, frame) for frame in chosen])
-    show_live(_live(draw, values), page, f"A figure with sliders for {', '.join(map(_name, values))}.")
+    ask = ask and _ASK.format(escape(ask))
+    page = _page(values, [_image(draw, frame) for frame in chosen], ask)
+    words = f"A figure with sliders for {', '.join(map(_name, values))}."
+    show_live(ipywidgets.VBox([ipywidgets.HTML(ask), _live(draw, values)]), page, words)
 
 
 def show_live(view: ipywidgets.Widget, page: str, words: str) -> None:
@@ -119,7 +123,7 @@ def _image(draw: Callable[..., tuple[Figure, str]], chosen: dict) -> str:
     return image(figure, alt)
 
 
-def _page(values: dict[str, Sequence], images: list[str]) -> str:
+def _page(values: dict[str, Sequence], images: list[str], ask: str) -> str:
     labels = [list(map(_label, positions)) for positions in values.values()]
     starts = list(map(_start, values.values()))
     sliders = [
@@ -132,6 +136,7 @@ def _page(values: dict[str, Sequence], images: list[str]) -> str:
     frames[shown] = images[shown]
     return _PAGE.format(
         id=f"explore-{hashlib.sha256(''.join(images).encode()).hexdigest()[:12]}",
+        ask=ask,
         sliders="\n".join(sliders),
         frames="".join(frames),
         labels=json.dumps(labels, ensure_ascii=False).replace("<", "\\u003c"),
@@ -147,4 +152,4 @@ def _name(name: str) -> str:
 
 
 def _label(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}".replace("e-0", "e-") if isinstance(value, float) else str(value)

@@ -24,7 +24,9 @@ _RC = {
     "figure.figsize": (WIDTH, 3.2),
     "figure.dpi": 110,
     "figure.constrained_layout.use": True,
-    **dict.fromkeys(("font.size", "axes.titlesize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 10),
+    **dict.fromkeys(
+        ("font.size", "axes.titlesize", "figure.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 10
+    ),
     "legend.handlelength": 2.4,
     "legend.columnspacing": 1.2,
     **dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none"),

@@ -158,7 +158,10 @@ _SMALL, _DISC = 0.4, 2.3  # radii: of the circle around x, and of what is shown 
 
 
 def hold(show: str = "norm") -> None:
-    """Display a norm to hold: with sliders where a kernel runs, on a page as a picture that the page's script moves."""
+    """Display a norm to hold: with sliders where a kernel runs, on a page as a picture that the page's script moves.
+
+    ``show`` chooses what the page asks about, "norm", "ellipse" or "jacobian"; the last also draws the Jacobian.
+    """
     picture, alt = held(**START, show=show)
     controls = {f"x{i + 1}": ipywidgets.FloatSlider(START["x"][i], min=-4, max=4, step=0.1) for i in range(3)}
     controls |= {f"g{i + 1}": ipywidgets.FloatSlider(START["gain"][i], min=-2, max=2, step=0.05) for i in range(3)}

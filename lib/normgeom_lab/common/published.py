@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from normgeom.view.style import COLORS, WIDTH, style
 
-from normgeom_lab.common.axes import ticks_of_powers
+from normgeom_lab.common.axes import label_ends, ticks_of_powers
 
 NAMES = {"SmolLM2-135M-Instruct": "SmolLM2", "gemma-3-270m": "Gemma 3"}
 EVEN_SHARE = sum(1 / (t + 1) for t in range(1, 128)) / 127  # attention to position 0, were it even, in 128 tokens
@@ -51,7 +51,7 @@ def angle_and_cost(costs: pd.DataFrame) -> tuple[Figure, str]:
                 f"{one.cost.min():.2g} to {one.cost.max():.2g} nats, for sign vectors to {null.cost.max():.2g}"
             )
         figure.supxlabel("mean angle at the norm's input / degrees")
-        figure.supylabel("cost / nats a token")
+        figure.supylabel("cost / nats per token")
         handles, labels = axes.flat[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=2)
     return figure, f"Cost against angle, a point a norm. {'; '.join(words)}."
@@ -106,15 +106,15 @@ def streams(measured: pd.DataFrame, sinks: pd.DataFrame) -> tuple[Figure, str]:
                 f"{NAMES[model]}: mean length from {at.length.iloc[0]:.3g} to {at.length.iloc[-1]:.3g}, of the first "
                 f"position up to {at.first_length.max():.3g}"
             )
-        for (model, _text), at in sinks.groupby(["model", "text"], sort=False):
-            right.plot(np.linspace(0, 1, len(at)), at["mean"], color=colors[model], lw=1.2)
+        for (model, text), at in sinks.groupby(["model", "text"], sort=False):
+            label = NAMES[model] if text == sinks.text.iloc[0] else None
+            right.plot(np.linspace(0, 1, len(at)), at["mean"], color=colors[model], lw=1.2, label=label)
             words.append(f"attention to it in {NAMES[model]} up to {at['mean'].max():.2f}")
         right.axhline(EVEN_SHARE, color=COLORS["null"], ls=":", lw=1)
         left.set(xlabel="share of the depth", title="length of the stream")
         right.set(xlabel="share of the depth", ylim=(0, 1), title="attention to position 0")
         ticks_of_powers(left.yaxis)
-        handles = [left.plot([], [], color=color, label=NAMES[model])[0] for model, color in colors.items()]
-        figure.legend(handles=handles, loc="outside upper center", ncols=2)
+        label_ends(right)
     return figure, f"Two panels against the share of the depth. {'; '.join(words)}."
 
 

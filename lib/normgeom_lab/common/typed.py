@@ -23,6 +23,7 @@ from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
+from normgeom_lab.common.axes import label_ends
 from normgeom_lab.common.recording import recorded_tensors
 from normgeom_lab.common.stream import writers
 from normgeom_lab.common.tiny import divergence
@@ -47,10 +48,10 @@ def at_norms(
         looks = dict(before=("o", COLORS["uniform"]), after=("s", COLORS["ink"]))
         for values, (side, (marker, color)) in zip(series, looks.items(), strict=True):
             axis.plot(range(1, len(values) + 1), values, marker=marker, color=color, label=side)
-        axis.set(xlabel="norm, in the order in which they run", ylabel=words)
+        axis.set(xlabel="norms, first to last", ylabel=words)
         if quantity == "angle":
             axis.set(ylim=(0, 180), yticks=[0, 90, 180])
-        axis.legend()
+        label_ends(axis)
     told = "; ".join(f"{a:{digits}} and {b:{digits}}" for a, b in zip(*series, strict=True))
     return figure, f"At position {at + 1}, {words}, before and after each norm: {told}."
 

@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from normgeom.view.style import COLORS, WIDTH, style
 
-from normgeom_lab.common.axes import MARKERS, ticks_of_powers
+from normgeom_lab.common.axes import MARKERS, label_ends, ticks_of_powers
 from normgeom_lab.common.pictures import NULLS, angle_bars, at_side, null_band
 from normgeom_lab.inference.experiments import of_uniform
 
-_ORDER = "norm, in order of use"
+_ORDER = "norms, first to last"
 
 
 def angles_by_layer(tables: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:
@@ -47,7 +47,7 @@ def angles_by_layer(tables: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:
 
 @contextmanager
 def _panels(titles: Sequence[str], label: str, height: float = 3.2) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A row of panels with one logarithmic scale, and a legend above them."""
+    """A row of panels with one logarithmic scale; lines are named in the last."""
     with style():
         figure, (axes,) = plt.subplots(1, len(titles), figsize=(WIDTH, height), sharey=True, squeeze=False)
         yield figure, axes
@@ -55,7 +55,7 @@ def _panels(titles: Sequence[str], label: str, height: float = 3.2) -> Iterator[
             axis.set(title=title, yscale="log")
             ticks_of_powers(axis.yaxis)
         axes[0].set_ylabel(label)
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+        label_ends(axes[-1])
 
 
 def occupancy_by_layer(tables: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:
@@ -70,7 +70,7 @@ def occupancy_by_layer(tables: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]
             axis.plot(place, band["median"], linestyle="--", label="random, median", **gray)
             uniform = of_uniform(table).pivot(index="site", columns="run", values="occupancy").loc[band.index]
             for number, run in enumerate(uniform):
-                label = "uniform vector, one line a run" if number == 0 else None
+                label = "uniform vector, one line per run" if number == 0 else None
                 axis.plot(place, uniform[run], color=COLORS["uniform"], marker="o", label=label)
             axis.set(xlabel=_ORDER, xticks=_ticks(len(band)))
             values = uniform.to_numpy()
@@ -116,7 +116,7 @@ def errors_by_layer(tables: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:
             for color, (column, (label, line, marker)) in zip(("uniform", "random_a"), columns.items(), strict=True):
                 look = dict(color=COLORS[color], linestyle=line, marker=marker)
                 axis.plot(range(len(rows)), rows[column], label=label, **look)
-            axis.set(xlabel="LayerNorm, in order of use", xticks=_ticks(len(rows)))
+            axis.set(xlabel="LayerNorms, first to last", xticks=_ticks(len(rows)))
             times = rows.drop_error / rows.mean_abs_cos
             words.append(
                 f"{model}: the change is {rows.drop_error.min():.2g} to {rows.drop_error.max():.2g}, "
@@ -145,8 +145,7 @@ def turned_by(found: Mapping[str, pd.DataFrame], c: float) -> tuple[Figure, str]
             right.plot(rows.c, rows["change of output"], color=color, linestyle=dash, marker=marker, ms=3, alpha=0.45)
             right.plot(c, change, marker, color=color, ms=9, label=model)
             words.append(f"{model}: angle {angle:.0f} degrees, change of the output {change:.1g} of its length")
-        right.set(xlabel="c", title="change of the output / its length", ylim=(-0.06, None))
-        right.legend(loc="center right")
+        right.set(xlabel="c", title="relative change of the output", ylim=(-0.06, None))
     return figure, f"With c = {c:g} on every entry of the stream, at the last norm. {'; '.join(words)}."
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor
 
-from normgeom_lab.common.axes import ticks_of_powers
+from normgeom_lab.common.axes import label_ends, ticks_of_powers
 from normgeom_lab.common.growth import Growth
 from normgeom_lab.common.stacks import PLACEMENTS
 from normgeom_lab.placement.experiments import power_law
@@ -71,16 +71,18 @@ def gradient_powers(
         figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.6), sharey=True)
         for name, lengths in by_depth.items():
             words.append(f"{_points_and_power(left, depths, lengths, name):.2f} for {name}")
+            if name not in by_block:  # where no line of the right panel names its color
+                place = (depths[-1], 1.15 * float(lengths.max()))
+                left.annotate(name, place, ha="right", color=LOOKS[name]["color"])
         for name, lengths in by_block.items():
             look = LOOKS[name] | (_WIDE if name == "branch-out" else {})
             right.semilogy(range(1, len(lengths) + 1), lengths, label=name, **look)
         left.set_xticks(depths, depths)
         left.minorticks_off()
         ticks_of_powers(left.yaxis)
-        left.set(xlabel="number of blocks", ylabel="length of the gradient", title="last block")
-        right.set(xlabel="block", title=f"each of {len(lengths)} blocks")
-        handles = {line.get_label(): line for axis in (left, right) for line in axis.get_legend_handles_labels()[0]}
-        figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=2)
+        left.set(xlabel="number of blocks", ylabel="length of the gradient", title="in the last block")
+        right.set(xlabel="block", title=f"in each of {len(lengths)} blocks")
+        label_ends(right)
     ratios = ", ".join(f"{float(v[0] / v[-1]):.2f} for {name}" for name, v in by_block.items())
     return figure, (
         f"Gradients of the last block, double logarithmic, with fitted powers of the depth: {', '.join(words)}. "
@@ -107,17 +109,18 @@ def growth_by_sublayer(grown: Mapping[str, Growth]) -> tuple[Figure, str]:
             square, update = run.square.mean(0), run.update.mean(0)
             number = np.arange(1, len(update) + 1)
             look = LOOKS[name] | (_WIDE if name == "branch-out" else {})
-            left.plot(square, markevery=6, label=name, **look | (_WIDE if name == "post-norm" else {}))
-            for first, dash in ((0, "-"), (1, ":")):  # attention, MLP
-                right.loglog(number[first::2], update[first::2], dash, markevery=4, **look)
+            left.plot(square, markevery=6, **look | (_WIDE if name == "post-norm" else {}))
+            for first, dash, label in ((0, "-", name), (1, ":", None)):  # attention, MLP
+                right.loglog(number[first::2], update[first::2], dash, markevery=4, label=label, **look)
             ends["square"].append(f"{float(square[-1]):.2g} for {name}")
             ends["update"].append(f"{float(update[-1]):.2g} for {name}")
-        left.plot([0, number[-1]], [1, 1 + number[-1]], label="1 + l, and 1/√l", **_LAW)
-        right.loglog(number, number**-0.5, **_LAW)
+        left.plot([0, number[-1]], [1, 1 + number[-1]], label="1 + l", **_LAW)
+        left.annotate("1 + l", (number[-1], 1 + number[-1]), (-6, 0), textcoords="offset points", ha="right")
+        right.loglog(number, number**-0.5, label="1/√l", **_LAW)
         ticks_of_powers(right.xaxis, right.yaxis)
-        left.set(xlabel="sublayers", title="mean square of the stream")
-        right.set(xlabel="sublayer", title="update / stream")
-        figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=2)
+        left.set(xlabel="sublayer", title="mean square\nof the stream")
+        right.set(xlabel="sublayer", title="relative update")
+        label_ends(right)
     return figure, (
         "Left, the mean square of the stream beside the line 1 + l; at the end "
         f"{', '.join(ends['square'])}. Right, relative updates in double logarithmic axes beside 1/√l; at the end "
@@ -172,9 +175,9 @@ def saturation_by_block(runs: Mapping[str, tuple[Tensor, Tensor]]) -> tuple[Figu
             right.plot(blocks, entropies, label=name, **LOOKS[name])
             words.append(f"{name} {float(squares[-1]):.0e} and {float(entropies[-1]):.2f}")
         ticks_of_powers(left.yaxis)
-        left.set(xlabel="block", title="mean square of its input")
-        right.set(xlabel="block", title="attention's entropy,\nover that of even weights", ylim=(0, 1.05))
-        left.legend()
+        left.set(xlabel="block", title="mean square of the stream")
+        right.set(xlabel="block", title="attention entropy,\nrelative to even weights", ylim=(0, 1.05))
+        label_ends(right)
     return figure, (
         "Mean square of the stream, logarithmic, and entropy of attention, both by block. In the last block they are: "
         f"{'; '.join(words)}."
@@ -200,7 +203,7 @@ def losses_by_rate(sweep: pd.DataFrame, entropy: float) -> tuple[Figure, str]:
             axis.set_xticks(rates, [f"{rate:g}" for rate in rates])
             axis.minorticks_off()
             axis.margins(x=0.15)
-        panels[0, 0].set_ylabel("loss / nats a byte")
+        panels[0, 0].set_ylabel("loss / nats per byte")
         marks = {WORDS[placement]: LOOKS[WORDS[placement]] for placement in dict.fromkeys(sweep.placement)}
         for warmup in sorted(set(sweep.warmup)):
             marks[f"warm-up {warmup}"] = dict(color=COLORS["ink"], marker="o", **dashed[warmup > 0])
@@ -221,6 +224,6 @@ def losses_of_runs(runs: pd.DataFrame, entropy: float) -> tuple[Figure, str]:
             last = of_one[of_one.step == of_one.step.max()].loss
             words.append(f"{name} ends at {last.min():.2f} to {last.max():.2f}")
         axis.axhline(entropy, **_BEHIND)
-        axis.set(xlabel="update", ylabel="loss / nats a byte")
-        axis.legend()
+        axis.set(xlabel="steps", ylabel="loss / nats per byte")
+        label_ends(axis)
     return figure, f"Loss over {runs.step.max()} steps, a line a run: {', '.join(words)}."

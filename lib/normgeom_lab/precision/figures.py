@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from normgeom.records import Record, recorded
 from normgeom.view.style import COLORS, WIDTH, style
 
-from normgeom_lab.common.axes import ticks_of_powers
+from normgeom_lab.common.axes import label_ends, ticks_of_powers
 from normgeom_lab.precision.experiments import rounded_walks
 
 # Recorded times, ``race``: a row for each size, number of threads, format, pass, norm and way to compute it.
@@ -102,7 +102,7 @@ def errors_over_means(off: pd.DataFrame, unit: float) -> tuple[Figure, str]:
             axes.loglog(shown, unit * shown**power, "--", color=COLORS["null"], lw=1)
         axes.set(xlabel="mean of the rows / standard deviation", ylabel="largest error", ylim=(1e-8, 100))
         ticks_of_powers(axes.xaxis, axes.yaxis, most=6)
-        figure.legend(loc="outside upper center", ncols=2)
+        label_ends(axes)
     return figure, f"Errors against means, double logarithmic: {'; '.join(words)}."
 
 
@@ -127,13 +127,13 @@ def drift(found: pd.DataFrame) -> tuple[Figure, str]:
                 axis.semilogy(rows.block, rows[way], marker, color=color, label=STATISTICS[way])
                 axis.semilogy(rows.block, law, color=color, lw=1.2, label="predicted" if way == "sum" else None)
                 words.append(
-                    f"{title}, {STATISTICS[way]}: {rows[way].iloc[0]:.2g} behind the first block and "
-                    f"{rows[way].iloc[-1]:.2g} behind the last norm, predicted {law.iloc[0]:.2g} and {law.iloc[-1]:.2g}"
+                    f"{title}, {STATISTICS[way]}: {rows[way].iloc[0]:.2g} after the first block and "
+                    f"{rows[way].iloc[-1]:.2g} after the last norm, predicted {law.iloc[0]:.2g} and {law.iloc[-1]:.2g}"
                 )
             axis.set_title(title)
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
             ticks_of_powers(axis.yaxis)
-        panels[-1].set_xlabel("block (the last: the last norm)")
+        panels[-1].set_xlabel("block (last: the final norm)")
         figure.supylabel("relative error of the stream")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return figure, f"Errors by block, logarithmic. {'; '.join(words)}."

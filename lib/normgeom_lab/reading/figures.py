@@ -9,9 +9,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from normgeom.view.style import COLORS, WIDTH, style
 
-from normgeom_lab.common.axes import ticks_of_powers
+from normgeom_lab.common.axes import label_ends, ticks_of_powers
 
-_ANSWERS = {"total": ("^", COLORS["null"]), "direct": ("o", COLORS["uniform"]), "credit": ("x", COLORS["random_a"])}
+_ANSWERS = {
+    "total": ("^", COLORS["null"], "total effect"),
+    "direct": ("o", COLORS["uniform"], "direct effect"),
+    "credit": ("x", COLORS["random_a"], "credit"),
+}
 
 _LOST = {"logit": "in truth", "frozen": "with the scale frozen", "tangent": "along the tangent"}
 
@@ -23,8 +27,8 @@ def credits_by_part(rows: pd.DataFrame) -> tuple[Figure, str]:
         figure, axes = plt.subplots(rows.model.nunique(), 1, figsize=(WIDTH, 5), squeeze=False)
         for axis, (model, parts) in zip(axes.flat, rows.groupby("model", sort=False), strict=True):
             place = np.arange(len(parts))
-            for name, (marker, color) in _ANSWERS.items():
-                axis.plot(place, parts[name], marker, color=color, label=name, ms=4)
+            for name, (marker, color, label) in _ANSWERS.items():
+                axis.plot(place, parts[name], marker, color=color, label=label, ms=4)
             axis.set_title(model)
             axis.set_yscale("symlog", linthresh=0.1)
             axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -33,7 +37,7 @@ def credits_by_part(rows: pd.DataFrame) -> tuple[Figure, str]:
                 f"{model}: total effects from {parts.total.min():.1f} to {parts.total.max():.1f}; credit and direct "
                 f"effect differ most for {worst.part}, {worst.credit:.2f} and {worst.direct:.2f}"
             )
-        axes[-1, 0].set_xlabel("part, in the order in which they run")
+        axes[-1, 0].set_xlabel("parts, first to last")
         figure.supylabel("change of the logit")
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=3)
@@ -46,18 +50,16 @@ def lenses_by_depth(rows: pd.DataFrame) -> tuple[Figure, str]:
     with style():
         figure, axes = plt.subplots(1, rows.model.nunique(), figsize=(WIDTH, 3.4), sharey=True, squeeze=False)
         for axis, (model, of_model) in zip(axes.flat, rows.groupby("model", sort=False), strict=True):
-            for _, at in of_model.groupby("text"):
+            for number, (_, at) in enumerate(of_model.groupby("text")):
                 at = at.iloc[:-1]  # at the end both are the prediction
                 for scale, (dash, color) in looks.items():
-                    axis.semilogy(np.arange(len(at)) / len(at), at[scale], dash, color=color, lw=1.4)
+                    look = dict(color=color, lw=1.4, label=None if number else f"{scale} scale")
+                    axis.semilogy(np.arange(len(at)) / len(at), at[scale], dash, **look)
             axis.set(title=model, xlabel="share of the depth")
             words.append(f"{model}: {at.own.iloc[0]:.1f} and {at.final.iloc[0]:.1f} nats at first")
         ticks_of_powers(axes[0, 0].yaxis)
         axes[0, 0].set_ylabel("KL / nats")
-        handles = [
-            axis.plot([], [], dash, color=color, label=f"{name} scale")[0] for name, (dash, color) in looks.items()
-        ]
-        figure.legend(handles=handles, loc="outside upper center", ncols=2)
+        label_ends(axes[0, -1])
     return figure, f"Divergence with the stream's own and the final scale. {'; '.join(words)}."
 
 
@@ -72,16 +74,16 @@ def fading_part(faded: pd.DataFrame, kept: float) -> tuple[Figure, str]:
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(5, 3.4), sharey=True, width_ratios=(2, 1))
         for column, (dash, color) in looks.items():
-            left.plot(faded.index, faded[column], dash, color=color, alpha=0.35)
-            left.plot(so_far.index, so_far[column], dash, color=color, lw=2.5, label=column.replace("logit", "truth"))
+            left.plot(faded.index, faded[column], dash, color=color, alpha=0.35, label=column.replace("logit", "truth"))
+            left.plot(so_far.index, so_far[column], dash, color=color, lw=2.5)
             left.plot(kept, here[column], "o", color=color, ms=6)
-        left.set(xlabel=f"{name} kept", ylabel="logit above the mean", xlim=(1.04, -0.04))
+        left.set(xlabel="share kept", ylabel="logit above the mean", xlim=(1.04, -0.04))
         right.set_axisbelow(True)
         look = dict(width=0.6, tick_label=[name, "others"], color=("#CC79A7", "#56B4E9"))
         right.bar((0, 1), here[["part", "others"]], **look)
         right.hlines(whole[["part", "others"]], (-0.4, 0.6), (0.4, 1.4), color=COLORS["ink"])
-        right.set_title("who brings it")
-        figure.legend(loc="outside upper left", ncols=3)
+        right.set_title("contributions")
+        label_ends(left)
     values = ", ".join(f"{words} {whole[column] - here[column]:.1f}" for column, words in _LOST.items())
     return figure, (
         f"With {kept:g} of {name} kept, the logit of the next token above the mean is {here.logit:.1f} of "

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from normgeom.view.style import COLORS, WIDTH, style
 
-from normgeom_lab.common.axes import MARKERS, ticks_of_powers
+from normgeom_lab.common.axes import MARKERS, label_ends, ticks_of_powers
 from normgeom_lab.common.pictures import LINES, angle_bars
 
 
@@ -29,8 +29,8 @@ def losses_over_steps(curves: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:
             (drawn,) = axis.plot(mean.index, mean, linestyle=line, label=name)
             axis.fill_between(mean.index, low, high, color=drawn.get_color(), alpha=0.2, linewidth=0)
             words.append(f"{name} from {mean.iloc[0]:.2f} to {mean.iloc[-1]:.2f}")
-        axis.set(xlabel="steps", ylabel="loss / nats a token")
-        axis.legend()
+        axis.set(xlabel="steps", ylabel="loss / nats per token")
+        label_ends(axis)
     return figure, f"Loss against steps: {', '.join(words)} nats a token."
 
 
@@ -63,7 +63,7 @@ def occupancy_over_steps(tables: Mapping[str, pd.DataFrame], sites: Sequence[str
             axis.plot(band.index, band["median"], color=COLORS["null"], linestyle="--", label="random signs, median")
             runs = [run for _, run in rows.groupby("seed")] if "seed" in rows else [rows]
             for number, (run, line) in enumerate(zip(runs, cycle(LINES), strict=False)):
-                label = "uniform vector, one line a seed" if number == 0 else None
+                label = "uniform vector, one line per seed" if number == 0 else None
                 look = dict(color=COLORS["uniform"], linestyle=line, marker="o", markersize=3)
                 axis.plot(run.step, run.occupancy, label=label, **look)
             axis.set_yscale("log")
@@ -92,8 +92,8 @@ def ranks_over_seeds(ranks: Mapping[str, pd.Series]) -> tuple[Figure, str]:
             axis.step([0, *values, RANKS], [0, *share, 1], **look)
             low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
             words.append(f"{name}: from {values[0]} to {values[-1]}, quartiles {low:.0f}, {middle:.0f} and {high:.0f}")
-        axis.plot([0, RANKS], [0, 1], color=COLORS["null"], linestyle=":", label="uniform")
-        axis.set(xlabel=f"rank of 1 among {RANKS}", ylabel="share of seeds up to it")
+        axis.plot([0, RANKS], [0, 1], color=COLORS["null"], linestyle=":", label="chance")
+        axis.set(xlabel=f"rank of the uniform vector among {RANKS}", ylabel="share of seeds up to this rank")
         axis.legend(loc="lower right")
     return figure, f"Distribution of the rank of the uniform vector among {RANKS} over seeds. {'; '.join(words)}."
 
@@ -104,28 +104,31 @@ def shapes_over_steps(forms: Mapping[str, pd.DataFrame], by_chance: float) -> tu
     with style():
         figure, (upper, lower) = plt.subplots(2, 1, figsize=(WIDTH, 5.6), sharex=True)
         lines = (
-            (upper, "spread", "uniform", ""),
-            (lower, "correlation", "uniform", ", gains"),
-            (lower, "overlap", "random_a", ", axes"),
+            (upper, "spread", "uniform", "", 0),
+            (lower, "correlation", "uniform", "gains", 6),
+            (lower, "overlap", "random_a", "longest axes", -24),
         )
         for number, (name, rows) in enumerate(forms.items()):
             over = rows.groupby("step")
-            for axis, column, color, what in lines:
+            for axis, column, color, what, above in lines:
                 mean, low, high = (over[column].agg(of) for of in ("mean", "min", "max"))
-                axis.plot(mean.index, mean, color=COLORS[color], label=name + what, linestyle=LINES[number])
+                axis.plot(mean.index, mean, color=COLORS[color], label=name, linestyle=LINES[number])
                 if number == 0:
                     axis.fill_between(mean.index, low, high, color=COLORS[color], alpha=0.15, linewidth=0)
+                    at = 0.4 * mean.index.max()
+                    place = at, np.interp(at, mean.index, mean)
+                    axis.annotate(what, place, (0, above), textcoords="offset points", color=COLORS[color], ha="center")
             means = over[["spread", "correlation", "overlap"]].mean()
             tenth = means.iloc[np.abs(means.index - means.index.max() / 10).argmin()]
             words.append(
                 f"{name}: spread {means.spread.iloc[-1]:.3f} at the end; a tenth of the way the gains correlate "
                 f"with those of the end by {tenth.correlation:.2f}, the axes overlap by {tenth.overlap:.2f}"
             )
-        lower.axhline(by_chance, color=COLORS["null"], linestyle=":", label="axes, by chance")
+        lower.axhline(by_chance, color=COLORS["null"], linestyle=":")
+        lower.text(rows.step.max(), by_chance, "axes, by chance", ha="right", va="bottom")
         upper.set(ylabel="spread of the gains")
-        lower.set(xlabel="steps", ylabel="agreement with the end")
+        lower.set(xlabel="steps", ylabel="agreement with the final state")
         upper.legend()
-        figure.legend(*lower.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure, f"Gains and axes over the course of training. {'; '.join(words)}."
 
 

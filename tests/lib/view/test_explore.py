@@ -72,6 +72,14 @@ def test_labels_are_signs_and_words(shown):
     assert re.findall(r"<span>(.*?)</span>", shown[0]["text/html"]) == ["σ / √ε", "third gain"]
 
 
+def test_a_question_stands_over_the_sliders(shown):
+    ng.explore(bar, "Will it be <higher>?", height=HEIGHTS)
+    page = shown[0]["text/html"]
+    assert page.index("Guess first. Will it be &lt;higher&gt;?") < page.index("<input")
+    ng.explore(bar, height=HEIGHTS)
+    assert "Guess" not in shown[1]["text/html"]
+
+
 @pytest.mark.parametrize(
     ("draw", "values", "error", "message"),
     [
