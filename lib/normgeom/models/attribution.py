@@ -89,7 +89,8 @@ def effects(model, inputs, answer, against=None, ablate="mean", by="part") -> tu
             raise ValueError(f"{name}: expected one of {', '.join(map(repr, known))}, got {value!r}")
     run = _Run(model, inputs, _shape(inputs, ablate))
     w, constant = run.reader(answer, against)
-    final, x, names, changes, ends = run.stream.final, run.end, [], [], []
+    final, x = run.stream.final, run.end
+    names, changes, ends = [], [], []
     for part in run.stream.parts:
         for name, writer, taken, change in run.pieces(part, REPLACED[ablate], by == "head"):
             names.append(name)
@@ -201,11 +202,13 @@ class _Run:
             taken = self._taken(self.written[part.writer], replaced)
             yield part.name, part.writer, taken, part.factor * taken[:, -1]
             return
-        taken, module = self._taken(self.read[part.map], replaced), self.model.get_submodule(part.map)
-        width, count = taken.shape[-1], getattr(getattr(self.model, "config", None), "num_attention_heads", None)
+        taken = self._taken(self.read[part.map], replaced)
+        width = taken.shape[-1]
+        count = getattr(getattr(self.model, "config", None), "num_attention_heads", None)
         if not count or width % count:
             wanted = f"a divisor of the {width} entries that {part.map} reads"
             raise ValueError(f'model: for by="head" expected config.num_attention_heads, {wanted}, got {count}')
+        module = self.model.get_submodule(part.map)
         matrix = matrix_of(module, WRITES)
         weight = getattr(module, matrix.weight).movedim(matrix.axis, 0).double()
         for head, (own, columns) in enumerate(zip(*(t.chunk(count, -1) for t in (taken, weight)), strict=True)):

@@ -85,8 +85,9 @@ def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
             the logits are no multiple of what that map puts out.
     """
     few = {name: v[:2, :11] if isinstance(v, Tensor) and v.dim() == 2 else v for name, v in entries(inputs).items()}
-    trace = Trial(model, few if isinstance(inputs, Mapping) else few["input_ids"], drawn=False).trace
-    sites = {site.name: site for site in find_norms(model, inputs)}
+    few = few if isinstance(inputs, Mapping) else few["input_ids"]
+    trace = Trial(model, few, drawn=False).trace
+    sites = {site.name: site for site in find_norms(model, few)}
     ran = [name for name, _ in trace.given]
     *_, final = (name for name in ran if name in sites)
     after = ran[ran.index(final) + 1 : -1]
@@ -147,7 +148,7 @@ class Trial:
         inputs = cast(dict(inputs) if isinstance(inputs, Mapping) else inputs, torch.float64)
         self.call = ((), inputs) if isinstance(inputs, dict) else ((inputs,), {})
         try:
-            self.model = _drawn(float64_copy(model)) if drawn else float64_copy(model)
+            self.model = _drawn(cpu_copy(model)) if drawn else cpu_copy(model)
             with warnings.catch_warnings(action="ignore"):
                 self.sites = find_norms(self.model, inputs)
             self.trace = Trace(self.model, self.sites, self.answer)
@@ -217,13 +218,14 @@ def cast(inputs: object, dtype: torch.dtype) -> object:
     return tree_map(lambda leaf: there(leaf) if isinstance(leaf, Tensor) else leaf, inputs)
 
 
-def float64_copy(model: nn.Module) -> nn.Module:
-    """A copy on the CPU, in evaluation mode."""
-    wide = copy.deepcopy(model).cpu().double()
-    wide.eval()
-    if hasattr(wide, "set_experts_implementation"):
-        wide.set_experts_implementation("eager")  # the others know no float64
-    return wide
+def cpu_copy(model: nn.Module, double: bool = True) -> nn.Module:
+    """A copy on the CPU, in evaluation mode, in float64 or as the model is."""
+    copied = copy.deepcopy(model).cpu()
+    copied = copied.double() if double else copied
+    copied.eval()
+    if hasattr(copied, "set_experts_implementation"):
+        copied.set_experts_implementation("eager")  # the others know no float64
+    return copied
 
 
 @torch.no_grad()

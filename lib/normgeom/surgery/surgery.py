@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from normgeom.models.flow import Trial, answer, dtype_of, float64_copy, project_input
+from normgeom.models.flow import Trial, answer, cpu_copy, dtype_of, project_input
 from normgeom.models.judgement import Flow, StreamNorm, judged
 from normgeom.models.sites import check_held_once
 from normgeom.models.trace import READS, WRITES, matrix_of
@@ -143,12 +142,10 @@ def _operate(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor |
     del trial  # whose trace holds on to the weights
     _prove(drawn, flow, steps, call, "drawn weights")
     del drawn  # or memory would hold two copies at a time
-    _prove(float64_copy(model), flow, steps, call, "its own weights")
-    if (dtype := dtype_of(model)) != torch.float64:
-        own = copy.deepcopy(model).cpu()
-        own.eval()
+    _prove(cpu_copy(model), flow, steps, call, "its own weights")
+    if dtype_of(model) != torch.float64:
         with suppress(RuntimeError):  # a CPU does not compute everything in every dtype
-            _prove(own, flow, steps, call, f"its own weights in {str(dtype).removeprefix('torch.')}")
+            _prove(cpu_copy(model, double=False), flow, steps, call, "its own weights")
     if _fold in steps and (kept := [norm.kept for norm in flow.norms if norm.kept]):
         warnings.warn(f"norms of the stream keep gain and bias: {kept[0]}", stacklevel=3)
     if flow.projected:
@@ -159,43 +156,35 @@ def _operate(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor |
 
 
 def _prove(copied: nn.Module, flow: Flow, steps: tuple[Step, ...], call: tuple, weights: str) -> None:
-    """A ValueError unless a copy of a model, changed here, answers the same before and after the steps.
-
-    It is asked on the example, on half of it and on twice its length, as far as the model takes them.
-    """
-    dtype, before = dtype_of(copied), {}
-    for length, of_length in _lengths(call).items():
-        try:
-            before[length] = answer(copied, of_length), of_length
-        except (RuntimeError, ValueError, IndexError):
-            if length == "the example":
-                raise
+    """A ValueError unless a copy of a model, changed here, answers the same before and after the steps."""
+    dtype, before = dtype_of(copied), _answers(copied, call)
     for step in (_untie, *steps):
         step(copied, flow)
+    after = _answers(copied, call)
     bound = _BOUND if dtype == torch.float64 else 3 * torch.finfo(dtype).eps ** 0.5  # more than rounding explains
-    for length, (answered, of_length) in before.items():
-        if not (changed := _change(answer(copied, of_length), answered)) <= bound:
+    for length in before:
+        if not (changed := _change(after[length], before[length])) <= bound:
             raise ValueError(
-                f"model: a copy of this {type(copied).__name__} with {weights} computes something else when changed, "
-                f"on {length} by {changed:.1e} of the largest output: it draws random numbers, keeps something of an "
-                "earlier call, shares a weight between modules, or does more than weights and biases say"
+                f"model: a copy of this {type(copied).__name__} with {weights} in {dtype} computes something else when "
+                f"changed, on {length} by {changed:.1e} of the largest output: it draws random numbers, keeps "
+                "something of an earlier call, shares a weight between modules, or does more than its parameters say"
             )
 
 
-def _lengths(call: tuple) -> dict[str, tuple]:
-    """The call, and the same with the second axis of its tensors halved and doubled, where they have one in common."""
+def _answers(model: nn.Module, call: tuple) -> dict[str, list[Tensor]]:
+    """What a model answers to the example, and to others of half and twice the length where it takes them."""
     tensors = [leaf for leaf in tree_leaves(call) if isinstance(leaf, Tensor) and leaf.dim() > 1]
-    length = tensors[0].shape[1] if tensors else 0
+    texts = [tensor for tensor in tensors if tensor.shape[1] == tensors[0].shape[1]]
 
-    def along(change: Callable[[Tensor], Tensor]) -> tuple:
-        changes = lambda leaf: isinstance(leaf, Tensor) and leaf.dim() > 1 and leaf.shape[1] == length  # noqa: E731
-        return tree_map(lambda leaf: change(leaf) if changes(leaf) else leaf, call)
+    def ask(change: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        return answer(model, tree_map(lambda leaf: change(leaf) if any(leaf is t for t in texts) else leaf, call))
 
-    return {
-        "the example": call,
-        "half of the example": along(lambda leaf: leaf[:, : (length + 1) // 2]),
-        "the example twice in a row": along(lambda leaf: torch.cat([leaf, leaf.flip(1)], 1)),
-    }
+    found = {"the example": answer(model, call)}
+    with suppress(RuntimeError, ValueError, IndexError):
+        found["half of the example"] = ask(lambda text: text[:, : (text.shape[1] + 1) // 2])
+    with suppress(RuntimeError, ValueError, IndexError):
+        found["the example twice in a row"] = ask(lambda text: torch.cat([text, text.flip(1)], 1))
+    return found
 
 
 def _change(after: list[Tensor], before: list[Tensor]) -> float:

@@ -180,9 +180,9 @@ def pruned():
 
 
 NO_PLACE = "down.task, of a Tasks, has no place in what"
-DRAWN = "with drawn weights computes .* it draws random numbers"
+DRAWN = "with drawn weights in torch.float64 computes .* it draws random numbers"
 NO_GRADIENTS = r"no float64 copy of this Blind runs with gradients \(words runs without them\)"
-IN_FLOAT32 = "with its own weights in float32 computes something else when changed, on the example by"
+IN_FLOAT32 = "with its own weights in torch.float32 computes something else when changed, on the example by"
 CASES = {  # how it is made, and why folding, centring and converting are refused; None where they are exact
     "an embedding that is shortened": (Shortened, None, *["a run changes words.weight, as max_norm does"] * 2),
     "parameters for those who ask": (OfTasks, *[NO_PLACE] * 3),
@@ -194,7 +194,12 @@ CASES = {  # how it is made, and why folding, centring and converting are refuse
     "a memory of the call before": (Remembers, DRAWN, *["norm reads a sum with a part that comes from no map"] * 2),
     "without gradients": (Blind, *[NO_GRADIENTS] * 3),
     "another branch in float64": (lambda: Wide().float(), None, *[IN_FLOAT32] * 2),
-    "a mask on the logits": (Masked, "with drawn weights computes something else", None, "with drawn weights"),
+    "a mask on the logits": (
+        Masked,
+        "with drawn weights in torch.float64 computes something else",
+        None,
+        "with drawn weights",
+    ),
     "a norm with an argument": (WithNumber, None, *["read without a norm, by head"] * 2),
     "rounded, with a derivative": (StraightThrough, None, None, "norm, a norm, is read by up, and not only by linear"),
     "a compiled part": (Compiled, None, None, None),
