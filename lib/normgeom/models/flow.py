@@ -87,7 +87,7 @@ def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
     few = {name: v[:2, :11] if isinstance(v, Tensor) and v.dim() == 2 else v for name, v in entries(inputs).items()}
     few = few if isinstance(inputs, Mapping) else few["input_ids"]
     trace = Trial(model, few, drawn=False).trace
-    sites = {site.name: site for site in find_norms(model, few)}
+    sites = {site.name: site for site in find_norms(model, inputs)}  # under held scales it takes no others
     ran = [name for name, _ in trace.given]
     *_, final = (name for name in ran if name in sites)
     after = ran[ran.index(final) + 1 : -1]
