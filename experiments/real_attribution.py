@@ -4,7 +4,7 @@ import normgeom as ng
 import pandas as pd
 import torch
 from normgeom.models.attribution import COLUMNS, REPLACED, effects
-from normgeom.models.parts import Part, followed
+from normgeom.models.flow import Part, followed
 from normgeom.models.watch import forward, hooked
 from normgeom.surgery.ablation import scales
 from normgeom_lab.common.tiny import divergence

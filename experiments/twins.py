@@ -13,11 +13,11 @@ import torch
 from normgeom.commands.loading import load_model
 from normgeom.commands.train import train_twins
 from normgeom.jobs import claimed
-from normgeom.models.flow import stream_writers
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
 from normgeom.training.trainer import DIRECTIONS, fit_and_measure
 from normgeom.training.twins import SIZES
+from normgeom_lab.common.stream import stream_writers
 from normgeom_lab.common.typed import BODY, KINDS, TIED
 from normgeom_lab.common.variants import NORMS, variants
 from normgeom_lab.training import beside_signs, centre, shapes

@@ -6,11 +6,10 @@ import itertools
 import normgeom as ng
 import pytest
 import torch
-from normgeom.models.gpt2 import gpt2
 from normgeom.surgery.ablation import ReducedNorm
 from normgeom.text.tokens import random_windows, windows
 from normgeom.training.stages import held_out_loss
-from normgeom.training.twins import twin
+from normgeom.training.twins import gpt2, twin
 
 TEXT = torch.randint(16, (600,), generator=torch.Generator().manual_seed(0)).cumsum(0) % 16
 HELD_OUT = list(windows(TEXT[-120:], 12, 4))

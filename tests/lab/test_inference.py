@@ -8,10 +8,9 @@ import pandas as pd
 import pytest
 import torch
 from normgeom.checks import Draws
-from normgeom.models.gpt2 import gpt2
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import random_windows
-from normgeom.training.twins import save_twin, twin, twins
+from normgeom.training.twins import gpt2, save_twin, twin, twins
 from normgeom_lab import inference as lab
 from normgeom_lab.common.loop import train
 from normgeom_lab.common.pictures import null_band

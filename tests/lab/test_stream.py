@@ -5,10 +5,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from norm_checks import close, draw
-from normgeom.models.flow import stream_writers
+from normgeom.checks import Draws
+from normgeom.training.twins import gpt2, twins
 from normgeom_lab.common import parts as lab
 from normgeom_lab.common import stream
+from normgeom_lab.common.tiny import perturb
 from tiny_models import randomise_norms, tiny, token_ids
+from torch import nn
 
 LAYER = ("gpt2", "gpt_neox", "gptj", "opt", "phi", "persimmon")
 RMS = ("llama", "qwen3", "gemma")
@@ -116,6 +119,20 @@ def test_dropout_is_off_and_the_mode_restored():
     assert model.training and not model.transformer.h[0].training
 
 
+@pytest.mark.parametrize("which", [0, 1], ids=["layer norm", "rms norm"])
+def test_the_writers_of_a_gpt2(which):
+    """All there is in a stream, in the order in which it is written; the readers see the stream by their first axis."""
+    model = twins(gpt2(vocabulary=64, length=16, width=12, layers=2, heads=3), 3)[which]
+    assert {module.p for module in model.modules() if isinstance(module, nn.Dropout)} == {0.0}
+    perturb(model, Draws(0))
+    inner = model.transformer
+    written = [inner.wte.weight, inner.wpe.weight]
+    written += [p for block in inner.h for part in (block.attn, block.mlp) for p in part.c_proj.parameters()]
+    read = [module.weight for block in inner.h for module in (block.attn.c_attn, block.mlp.c_fc)]
+    assert list(map(id, stream.stream_writers(model))) == list(map(id, written))
+    assert list(map(id, stream.stream_readers(model))) == list(map(id, read))
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_rotated_copy_has_rotated_parts(tied):
     """Writers, readers and a head of its own."""
@@ -124,7 +141,7 @@ def test_a_rotated_copy_has_rotated_parts(tied):
     q = torch.linalg.qr(draw(32, 32)).Q
     other = stream.rotate(model, q)
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters()), "the model was changed"
-    for p, turned in zip(stream_writers(model), stream_writers(other), strict=True):
+    for p, turned in zip(stream.stream_writers(model), stream.stream_writers(other), strict=True):
         agree(turned, p @ q.T, "By the inverse? A writer left out?")
     for name in (name for norm in lab.flow_of(model).norms[:-1] for name in norm.readers):
         p, turned = model.get_submodule(name).weight, other.get_submodule(name).weight

@@ -8,8 +8,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from normgeom.models.flow import Part, followed
 from normgeom.models.held import acting, per_unit, projected
-from normgeom.models.parts import Part, Stream, followed, logits_of
 from normgeom.models.trace import WRITES, matrix_of
 from normgeom.models.watch import entries, evaluating, forward, hooked, watch
 
@@ -59,7 +59,7 @@ def attribute(
     Returns:
         a row for each part, in the order in which they run: ``part`` (an embedding's name, ``"attn 0"``, ``"mlp 0"``,
         …, ``"head 0.3"``), and the means over the sequences of the four numbers.  The model runs in its own dtype, as
-        often as there are parts; sums are float64.
+        often as there are parts, and a float64 copy of it once, on few tokens; sums are float64.
 
     Raises:
         ValueError: padding; an answer outside the vocabulary; one sequence with ``"resample"``; a stream that cannot be
@@ -89,21 +89,25 @@ def effects(model, inputs, answer, against=None, ablate="mean", by="part") -> tu
             raise ValueError(f"{name}: expected one of {', '.join(map(repr, known))}, got {value!r}")
     run = _Run(model, inputs, _shape(inputs, ablate))
     w, constant = run.reader(answer, against)
-    pieces = [piece for part in run.stream.parts for piece in run.pieces(part, REPLACED[ablate], by == "head")]
-    final, x, changes = run.stream.final, run.end, torch.stack([change for _, change, _ in pieces])
-    per_s = per_unit(final, x)
+    final, x = run.stream.final, run.end
+    names, changes, ends = [], [], []
+    for part in run.stream.parts:
+        for name, writer, taken, change in run.pieces(part, REPLACED[ablate], by == "head"):
+            names.append(name)
+            changes.append(change)
+            ends.append(run.without(writer, taken))
+    changes, ends, per_s = torch.stack(changes), torch.stack(ends), per_unit(final, x)
 
     def reads(x: Tensor, per_s: Tensor) -> Tensor:
         return (w * projected(final, x) * per_s).sum(-1)
 
-    whole, left = reads(x, per_s), x - changes.sum(0)
+    whole = reads(x, per_s)
     direct = whole - reads(x - changes, per_unit(final, x - changes))
-    total = whole - torch.stack([reads(x, per_unit(final, x)) for x in (run.without(hooks) for *_, hooks in pieces)])
     kappa = (projected(final, x) * changes).mean(-1) * per_s.squeeze(-1) ** 2
-    rows = torch.stack([reads(changes, per_s), direct, total, kappa])
+    rows = torch.stack([reads(changes, per_s), direct, whole - reads(ends, per_unit(final, ends)), kappa])
     baseline = torch.full_like(rows[:, :1], torch.nan)
-    baseline[0] = reads(left, per_s) + constant
-    return [*(name for name, *_ in pieces), "baseline"], torch.cat([rows, baseline], 1)
+    baseline[0] = reads(x - changes.sum(0), per_s) + constant
+    return [*names, "baseline"], torch.cat([rows, baseline], 1)
 
 
 def _after_first(replaced: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -135,102 +139,89 @@ class _Run:
 
     def __init__(self, model: nn.Module, inputs: Tensor | Mapping, shape: torch.Size):
         self.model, self.inputs, self.shape = model, inputs, shape
-        self.stream: Stream = followed(model, inputs)
+        self.stream = followed(model, inputs)
         self.head = model.get_submodule(self.stream.head)
         self.read: dict[str, Tensor] = {}
         self.written: dict[str, Tensor] = {}
-        ramp = torch.linspace(-100, 100, len(self._unembedding()[0]), dtype=torch.float64)
 
         def keep(name: str, x: Tensor, y: Tensor) -> None:
             self.read[name], self.written[name] = x, y.clone()  # the model may add to it in place
 
-        def instead(module, args, kwargs, output):  # shows what becomes of the unembedding's outputs
-            return ramp.to(output).expand_as(output)
-
         with watch(model, {name for part in self.stream.parts for name in (part.writer, part.map)}, keep):
-            self.end, logits = self._forward(after=[(self.head, instead)])
-        shown = logits.flatten(0, -2)[-1].double().cpu()
-        self.factor = float(shown @ ramp / ramp.square().sum()) if shown.shape == ramp.shape else torch.nan
-        if not torch.allclose(shown, self.factor * ramp, rtol=1e-2, atol=1e-2):
-            raise ValueError("model: expected logits that are its unembedding's outputs or a multiple, not capped ones")
+            self.end = self.without()
         added = sum(part.factor * self.spread(self.written[part.writer])[:, -1].double() for part in self.stream.parts)
-        if (added - self.end).abs().max() > (0.1 if logits.element_size() < 4 else 1e-4) * self.end.abs().max():
+        near = 0.1 if next(iter(self.written.values())).element_size() < 4 else 1e-4
+        if (added - self.end).abs().max() > near * self.end.abs().max():
             end = self.stream.final.name
             raise ValueError(f"model: its stream cannot be followed to {end}, whose input its parts do not add up to")
 
-    def without(self, hooks: Mapping[str, list]) -> Tensor:
-        """The end of the stream in a run with hooks that replace something."""
-        return self._forward(**hooks)[0]
-
-    def _forward(self, before: Sequence = (), after: Sequence = ()) -> tuple[Tensor, Tensor]:
+    def without(self, writer: str | None = None, taken: Tensor | None = None) -> Tensor:
+        """The end of the stream in a run in which something is taken from what a module writes."""
         seen = []
 
         def keep(module, args, kwargs):
             seen.append(self.spread(args[0])[:, -1].double())
 
-        def last(module, args, kwargs):  # the other positions need no logits
-            return (self.spread(args[0])[:, -1:], *args[1:]), kwargs
+        def last(module, args, kwargs):  # no logits are needed, and those of all positions take long
+            return (args[0][..., -1:, :], *args[1:]), kwargs
 
-        own = [(self.stream.final.module, keep), (self.head, last)]
-        with evaluating(self.model), hooked([*before, *own], after):
-            logits = logits_of(forward(self.model, self.inputs))
-        return seen[0], logits
+        def take(module, args, kwargs, output):
+            own = taken.flatten(0, 1)[: output[..., 0].numel()]  # of positions, the same for all sequences
+            return (output.double() - own.reshape(output.shape)).to(output.dtype)
+
+        before = [(self.stream.final.module, keep), (self.head, last)]
+        after = [] if writer is None else [(self.model.get_submodule(writer), take)]
+        with evaluating(self.model), hooked(before, after):
+            forward(self.model, self.inputs)
+        return seen[0]
 
     def spread(self, y: Tensor) -> Tensor:
         """``(batch, length, d)`` of vectors that are flattened, or the same for all sequences."""
         y = y.reshape(-1, self.shape[1], y.shape[-1])
         return y.expand(self.shape[0], -1, -1)
 
-    def _unembedding(self) -> tuple[Tensor, Tensor]:
-        matrix = matrix_of(self.head, WRITES)
-        weight, bias = getattr(self.head, matrix.weight).movedim(matrix.axis, 0), getattr(self.head, matrix.bias)
-        return weight, weight.new_zeros(len(weight)) if bias is None else bias
-
     def reader(self, answer: object, against: object) -> tuple[Tensor, Tensor]:
         """What reads the logit from n, ``(batch, d)``, and what the biases add to it, ``(batch,)``."""
-        weight, bias = self._unembedding()
-        ids = _tokens("answer", answer, self.shape[0], len(weight))
-        row, constant = weight[ids].double(), bias[ids].double()
+        matrix = matrix_of(self.head, WRITES)
+        weight, bias = getattr(self.head, matrix.weight).movedim(matrix.axis, 0), getattr(self.head, matrix.bias)
+
+        def of(name: str, tokens: object) -> tuple[Tensor, Tensor | float]:
+            ids = _tokens(name, tokens, self.shape[0], len(weight))
+            return weight[ids].double(), 0.0 if bias is None else bias[ids].double()
+
+        row, constant = of("answer", answer)
         if against is not None:
-            ids = _tokens("against", against, self.shape[0], len(weight))
-            row, constant = row - weight[ids].double(), constant - bias[ids].double()
+            other, less = of("against", against)
+            row, constant = row - other, constant - less
         gain, shift = (parameter().to(row) for parameter in acting(self.stream.final))
-        return self.factor * gain * row, self.factor * (row @ shift + constant)
+        return self.stream.factor * gain * row, self.stream.factor * (row @ shift + constant)
 
-    def pieces(self, part: Part, replaced: Callable, heads: bool) -> Iterator[tuple[str, Tensor, Mapping[str, list]]]:
-        """For a part, or each head in it: name, change of the end of the stream, hooks that replace it in a run."""
-        if heads and part.mixes:
-            yield from self._heads(part, replaced)
+    def pieces(self, part: Part, replaced: Callable, heads: bool) -> Iterator[tuple[str, str, Tensor, Tensor]]:
+        """Of a part, or of each head in it: name, module, what a replacement takes from its output and from the end."""
+        if not (heads and part.mixes):
+            taken = self._taken(self.written[part.writer], replaced)
+            yield part.name, part.writer, taken, part.factor * taken[:, -1]
             return
-        written = self.spread(self.written[part.writer])
-        instead = replaced(written)
-
-        def replace(module, args, kwargs, output):
-            return instead.reshape(-1, output.shape[-1])[: output[..., 0].numel()].reshape(output.shape)
-
-        change = part.factor * (written[:, -1].double() - instead[:, -1].double())
-        yield part.name, change, {"after": [(self.model.get_submodule(part.writer), replace)]}
-
-    def _heads(self, part: Part, replaced: Callable) -> Iterator[tuple[str, Tensor, Mapping[str, list]]]:
-        module, read = self.model.get_submodule(part.map), self.spread(self.read[part.map])
-        width, count = read.shape[-1], getattr(getattr(self.model, "config", None), "num_attention_heads", None)
+        taken = self._taken(self.read[part.map], replaced)
+        width = taken.shape[-1]
+        count = getattr(getattr(self.model, "config", None), "num_attention_heads", None)
         if not count or width % count:
             wanted = f"a divisor of the {width} entries that {part.map} reads"
             raise ValueError(f'model: for by="head" expected config.num_attention_heads, {wanted}, got {count}')
-        instead, matrix = replaced(read), matrix_of(module, WRITES)
+        module = self.model.get_submodule(part.map)
+        matrix = matrix_of(module, WRITES)
         weight = getattr(module, matrix.weight).movedim(matrix.axis, 0).double()
-        change = part.factor * (read[:, -1].double() - instead[:, -1].double())
-        written = torch.einsum("bhi,dhi->hbd", *(t.unflatten(-1, (count, -1)) for t in (change, weight)))
-        if part.norm:  # its scale as in the run
-            per_s = per_unit(part.norm, self.spread(self.read[part.writer])[:, -1].double())
-            written = projected(part.norm, written) * per_s * acting(part.norm)[0]().to(written)
-        for head in range(count):
-            own = torch.arange(width, device=read.device) // (width // count) == head
+        for head, (own, columns) in enumerate(zip(*(t.chunk(count, -1) for t in (taken, weight)), strict=True)):
+            written = own @ columns.T
+            change = part.factor * written[:, -1]
+            if part.norm:  # its scale as in the run
+                per_s = per_unit(part.norm, self.spread(self.read[part.writer])[:, -1].double())
+                change = projected(part.norm, change) * per_s * acting(part.norm)[0]().to(change)
+            yield f"head {part.name.removeprefix('attn ')}.{head}", part.map, written, change
 
-            def replace(module, args, kwargs, own=own):
-                return (torch.where(own, instead.reshape(args[0].shape), args[0]), *args[1:]), kwargs
-
-            yield f"head {part.name.removeprefix('attn ')}.{head}", written[head], {"before": [(module, replace)]}
+    def _taken(self, y: Tensor, replaced: Callable) -> Tensor:
+        y = self.spread(y)
+        return y.double() - replaced(y).double()
 
 
 def _tokens(name: str, tokens: object, count: int, vocabulary: int) -> Tensor:

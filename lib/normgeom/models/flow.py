@@ -1,13 +1,14 @@
-"""A float64 copy of a model with drawn weights, and the residual stream that one run of it shows."""
+"""Who writes to a residual stream and who reads it, as one run of a float64 copy of the model shows."""
 
 from __future__ import annotations
 
 import copy
+import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import is_dataclass, replace
-from operator import attrgetter
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +16,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from normgeom.models.judgement import Flow, judged
-from normgeom.models.sites import default_example, find_norms
-from normgeom.models.trace import WRITES, Projection, Trace, matrix_of
-from normgeom.models.watch import by_its_modules, hooked
+from normgeom.models.sites import NormSite, default_example, find_norms
+from normgeom.models.trace import Projection, Trace
+from normgeom.models.watch import by_its_modules, entries, hooked
 
 
 def stream(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> Flow:
@@ -43,39 +44,86 @@ def stream(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> 
     >>> flow.writers, flow.norms[0].name, flow.norms[0].readers
     (('0',), '1', ('2',))
     """
-    return Trial(model, example_inputs).flow
+    return judged(Trial(model, example_inputs).trace)
 
 
-def written(model: nn.Module, flow: Flow) -> Iterator[tuple[Tensor, int]]:
-    """All that decides what is written to a stream, in the order in which it runs, and the axis along the stream."""
-    for name in flow.writers:
-        module, matrix = model.get_submodule(name), matrix_of(model.get_submodule(name), WRITES)
-        yield attrgetter(matrix.weight)(module), matrix.axis
-        if matrix.bias and (bias := attrgetter(matrix.bias)(module)) is not None:
-            yield bias, 0
-    for name in flow.added:
-        yield model.get_parameter(name), -1
+class Part(NamedTuple):
+    """What one module adds to the stream.
+
+    Attributes:
+        name: ``"wte"``, ``"attn 0"``, ``"mlp 0"``, …
+        writer: the module whose output is added, ``factor`` times.
+        map: the embedding or linear map: the writer itself or, if the writer is a ``norm``, what that norm reads.
+        mixes: whether it combines different positions, as attention does.
+    """
+
+    name: str
+    writer: str
+    factor: float
+    map: str
+    norm: NormSite | None
+    mixes: bool
 
 
-def stream_writers(model: nn.Module) -> list[nn.Parameter]:
-    """Weights and biases of all that writes to the stream of a GPT-2 or its like, which is their last axis.
+class Stream(NamedTuple):
+    """The parts of a stream in the order in which they are added, the norm that reads their sum, and what reads it.
 
-    The token embedding comes first, which may be the head's matrix too; then in the order in which they run.
+    The logits are ``factor`` times what the head puts out.
+    """
+
+    parts: list[Part]
+    final: NormSite
+    head: str
+    factor: float
+
+
+def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
+    """The stream of a decoder as its own weights write it, on the beginning of ``inputs``; norms may end its branches.
 
     Raises:
-        ValueError: something writes to the stream along another axis, as ``nn.Linear`` does; as :func:`stream`.
+        ValueError: the last norm reads more than a sum of what modules wrote, or does not feed exactly one linear map;
+            the logits are no multiple of what that map puts out.
     """
-    flow = stream(model)
-    found = list(written(model, flow))
-    if flow.obstacle or any(axis % tensor.dim() < tensor.dim() - 1 for tensor, axis in found):
-        raise ValueError(f"model: expected a GPT-2 or its like, of embeddings and Conv1D, got a {type(model).__name__}")
-    return [tensor for tensor, _ in found]
+    few = {name: v[:2, :11] if isinstance(v, Tensor) and v.dim() == 2 else v for name, v in entries(inputs).items()}
+    few = few if isinstance(inputs, Mapping) else few["input_ids"]
+    trace = Trial(model, few, drawn=False).trace
+    sites = {site.name: site for site in find_norms(model, inputs)}  # under held scales it takes no others
+    ran = [name for name, _ in trace.given]
+    *_, final = (name for name in ran if name in sites)
+    after = ran[ran.index(final) + 1 : -1]
+    if len(after) != 1 or trace.read_by(after[0]).sources.keys() != {final}:
+        found = ", ".join(after) or "none"
+        raise ValueError(f"model: expected one linear map after its last norm, {final}, got {found}")
+    summed = trace.read_by(final)
+    odd = [f"{source} otherwise than as a summand" for source, share in summed.sources.items() if share is None]
+    if odd or not summed.whole:
+        what = odd[0] if odd else "a sum with a part that no map, embedding or norm wrote"
+        raise ValueError(f"model: its stream cannot be followed to {final}, which reads {what}")
+    parts = [_part(trace, sites, *source) for source in summed.sources.items()]
+    caller, returned = trace.given[-1]
+    factor = trace.read(caller, returned[:1]).sources.get(after[0])
+    if factor is None:
+        raise ValueError("model: expected logits that are its unembedding's outputs or a multiple, not capped ones")
+    names = [part.name for part in parts]
+    parts = [part if names.count(part.name) == 1 else part._replace(name=part.writer) for part in parts]
+    return Stream(parts, sites[final], after[0], factor)
 
 
-def stream_readers(model: nn.Module) -> list[nn.Parameter]:
-    """The matrices that read the norms of a GPT-2 or its like but the last, whose first axis is the stream."""
-    norms = stream(model).norms[:-1]
-    return [model.get_submodule(name).weight for norm in norms for name in norm.readers]
+def _part(trace: Trace, sites: Mapping[str, NormSite], writer: str, factor: float) -> Part:
+    source, norm = writer, sites.get(writer)
+    if norm:
+        if len(sources := trace.read_by(writer).sources) != 1:
+            raise ValueError(f"model: expected a pre-norm model, and {writer} normalises the stream itself")
+        (source,) = sources
+    if source in trace.parameters:
+        raise ValueError(f"model: its stream cannot be followed to {source}, a parameter that is added to it")
+    layer = re.search(r"\.(\d+)\.", source)
+    if isinstance(trace.modules[source], nn.Embedding) or not layer:
+        # TransformerLens has "_original_component"
+        name = next(word for word in reversed(source.split(".")) if word[0] != "_")
+        return Part(name, writer, factor, source, norm, False)
+    mixes = trace.mixes(source)
+    return Part(f"{'attn' if mixes else 'mlp'} {layer[1]}", writer, factor, source, norm, mixes)
 
 
 def check_present(model: nn.Module) -> None:
@@ -86,46 +134,46 @@ def check_present(model: nn.Module) -> None:
 
 
 class Trial:
-    """A float64 copy of a model with drawn weights, on which a change is tried, and the flow that it shows."""
+    """A float64 copy of a model, run once on an example.
 
-    def __init__(self, model: nn.Module, example_inputs: Tensor | Mapping | None):
+    Attributes:
+        model: the copy, its parameters drawn, or the model's own.
+        call: arguments and keywords of the run.
+        trace: what the run showed.
+    """
+
+    def __init__(self, model: nn.Module, example_inputs: Tensor | Mapping | None, drawn: bool = True):
         check_present(model)
         inputs = default_example(model) if example_inputs is None else example_inputs
-        inputs = tree_map(_double, dict(inputs) if isinstance(inputs, Mapping) else inputs)
+        inputs = cast(dict(inputs) if isinstance(inputs, Mapping) else inputs, torch.float64)
         self.call = ((), inputs) if isinstance(inputs, dict) else ((inputs,), {})
         try:
-            self.model = _drawn(float64_copy(model))
+            self.model = _drawn(cpu_copy(model)) if drawn else cpu_copy(model)
             with warnings.catch_warnings(action="ignore"):
                 self.sites = find_norms(self.model, inputs)
-            self.flow = self._traced()
+            self.trace = Trace(self.model, self.sites, self.answer)
         except (RuntimeError, NotImplementedError) as error:
             why, kind = str(error).partition("\n")[0], type(model).__name__
             raise ValueError(f"model: no float64 copy of this {kind} runs with gradients ({why})") from error
         if not self.sites:
             raise ValueError(f"model: this {type(model).__name__} runs no LayerNorm or RMSNorm")
 
-    def _traced(self) -> Flow:
-        return judged(Trace(self.model, self.sites, self.answer))
+    def answer(self) -> list[Tensor]:
+        return answer(self.model, self.call)
 
-    def project(self) -> None:
-        """Insert a projection where the stream begins, if it begins after a nonlinear map."""
+    def projected(self, flow: Flow) -> Flow:
+        """The flow after a projection at the beginning of the stream, if that makes it one that can be centred."""
         calls = []
         look = lambda name: lambda _, args, kwargs: calls.append((name, args[0] if args else None))  # noqa: E731
         with hooked(before=[(module, look(name)) for name, module in self.model.named_modules()]):
             self.answer()
-        read = next(x for name, x in calls if name == self.flow.blocked)
-        holders = (name for name, x in calls if x is read and self.flow.blocked.startswith(f"{name}."))
+        read = next(x for name, x in calls if name == flow.blocked)
+        holders = (name for name, x in calls if x is read and flow.blocked.startswith(f"{name}."))
         if read is not None and (outermost := next(holders, None)):
             project_input(self.model.get_submodule(outermost))
-            if not (flow := self._traced()).obstacle:
-                self.flow = replace(flow, projected=outermost)
-
-    def answer(self, mean: float = 0.0) -> list[Tensor]:
-        """What the copy answers to the example, ``mean`` added to all that its writers put out, but attention."""
-        writers = map(self.model.get_submodule, self.flow.writers if mean else ())
-        raised = [(m, lambda *call: call[-1] + mean) for m in writers if not isinstance(m, nn.MultiheadAttention)]
-        with hooked(after=raised):
-            return answer(self.model, self.call)
+            if not (again := judged(Trace(self.model, self.sites, self.answer))).obstacle:
+                return replace(again, projected=outermost)
+        return flow
 
 
 def project_input(module: nn.Module) -> None:
@@ -139,21 +187,19 @@ def _project(module: nn.Module, args: tuple) -> tuple:
     return (module.projection(args[0]), *args[1:])
 
 
-def answer(model: nn.Module, call: tuple, wide: bool = True) -> list[Tensor]:
-    """The floating-point numbers that a model returns, but no hidden states where there are logits.
+def answer(model: nn.Module, call: tuple) -> list[Tensor]:
+    """The floating-point numbers that a model on the CPU returns, but no hidden states where there are logits.
 
-    Args:
-        wide: whether it computes in float64 throughout, or as it does by itself.
+    It is called in the dtype of its weights.  A model of float64 weights computes in float64 throughout.
 
     Raises:
         ValueError: there are none, or no finite ones.
     """
-    args, kwargs = call
-    with double_throughout() if wide else nullcontext(), by_its_modules():
+    args, kwargs = cast(call, dtype := dtype_of(model))
+    with double_throughout() if dtype == torch.float64 else nullcontext(), by_its_modules():
         output = model(*args, **kwargs)
     if is_dataclass(output) and not isinstance(output, Mapping):
         output = vars(output)
-    output = output._asdict() if hasattr(output, "_asdict") else output
     if isinstance(output, Mapping) and "logits" in output:
         output = {name: value for name, value in output.items() if "hidden_state" not in name}
     found = [t for t in tree_leaves(output) if isinstance(t, Tensor) and t.is_floating_point()]
@@ -162,13 +208,24 @@ def answer(model: nn.Module, call: tuple, wide: bool = True) -> list[Tensor]:
     return found
 
 
-def float64_copy(model: nn.Module) -> nn.Module:
-    """A copy on the CPU, in evaluation mode."""
-    wide = copy.deepcopy(model).cpu().double()
-    wide.eval()
-    if hasattr(wide, "set_experts_implementation"):
-        wide.set_experts_implementation("eager")  # the others know no float64
-    return wide
+def dtype_of(model: nn.Module) -> torch.dtype:
+    return next(p.dtype for p in model.parameters() if p.is_floating_point())
+
+
+def cast(inputs: object, dtype: torch.dtype) -> object:
+    """The same on the CPU, floating-point numbers in a dtype."""
+    there = lambda t: t.to("cpu", dtype if t.is_floating_point() else t.dtype)  # noqa: E731
+    return tree_map(lambda leaf: there(leaf) if isinstance(leaf, Tensor) else leaf, inputs)
+
+
+def cpu_copy(model: nn.Module, double: bool = True) -> nn.Module:
+    """A copy on the CPU, in evaluation mode, in float64 or as the model is."""
+    copied = copy.deepcopy(model).cpu()
+    copied = copied.double() if double else copied
+    copied.eval()
+    if hasattr(copied, "set_experts_implementation"):
+        copied.set_experts_implementation("eager")  # the others know no float64
+    return copied
 
 
 @torch.no_grad()
@@ -180,11 +237,6 @@ def _drawn(model: nn.Module) -> nn.Module:
         vector = parameter.dim() < 2
         parameter.copy_(0.5 + 0.3 * noise if vector else noise / parameter.shape[-1] ** 0.5)
     return model
-
-
-def _double(value: object) -> object:
-    value = value.cpu() if isinstance(value, Tensor) else value
-    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 class double_throughout(TorchFunctionMode):

@@ -37,6 +37,7 @@ WRITES = {
     nn.Embedding: Matrix("weight", 1, None),
     _ConvNd: Matrix("weight", 0),
 }
+_TOLERANCE = 1e-9  # of float64
 
 
 def matrix_of(module: nn.Module, kinds: dict[type, Matrix]) -> Matrix | None:
@@ -144,7 +145,7 @@ class Trace:
                 found.setdefault(source, []).append(_multiples(gradient.movedim(axis, -1), vectors))
                 part = (gradient * leaf.detach()).sum()
                 rest, size = rest - part, size + abs(part)
-        whole = bool(abs(rest) <= _tolerance(total) * size)
+        whole = bool(abs(rest) <= _TOLERANCE * size)
         count = sum(m.sum() for m in multiples)
         sums = {source: None if None in parts else float(sum(parts) / count) for source, parts in found.items()}
         return Read(name, sums, whole)
@@ -156,10 +157,6 @@ class Trace:
         outputs = [leaf for _, leaf, _ in self._leaves if not isinstance(leaf, nn.Parameter)]
         gradients = torch.autograd.grad(given, outputs, retain_graph=True, allow_unused=True)
         return any(bool(g.flatten(0, -2)[:-1].any()) for g in gradients if g is not None)
-
-
-def _tolerance(tensor: Tensor) -> float:
-    return 1e-9 if tensor.dtype == torch.float64 else 1e-4
 
 
 def _acting(module: nn.Module, output: Tensor) -> list[nn.Parameter]:
@@ -176,7 +173,7 @@ def _multiples(rows: Tensor, vectors: dict[int, Tensor]) -> Tensor | None:
     if (vector := vectors.get(rows.shape[-1])) is None:
         return None
     multiples = rows @ vector / vector.square().sum()
-    near = dict(rtol=_tolerance(rows), atol=_tolerance(rows) * float(rows.abs().max()))
+    near = dict(rtol=_TOLERANCE, atol=_TOLERANCE * float(rows.abs().max()))
     return multiples.sum() if torch.allclose(rows, multiples[..., None] * vector, **near) else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -108,11 +107,12 @@ def freeze_norms(
     [[3.0, 3.0], [5.0, 5.0]]
     """
     check_present(model)
-    batches = iter(batches)
-    first = next(batches, None)
-    if first is None:
+    if not (batches := list(batches)):
         raise ValueError("batches: expected at least one, got none")
-    chosen = _chosen(model, sites, first, "norms")
+    for mask in (entries(batch).get("attention_mask") for batch in batches):
+        if mask is not None and not mask.all():
+            raise ValueError("batches: expected texts without padding, an attention_mask leaves tokens out")
+    chosen = _chosen(model, sites, batches[0], "norms")
     sums = {site.name: torch.zeros(2, dtype=torch.float64) for site in chosen}
 
     def add(site: NormSite, x: Tensor, _output: Tensor) -> None:
@@ -121,10 +121,7 @@ def freeze_norms(
         sums[site.name] += torch.stack([torch.ones_like(s), s]).sum(1)
 
     with evaluating(model), watch(model, chosen, add):
-        for batch in itertools.chain([first], batches):
-            mask = entries(batch).get("attention_mask")
-            if mask is not None and not mask.all():
-                raise ValueError("batches: expected texts without padding, an attention_mask leaves tokens out")
+        for batch in batches:
             forward(model, batch)
     for name, (count, total) in sums.items():
         if not 0 < total < torch.inf:

@@ -6,12 +6,11 @@ import json
 import os
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
-from torch import Tensor, nn
-from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig, PreTrainedConfig
-from transformers.utils import logging
+from torch import nn
+from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig
+from transformers.initialization import no_init_weights
 
 from normgeom.models.flow import project_input
 from normgeom.models.trace import Projection
@@ -72,14 +71,13 @@ def load_converted(folder: str | os.PathLike) -> nn.Module:
         config = CONFIG_MAPPING[settings["model_type"]].from_dict(settings)
         # copied, for a matrix product depends in its last bit on where in memory the file begins
         state = {name: tensor.clone() for name, tensor in load_file(folder / WEIGHTS).items()}
-        if odd := sorted(state.keys() ^ set(stated["weights"])):
-            raise ValueError(f"weights are missing or too many: {', '.join(odd)}")
-        model = _as_pretrained(config, state)
+        with no_init_weights():
+            model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config)
         for name, eps in stated["norms"].items():
             replace_module(model, model.get_submodule(name), RMSNorm(len(state[f"{name}.weight"]), eps=eps))
         for name in stated.get("projected", ()):
             project_input(model.get_submodule(name))
-        for name in state.keys() - model.state_dict().keys():
+        for name in set(stated["weights"]) - model.state_dict().keys():
             make_bias(model.get_submodule(name.rpartition(".")[0]))
         model.load_state_dict(state, assign=True)
         model.tie_weights()
@@ -88,16 +86,3 @@ def load_converted(folder: str | os.PathLike) -> nn.Module:
     if (folder / GENERATION).exists():
         model.generation_config = GenerationConfig.from_pretrained(folder)
     return model.eval()
-
-
-def _as_pretrained(config: PreTrainedConfig, state: dict[str, Tensor]) -> nn.Module:
-    """The model as ``from_pretrained`` makes it, whose buffers are not in every dtype those of ``from_config``."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.CRITICAL)  # it reports the weights that it has no place for, yet
-    try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained(
-                None, config=config, state_dict=dict(state), dtype=config.dtype, ignore_mismatched_sizes=True
-            )
-    finally:
-        logging.set_verbosity(verbosity)

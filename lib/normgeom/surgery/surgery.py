@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -13,16 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from normgeom.models.flow import Trial, answer, float64_copy, project_input, written
-from normgeom.models.judgement import Flow, StreamNorm
+from normgeom.models.flow import Trial, answer, cpu_copy, dtype_of, project_input
+from normgeom.models.judgement import Flow, StreamNorm, judged
 from normgeom.models.sites import check_held_once
 from normgeom.models.trace import READS, WRITES, matrix_of
 from normgeom.models.watch import replace_module
 from normgeom.norms.functions import RMSNorm
 
 _BOUND = 1e-10  # in float64, of the change of an output over the largest
-_FAR, _FAR_BOUND = 2.0**20, 1e-3  # a mean that no bound on a stream lets pass, and the change that is rounding
-_MASKED = 1e30  # and beyond, of either sign, there are no numbers
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -36,11 +33,12 @@ def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
     A norm whose output something else reads too keeps both; a warning names the first of the stream.
 
     Args:
-        model: LayerNorm or RMSNorm, of any placement; changed in place.  Two float64 copies are run and changed
-            first, one after the other, with drawn weights and with the model's own: what they compute may not change
-            by more than 1e-10 of their largest output, for the example and for half and twice its length.  That takes
-            twice the memory of float32 weights, a run with gradients, and sixteen without.  What only other inputs
-            show, such as a branch for texts of a thousand tokens, stays unseen.
+        model: LayerNorm or RMSNorm, of any placement; changed in place.  Copies are run and changed first, one after
+            the other: in float64 with drawn weights and with the model's own, where the answers may change by 1e-10 of
+            the largest output, and in the model's dtype, where they may change by what rounding explains.  They are
+            asked for the example and for half and twice its length.  What only other inputs show, such as a branch
+            for texts of a thousand tokens or a bound on the stream that these do not reach, stays unseen.  It takes
+            twice the memory of float32 weights, a run with gradients, and twenty without.
         example_inputs: what the copies are run on; as in :func:`normgeom.find_norms`.
 
     Returns:
@@ -48,7 +46,7 @@ def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
 
     Raises:
         ValueError: no norm can be folded; a linear map did not run on the example; or a tensor cannot be changed:
-            quantised, computed from others, on the meta device, on several, shared.  Nothing has been changed then.
+            of 8 bits, computed from others, on the meta device, on several, shared.  Nothing has been changed then.
         TypeError: an example is needed.
 
     Source: Elhage et al. (2021).
@@ -73,7 +71,7 @@ def center_writers(model: nn.Module, example_inputs: Tensor | Mapping | None = N
     out: one projection is put before the module that reads it first, and a warning names this module.
 
     Args:
-        model, example_inputs: as in :func:`fold_norms`.
+        model, example_inputs: as in :func:`fold_norms`, which says on what lengths it is tried.
 
     Returns:
         the model.
@@ -108,7 +106,7 @@ def to_rms_norm(model: nn.Module, example_inputs: Tensor | Mapping | None = None
     reads.
 
     Args:
-        model, example_inputs: as in :func:`fold_norms`.
+        model, example_inputs: as in :func:`fold_norms`, which says on what lengths it is tried.
 
     Returns:
         the model.
@@ -132,35 +130,22 @@ Step = Callable[[nn.Module, Flow], None]
 
 @torch.no_grad()
 def _operate(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor | Mapping | None) -> nn.Module:
-    """Take the steps, once copies with drawn weights and with the model's own have shown that they change no answer."""
+    """Take the steps, once copies have shown that they change no answer."""
     trial = Trial(model, example_inputs)
-    before = trial.answer()
-    if not _change(trial.answer(), before) <= _BOUND:
-        raise ValueError(
-            f"model: a copy of this {type(model).__name__} answers the same example otherwise the second time: it "
-            "draws random numbers in evaluation mode, or keeps something of an earlier call"
-        )
-    if _center in steps and trial.flow.blocked and all(norm.kind == "layer" for norm in trial.flow.norms):
-        trial.project()
-    flow = replace(trial.flow, aside=()) if _swap in steps else trial.flow
+    flow = judged(trial.trace)
+    if _center in steps and flow.blocked and all(norm.kind == "layer" for norm in flow.norms):
+        flow = trial.projected(flow)
+    flow = replace(flow, aside=()) if _swap in steps else flow
     for reason in _reasons(model, flow, steps):
         raise ValueError(f"model: {reason}")
-    if _center in steps and not (moved := _change(trial.answer(_FAR), before)) <= _FAR_BOUND:
-        raise ValueError(
-            f"model: a copy of this {type(model).__name__} computes something else when a number is added to all "
-            f"entries of its stream, by {moved:.1e} of the largest output: the mean matters"
-        )
-    _prove(trial.model, flow, steps, trial.call, "drawn weights")
-    call = trial.call
-    del trial  # or memory would hold two copies at a time
-    own = _own_answer(model, call)
-    copied = float64_copy(model)
-    if own and not (apart := _change(own, answer(copied, call))) <= torch.finfo(own[0].dtype).eps ** 0.25:
-        raise ValueError(
-            f"model: a float64 copy of this {type(model).__name__} computes something else than a copy in its own "
-            f"dtype, by {apart:.1e} of the largest output: what is true of the one need not hold for the other"
-        )
-    _prove(copied, flow, steps, call, "its own weights")
+    drawn, call = trial.model, trial.call
+    del trial  # whose trace holds on to the weights
+    _prove(drawn, flow, steps, call, "drawn weights")
+    del drawn  # or memory would hold two copies at a time
+    _prove(cpu_copy(model), flow, steps, call, "its own weights")
+    if dtype_of(model) != torch.float64:
+        with suppress(RuntimeError):  # a CPU does not compute everything in every dtype
+            _prove(cpu_copy(model, double=False), flow, steps, call, "its own weights")
     if _fold in steps and (kept := [norm.kept for norm in flow.norms if norm.kept]):
         warnings.warn(f"norms of the stream keep gain and bias: {kept[0]}", stacklevel=3)
     if flow.projected:
@@ -171,63 +156,42 @@ def _operate(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor |
 
 
 def _prove(copied: nn.Module, flow: Flow, steps: tuple[Step, ...], call: tuple, weights: str) -> None:
-    """A ValueError unless a float64 copy of a model, changed here, answers the same before and after the steps.
-
-    It is asked on the example, on half of it and on twice its length, as far as the model takes them.
-    """
-    before = {}
-    for length, of_length in _lengths(call).items():
-        try:
-            before[length] = answer(copied, of_length), of_length
-        except (RuntimeError, ValueError, IndexError):
-            if length == "the example":
-                raise
+    """A ValueError unless a copy of a model, changed here, answers the same before and after the steps."""
+    dtype, before = dtype_of(copied), _answers(copied, call)
     for step in (_untie, *steps):
         step(copied, flow)
-    for length, (answered, of_length) in before.items():
-        if not (changed := _change(answer(copied, of_length), answered)) <= _BOUND:
+    after = _answers(copied, call)
+    bound = _BOUND if dtype == torch.float64 else 3 * torch.finfo(dtype).eps ** 0.5  # more than rounding explains
+    for length in before:
+        if not (changed := _change(after[length], before[length])) <= bound:
             raise ValueError(
-                f"model: a copy of this {type(copied).__name__} with {weights} computes something else when changed, "
-                f"on {length} by {changed:.1e} of the largest output: modules share a weight, or do more than their "
-                "weights and biases say"
+                f"model: a copy of this {type(copied).__name__} with {weights} in {dtype} computes something else when "
+                f"changed, on {length} by {changed:.1e} of the largest output: it draws random numbers, keeps "
+                "something of an earlier call, shares a weight between modules, or does more than its parameters say"
             )
 
 
-def _own_answer(model: nn.Module, call: tuple) -> list[Tensor]:
-    """What a copy on the CPU answers in the model's dtype; nothing if that is float64 or cannot run there."""
-    dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
-    if dtype == torch.float64:
-        return []
-    floating = lambda leaf: isinstance(leaf, Tensor) and leaf.is_floating_point()  # noqa: E731
-    narrow = tree_map(lambda leaf: leaf.to(dtype) if floating(leaf) else leaf, call)
-    copied = copy.deepcopy(model).cpu()
-    copied.eval()
-    with suppress(RuntimeError):
-        return answer(copied, narrow, wide=False)
-    return []
-
-
-def _lengths(call: tuple) -> dict[str, tuple]:
-    """The call, and the same with the second axis of its tensors halved and doubled, where they have one in common."""
+def _answers(model: nn.Module, call: tuple) -> dict[str, list[Tensor]]:
+    """What a model answers to the example, and to others of half and twice the length where it takes them."""
     tensors = [leaf for leaf in tree_leaves(call) if isinstance(leaf, Tensor) and leaf.dim() > 1]
-    length = tensors[0].shape[1] if tensors else 0
+    texts = [tensor for tensor in tensors if tensor.shape[1] == tensors[0].shape[1]]
 
-    def along(change: Callable[[Tensor], Tensor]) -> tuple:
-        changes = lambda leaf: isinstance(leaf, Tensor) and leaf.dim() > 1 and leaf.shape[1] == length  # noqa: E731
-        return tree_map(lambda leaf: change(leaf) if changes(leaf) else leaf, call)
+    def ask(change: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        return answer(model, tree_map(lambda leaf: change(leaf) if any(leaf is t for t in texts) else leaf, call))
 
-    return {
-        "the example": call,
-        "half of the example": along(lambda leaf: leaf[:, : (length + 1) // 2]),
-        "the example twice in a row": along(lambda leaf: torch.cat([leaf, leaf.flip(1)], 1)),
-    }
+    found = {"the example": answer(model, call)}
+    with suppress(RuntimeError, ValueError, IndexError):
+        found["half of the example"] = ask(lambda text: text[:, : (text.shape[1] + 1) // 2])
+    with suppress(RuntimeError, ValueError, IndexError):
+        found["the example twice in a row"] = ask(lambda text: torch.cat([text, text.flip(1)], 1))
+    return found
 
 
 def _change(after: list[Tensor], before: list[Tensor]) -> float:
     """The largest difference over the largest output that changed; NaN, and what masks an output, may stay."""
     changes = [torch.zeros((), dtype=torch.float64)]
     for pair in zip(after, before, strict=True):
-        x, y = (t.double().clamp(-_MASKED, _MASKED) for t in pair)
+        x, y = (tensor.double() for tensor in pair)
         changed = (x != y) & ~(x.isnan() & y.isnan())
         if changed.any():
             changes.append((x - y)[changed].abs().max() / y[changed].abs().max())
@@ -249,16 +213,10 @@ def _reasons(model: nn.Module, flow: Flow, steps: tuple[Step, ...]) -> Iterator[
         yield from kept
     if flow.unseen:
         yield flow.unseen
-    if getattr(getattr(model, "config", None), "quantization_config", None) is not None:
-        yield "expected weights that are not quantised, its configuration says how they are"
-    readers = [(name, READS) for norm in _foldable(flow) for name in norm.readers]
-    writers = [(name, WRITES) for name in flow.writers]
-    for name, kinds in (*readers * (_fold in steps), *writers * (_center in steps)):
-        module = model.get_submodule(name)
-        weight = attrgetter(matrix_of(module, kinds).weight)(module)
-        if not isinstance(weight, nn.Parameter) or weight.dtype not in _DTYPES:
-            got = f"{type(weight).__name__} of {getattr(weight, 'dtype', None)}"
-            yield f"expected a floating-point parameter as the weight of {name}, got a {got}"
+    for name, parameter in model.named_parameters():
+        if type(parameter) is not nn.Parameter or parameter.dtype not in _DTYPES:
+            kind = type(parameter).__name__
+            yield f"expected plain parameters of 16 bits or more, {name} is a {kind} of {parameter.dtype}"
 
 
 def _untie(model: nn.Module, flow: Flow) -> None:
@@ -308,7 +266,13 @@ def _center(model: nn.Module, flow: Flow) -> None:
     """Take the mean out of everything that is written to the stream."""
     if flow.projected:
         project_input(model.get_submodule(flow.projected))
-    for tensor, axis in written(model, flow):
+    tensors = [(model.get_parameter(name), -1) for name in flow.added]
+    for module in map(model.get_submodule, flow.writers):
+        matrix = matrix_of(module, WRITES)
+        tensors.append((attrgetter(matrix.weight)(module), matrix.axis))
+        if matrix.bias and (bias := attrgetter(matrix.bias)(module)) is not None:
+            tensors.append((bias, 0))
+    for tensor, axis in tensors:
         _set(tensor, _wide(tensor) - _wide(tensor).mean(axis, keepdim=True))
 
 

@@ -11,7 +11,6 @@ from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 from transformers.utils import logging
 
-from normgeom.models.gpt2 import gpt2
 from normgeom.norms.functions import RMSNorm
 from normgeom.surgery.converted import save_converted
 
@@ -44,6 +43,22 @@ class Size:
         """The steps after which the model is measured: 0 to 10 intervals, then each tenth interval, and the last."""
         each, last = self.eval_interval, self.steps
         return {step for step in (*range(0, 11 * each, each), *range(0, last, 10 * each)) if step < last} | {last}
+
+
+def gpt2(vocabulary: int, length: int, width: int, layers: int, heads: int) -> GPT2Config:
+    """The configuration of a GPT-2 without dropout: with it, no statement about gradients along 1 holds exactly."""
+    return GPT2Config(
+        vocab_size=vocabulary,
+        n_positions=length,
+        n_embd=width,
+        n_layer=layers,
+        n_head=heads,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
 
 
 SIZES = {

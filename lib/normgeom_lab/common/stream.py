@@ -6,7 +6,7 @@ import copy
 from weakref import WeakKeyDictionary
 
 import torch
-from normgeom.models.flow import stream, stream_readers, stream_writers
+from normgeom.models.flow import stream
 from normgeom.models.judgement import Flow
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import watch
@@ -51,6 +51,19 @@ def writers(model: nn.Module) -> dict[str, nn.Module]:
     embeddings = {name.rpartition(".")[2]: module for name, module in named if isinstance(module, nn.Embedding)}
     maps = [module for _, module in named if not isinstance(module, nn.Embedding)]
     return embeddings | {f"{'am'[i % 2]}{i // 2 + 1}": module for i, module in enumerate(maps)}
+
+
+def stream_writers(model: GPT2LMHeadModel) -> list[nn.Parameter]:
+    """Weights and biases of all that writes to the stream of a GPT-2, which is their last axis, in its order.
+
+    The token embedding comes first, which may be the head's matrix too.
+    """
+    return [p for name in flow_of(model).writers for p in model.get_submodule(name).parameters()]
+
+
+def stream_readers(model: GPT2LMHeadModel) -> list[nn.Parameter]:
+    """The matrices that read the norms of a GPT-2 but the last, whose first axis is the stream."""
+    return [model.get_submodule(name).weight for norm in flow_of(model).norms[:-1] for name in norm.readers]
 
 
 def last_directions(model: nn.Module, ids: Tensor) -> Tensor:

@@ -12,13 +12,12 @@ import pandas as pd
 import torch
 from normgeom.checks import Draws
 from normgeom.commands.loading import load_model, most_tokens
-from normgeom.models.gpt2 import gpt2
 from normgeom.models.sites import find_norms
 from normgeom.surgery.surgery import center_writers, fold_norms
 from normgeom.survey.survey import Survey
 from normgeom.text.corpora import Corpus
 from normgeom.text.tokens import byte_tokens, first_windows, load_tokenizer, random_windows, windows
-from normgeom.training.twins import twins
+from normgeom.training.twins import gpt2, twins
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import AutoModel, GPT2Config, GPT2LMHeadModel, GPTJConfig, GPTNeoConfig, GPTNeoXConfig, LlamaConfig

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 import pandas as pd
 import torch
 from normgeom.checks import Draws
-from normgeom.models.gpt2 import gpt2
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import evaluating, forward, hooked
-from normgeom.training.twins import twins
+from normgeom.training.twins import gpt2, twins
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 

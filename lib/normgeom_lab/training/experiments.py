@@ -14,14 +14,13 @@ import pandas as pd
 import torch
 from normgeom.checks import Draws
 from normgeom.geometry.ellipsoid import Ellipsoid
-from normgeom.models.flow import stream_writers
 from normgeom.training.loop import adamw, next_token_loss, warmup_cosine
 from normgeom.training.twins import Size, twins
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from normgeom_lab.common.loop import fit, train
-from normgeom_lab.common.stream import last_directions, rotate
+from normgeom_lab.common.stream import last_directions, rotate, stream_writers
 from normgeom_lab.common.tiny import perturb
 from normgeom_lab.common.variants import TITLES, variants
 

@@ -176,7 +176,7 @@ DAMAGE = {
     "half of the weights": (lambda folder: cut(folder, "converted.safetensors", 90_000), "is not that"),
     "a plain model": (lambda folder: other(folder, model_type="gpt2"), "its model_type is 'gpt2', not"),
     "another size": (narrower, "size mismatch"),
-    "other weights": (exchanged, r"missing or too many: lm_head\.bias, transformer\.ln_f\.bias"),
+    "other weights": (exchanged, r"Missing key.*lm_head\.bias.*Unexpected key.*transformer\.ln_f\.bias"),
 }
 
 

@@ -4,11 +4,8 @@ import normgeom as ng
 import pytest
 import torch
 from family_norms import EXPECTED
-from normgeom.checks import Draws
-from normgeom.models.flow import _drawn, double_throughout, stream, stream_readers, stream_writers
-from normgeom.models.gpt2 import gpt2
+from normgeom.models.flow import _drawn, double_throughout, stream
 from normgeom.models.watch import replace_module
-from normgeom_lab.common.tiny import perturb
 from surgery_models import CONVERTIBLE, FOLDABLE, IDS, apart, logits, name_of, uneven
 from tiny_models import tiny
 from torch import nn
@@ -86,29 +83,6 @@ def test_a_model_that_shows_no_stream_is_refused():
         model = tiny("gpt2")
     with pytest.raises(ValueError, match=r"^model: expected all its parameters on one device .*, got meta"):
         stream(model)
-
-
-# a GPT-2's parameters
-
-
-@pytest.mark.parametrize("which", [0, 1], ids=["layer norm", "rms norm"])
-def test_the_writers_of_a_gpt2(which):
-    """All there is in a stream, in the order in which it is written; the readers see the stream by their first axis."""
-    model = ng.twins(gpt2(vocabulary=64, length=16, width=12, layers=2, heads=3), 3)[which]
-    assert {module.p for module in model.modules() if isinstance(module, nn.Dropout)} == {0.0}
-    perturb(model, Draws(0))
-    inner = model.transformer
-    written = [inner.wte.weight, inner.wpe.weight]
-    written += [p for block in inner.h for part in (block.attn, block.mlp) for p in part.c_proj.parameters()]
-    read = [module.weight for block in inner.h for module in (block.attn.c_attn, block.mlp.c_fc)]
-    assert list(map(id, stream_writers(model))) == list(map(id, written))
-    assert list(map(id, stream_readers(model))) == list(map(id, read))
-
-
-@pytest.mark.parametrize("family", ["llama", "bert", "neox"])
-def test_writers_of_what_is_no_gpt2_are_refused(family):
-    with pytest.raises(ValueError, match=r"^model: expected a GPT-2 or its like, of embeddings and Conv1D, got a "):
-        stream_writers(tiny(family.replace("neox", "gpt_neox")))
 
 
 # float64 throughout

@@ -179,9 +179,10 @@ def pruned():
     return model
 
 
-NO_PLACE, TWICE = "down.task, of a Tasks, has no place in what", "answers the same example otherwise the second time"
+NO_PLACE = "down.task, of a Tasks, has no place in what"
+DRAWN = "with drawn weights in torch.float64 computes .* it draws random numbers"
 NO_GRADIENTS = r"no float64 copy of this Blind runs with gradients \(words runs without them\)"
-IN_FLOAT64 = "computes something else than a copy in its own dtype"
+IN_FLOAT32 = "with its own weights in torch.float32 computes something else when changed, on the example by"
 CASES = {  # how it is made, and why folding, centring and converting are refused; None where they are exact
     "an embedding that is shortened": (Shortened, None, *["a run changes words.weight, as max_norm does"] * 2),
     "parameters for those who ask": (OfTasks, *[NO_PLACE] * 3),
@@ -189,11 +190,16 @@ CASES = {  # how it is made, and why folding, centring and converting are refuse
     "an answer beside the logits": (Valued, None, *["words writes to the stream is read without a norm, by the"] * 2),
     "an answer in a dataclass": (Packed, None, None, None),
     "no numbers": (Chooses, *["this Chooses returns no finite numbers"] * 3),
-    "random": (Random, *[TWICE] * 3),
-    "a memory of the call before": (Remembers, *[TWICE] * 3),
+    "random": (Random, DRAWN, *["no norm reads a sum of what embeddings and linear maps write"] * 2),
+    "a memory of the call before": (Remembers, DRAWN, *["norm reads a sum with a part that comes from no map"] * 2),
     "without gradients": (Blind, *[NO_GRADIENTS] * 3),
-    "another branch in float64": (lambda: Wide().float(), *[IN_FLOAT64] * 3),
-    "a mask on the logits": (Masked, "with drawn weights computes something else", None, "with drawn weights"),
+    "another branch in float64": (lambda: Wide().float(), None, *[IN_FLOAT32] * 2),
+    "a mask on the logits": (
+        Masked,
+        "with drawn weights in torch.float64 computes something else",
+        None,
+        "with drawn weights",
+    ),
     "a norm with an argument": (WithNumber, None, *["read without a norm, by head"] * 2),
     "rounded, with a derivative": (StraightThrough, None, None, "norm, a norm, is read by up, and not only by linear"),
     "a compiled part": (Compiled, None, None, None),
@@ -216,7 +222,8 @@ def test_exact_or_refused_for_the_true_reason(case, which):
     model.eval()
     if reasons[which] is None:
         before = numbers(model)
-        assert apart(numbers(surgery(model, IDS)), before) < 1e-10
+        bound = 1e-10 if before.dtype == torch.float64 else 1e-5 * float(before.abs().max())
+        assert apart(numbers(surgery(model, IDS)), before) < bound
     else:
         with Untouched(model), pytest.raises(ValueError, match=f"^model: .*{reasons[which]}"):
             surgery(model, IDS)
