@@ -87,7 +87,7 @@ def effects(model, inputs, answer, against=None, ablate="mean", by="part") -> tu
     for name, value, known in (("ablate", ablate, REPLACED), ("by", by, ("part", "head"))):
         if value not in known:
             raise ValueError(f"{name}: expected one of {', '.join(map(repr, known))}, got {value!r}")
-    run = _Run(model, inputs, _shape(inputs, ablate))
+    run = Run(model, inputs, _shape(inputs, ablate))
     w, constant = run.reader(answer, against)
     pieces = [piece for part in run.stream.parts for piece in run.pieces(part, REPLACED[ablate], by == "head")]
     final, x, changes = run.stream.final, run.end, torch.stack([change for _, change, _ in pieces])
@@ -130,7 +130,7 @@ def _shape(inputs: Tensor | Mapping, ablate: str) -> torch.Size:
     return ids.shape
 
 
-class _Run:
+class Run:
     """A run of a model: what modules read and wrote, and the end of its stream, ``(batch, d)`` float64."""
 
     def __init__(self, model: nn.Module, inputs: Tensor | Mapping, shape: torch.Size):
