@@ -89,15 +89,16 @@ def of_heads(model: str, text: str) -> pd.DataFrame:
 
 @experiment(
     "published-repair",
-    "Why the total effect of a head, replaced by its mean over texts and positions, is not its credit.  mechanism: "
-    "rest, what later parts change while all scales are held as in the run; inner, what the scales of all norms but "
-    "the last add; final, what the last scale adds; the three add up to credit less total.  share: the sum of a "
-    "mechanism over heads and texts, divided by a sum.  of: repair, both with the sign of credit less total; credit, "
-    "both with the sign of the credit; largest, only in the text with the head's largest credit; clipped, the same, "
-    "but the mean of ratios, each clipped to 0 to 1.  low, high: 90 % over resampled texts, of largest and clipped "
-    "over heads.  against: the logit of the next token less that of the likeliest other one (rival) or the mean logit.",
+    "Why the total effect of a head, replaced by its mean over texts and positions, is not its credit; heads of the "
+    "second half of the blocks.  mechanism: rest, what later parts change while all scales are held as in the run; "
+    "inner, what the scales of all norms but the last add; final, what the last scale adds; the three add up to credit "
+    "less total.  share: the sum of a mechanism over heads and texts, over a sum.  of: repair, both with the sign "
+    "of credit less total; credit, both with the sign of the credit; largest, only in the text with the head's largest "
+    "credit; clipped, the same, but the mean of ratios, each clipped to 0 to 1.  low, high: 90 % over resampled texts, "
+    "of largest and clipped over heads.  against: the logit of the next token less that of the likeliest other one "
+    "(rival) or the mean logit.",
     dict(model=LANGUAGE, text=PARTS[:1]),
-    minutes=5,
+    minutes=2,
     corpus=ON,
     **about(*LANGUAGE),
 )
@@ -105,7 +106,8 @@ def of_heads(model: str, text: str) -> pd.DataFrame:
 def repair(model: str, text: str) -> pd.DataFrame:
     network, ids, answer, rival = case(model, text)
     run, resumed, rows = Run(network, ids, ids.shape), Resumed(network, ids, slice(-1, None)), []
-    heads = [head for part in run.stream.parts if part.mixes for head in run.pieces(part, REPLACED["mean"], True)]
+    late = [part for part in run.stream.parts if part.mixes and 2 * _block(part.name) >= len(resumed.layers)]
+    heads = [head for part in late for head in run.pieces(part, REPLACED["mean"], True)]
     live = ends(resumed, heads)
     with ng.held_scales(network, ids):
         held = ends(resumed, heads)
@@ -128,13 +130,18 @@ def ends(resumed: Resumed, heads: list) -> Tensor:
     """The end of the stream, the model run again from a head's block on without that head: ``(heads, texts, d)``."""
     found = []
     for name, _, hooks in heads:
-        first = int(name.removeprefix("head ").partition(".")[0])
+        first = _block(name)
         h = resumed.calls[first][0][0]
         with torch.no_grad(), hooked(**hooks):
             for block, (_, kwargs) in zip(resumed.layers[first:], resumed.calls[first:], strict=False):
                 h = block(h, **kwargs)
         found.append(h[:, -1].double())
     return torch.stack(found)
+
+
+def _block(name: str) -> int:
+    """Of "attn 3" or "head 3.1", the 3."""
+    return int(name.split()[1].partition(".")[0])
 
 
 def split(run: Run, row: Tensor, changes: Tensor, live: Tensor, held: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

@@ -14,12 +14,12 @@ from experiments.real_attribution import branches, predicted_totals
 
 SIZES = dict(vocab_size=50, hidden_size=12, intermediate_size=16, num_attention_heads=2, num_key_value_heads=1)
 FAMILIES = {
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, num_hidden_layers=2)),
-    "gemma": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**SIZES, num_hidden_layers=2, head_dim=8)),
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, num_hidden_layers=4)),
+    "gemma": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**SIZES, num_hidden_layers=4, head_dim=8)),
 }
 WINDOWS = torch.randint(50, (4, 9), generator=torch.Generator().manual_seed(5))
 IDS, ANSWER = WINDOWS[:, :-1], WINDOWS[:, -1:]
-HEADS = [(block, head) for block in (0, 1) for head in (0, 1)]
+HEADS = [(block, head) for block in (2, 3) for head in (0, 1)]  # of the second half
 
 
 @pytest.fixture(params=FAMILIES)
@@ -51,7 +51,7 @@ def towards_mean(y, share=1.0, where=slice(1, None), entries=slice(None)):
 
 def test_branches_are_all_that_is_added_to_the_embedding(model):
     parts, seen = branches(model, IDS), {}
-    assert [part.name for part in parts] == ["attn 0", "mlp 0", "attn 1", "mlp 1"]
+    assert [part.name for part in parts] == [f"{kind} {block}" for block in range(4) for kind in ("attn", "mlp")]
     names = [*(part.writer for part in parts), "model.embed_tokens", "model.norm"]
     keep = lambda name: lambda module, args, kwargs, y: seen.update({name: (args[0], y)})  # noqa: E731
     logits(model, after=[(model.get_submodule(name), keep(name)) for name in names])
@@ -61,12 +61,12 @@ def test_branches_are_all_that_is_added_to_the_embedding(model):
 
 @pytest.mark.parametrize("held", (False, True))
 def test_predicted_totals_are_finite_differences(model, held):
-    found, t = predicted_totals(model, IDS, ANSWER[:, 0], None, "mean", held), 0.01
+    found, t = predicted_totals(model, IDS, ANSWER[:, 0], None, "mean", held), 0.002
     with ng.held_scales(model, IDS) if held else nullcontext():
         for part in branches(model, IDS):
             less, more = (logits(model, **writes(model, part, lambda y, s=s: towards_mean(y, s))) for s in (t, -t))
             slope = (more - less).gather(1, ANSWER)[:, 0] / (2 * t)
-            assert torch.allclose(found[part.name].float(), slope, rtol=0.01, atol=0.01)
+            assert (found[part.name] - slope).abs().max() < 0.01 * slope.abs().max(), part.name
 
 
 def test_the_last_position_only(model):
@@ -76,7 +76,7 @@ def test_the_last_position_only(model):
     for part in branches(model, IDS):
         after = logits(model, **writes(model, part, lambda y: towards_mean(y, where=slice(-1, None))))
         assert table.total[part.name] == pytest.approx(float((wanted(before) - wanted(after)).mean()), abs=1e-3)
-    assert table.total["mlp 1"] == pytest.approx(table.direct["mlp 1"], abs=1e-3), "nothing follows it"
+    assert table.total["mlp 3"] == pytest.approx(table.direct["mlp 3"], abs=1e-3), "nothing follows it"
 
 
 def without_head(model, rival, block, head, share=1.0):
