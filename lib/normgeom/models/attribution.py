@@ -47,7 +47,8 @@ def attribute(
             that it wraps, ``traced._module``.  It is unchanged afterwards.  Inside :func:`normgeom.held_scales`
             ``total`` is measured with the scales of all norms but the final one held.
         inputs: token ids ``(batch, length)``, without padding, or a mapping passed as ``model(**inputs)``.
-        answer: a token id, or one for each sequence.
+        answer: a token id, or one for each sequence; a word's is the first of
+            ``tokenizer(" Paris", add_special_tokens=False).input_ids``.
         against: another id, or one for each sequence: the logit of ``answer`` minus that of ``against`` is split.
         ablate: what replaces a part: ``"zero"``, its ``"mean"`` over the positions and sequences of ``inputs``, or
             ``"resample"``, its value in the next sequence of the batch.  The first position is not replaced and enters
@@ -234,7 +235,10 @@ class Run:
 
 
 def _tokens(name: str, tokens: object, count: int, vocabulary: int) -> Tensor:
-    ids = torch.as_tensor(tokens)
+    try:
+        ids = torch.as_tensor(tokens)
+    except (TypeError, ValueError):  # words
+        ids = torch.tensor(torch.nan)
     if ids.is_floating_point() or ids.shape not in ((), (count,)) or not bool(((ids >= 0) & (ids < vocabulary)).all()):
         wanted = f"a token id from 0 to {vocabulary - 1}, or {count} of them, one for each sequence"
         raise ValueError(f"{name}: expected {wanted}, got {tokens!r}")
