@@ -1,16 +1,19 @@
 """What the parts of published language models do to a logit: credits, direct and total effects, and patching."""
 
+from unittest.mock import patch
+
 import normgeom as ng
 import pandas as pd
 import torch
-from normgeom.models.attribution import COLUMNS, REPLACED, effects
+from normgeom.models.attribution import COLUMNS, REPLACED, Run, effects
 from normgeom.models.flow import Part, followed
+from normgeom.models.held import acting, per_unit, projected
 from normgeom.models.watch import forward, hooked
 from normgeom.surgery.ablation import scales
 from normgeom_lab.common.tiny import divergence
 from torch import Tensor, nn
 
-from experiments.real_models import LANGUAGE, PARTS, about, blocks, language_model, resampled, sites_of
+from experiments.real_models import LANGUAGE, PARTS, Resumed, about, blocks, language_model, resampled, sites_of
 from experiments.registry import experiment
 
 COUNT, LENGTH = 40, 10  # texts, and tokens read of each
@@ -19,6 +22,7 @@ SETTINGS = {  # what replaces a part, and whether a rival's logit is subtracted
     "zero": ("zero", True),
     "resample": ("resample", True),
     "logit": ("mean", False),
+    "last": ("last", True),
 }
 ON = f"WikiText-2, {COUNT} windows of {LENGTH} tokens spread over each of its parts, begun by BOS"
 WHAT = (
@@ -29,12 +33,17 @@ WHAT = (
 )
 
 
+def at_the_end(y: Tensor) -> Tensor:
+    """What is written, replaced at the last position only."""
+    return torch.cat([y[:, :-1], REPLACED["mean"](y)[:, -1:]], 1)
+
+
 @experiment(
     "published-credits",
     {
         "published-credits": "What parts of a model do to the logit of the next token less that of the likeliest other "
         "one.  mean, zero, resample: replaced by their mean over texts and positions, by zero, by those of another "
-        "text; logit: by the mean, for the logit alone; "
+        "text; logit: by the mean, for the logit alone; last: by the mean, at the last position only; "
         f"{WHAT}  whole: the difference, or the logit.",
         "published-patching": "What gradients predict for total of published-credits, of attentions and MLPs, means "
         "over texts: live, with norms as they are, held, with their scales held; rank_…: rank correlations with total "
@@ -42,12 +51,14 @@ WHAT = (
     },
     [
         dict(model=LANGUAGE, text=PARTS, setting=["mean"]),
-        dict(model=LANGUAGE, text=PARTS[:1], setting=[name for name in SETTINGS if name != "mean"]),
+        dict(model=LANGUAGE, text=PARTS[:1], setting=["zero", "resample", "logit"]),
+        dict(model=LANGUAGE, text=PARTS, setting=["last"]),
     ],
     minutes=15,
     corpus=ON,
     **about(*LANGUAGE),
 )
+@patch.dict(REPLACED, last=at_the_end)
 def of_parts(model: str, text: str, setting: str) -> dict[str, pd.DataFrame]:
     ablate, contrast = SETTINGS[setting]
     network, ids, answer, rival = case(model, text)
@@ -74,6 +85,85 @@ def of_parts(model: str, text: str, setting: str) -> dict[str, pd.DataFrame]:
 def of_heads(model: str, text: str) -> pd.DataFrame:
     network, ids, answer, rival = case(model, text)
     return summary(*effects(network, ids, answer, rival, by="head"), only="head").round(4)
+
+
+@experiment(
+    "published-repair",
+    "Why the total effect of a head, replaced by its mean over texts and positions, is not its credit; heads of the "
+    "second half of the blocks.  mechanism: rest, what later parts change while all scales are held as in the run; "
+    "inner, what the scales of all norms but the last add; final, what the last scale adds; the three add up to credit "
+    "less total.  share: the sum of a mechanism over heads and texts, over a sum.  of: repair, both with the sign "
+    "of credit less total; credit, both with the sign of the credit; largest, only in the text with the head's largest "
+    "credit; clipped, the same, but the mean of ratios, each clipped to 0 to 1.  low, high: 90 % over resampled texts, "
+    "of largest and clipped over heads.  against: the logit of the next token less that of the likeliest other one "
+    "(rival) or the mean logit.",
+    dict(model=LANGUAGE, text=PARTS[:1]),
+    minutes=2,
+    corpus=ON,
+    **about(*LANGUAGE),
+)
+@torch.no_grad()
+def repair(model: str, text: str) -> pd.DataFrame:
+    network, ids, answer, rival = case(model, text)
+    run, resumed, rows = Run(network, ids, ids.shape), Resumed(network, ids, slice(-1, None)), []
+    late = [part for part in run.stream.parts if part.mixes and 2 * _block(part.name) >= len(resumed.layers)]
+    heads = [head for part in late for head in run.pieces(part, REPLACED["mean"], True)]
+    live = ends(run, resumed, heads)
+    with ng.held_scales(network, ids):
+        held = ends(run, resumed, heads)
+    unembedding, changes = network.lm_head.weight.detach(), torch.stack([change for *_, change in heads])
+    for against, less in (("rival", unembedding[rival]), ("mean", unembedding.mean(0))):
+        credit, mechanisms = split(run, unembedding[answer] - less, changes, live, held)
+        whole, best = sum(mechanisms.values()), credit.argmax(1, keepdim=True)
+        for mechanism, part in mechanisms.items():
+            shares = dict(
+                repair=(part * whole.sign(), whole.abs()),
+                credit=(part * credit.sign(), credit.abs()),
+                largest=(part.gather(1, best).T, credit.gather(1, best).T),
+                clipped=((part / credit).gather(1, best).clamp(0, 1).T, torch.ones_like(best).T),
+            )
+            rows += [dict(against=against, mechanism=mechanism, of=of) | ratio(*two) for of, two in shares.items()]
+    return pd.DataFrame(rows).round(4)
+
+
+def ends(run: Run, resumed: Resumed, heads: list) -> Tensor:
+    """The end of the stream, the model run again from a head's block on without that head: ``(heads, texts, d)``."""
+    found = []
+    for name, writer, taken, _ in heads:
+        first = _block(name)
+        h = resumed.calls[first][0][0]
+        with torch.no_grad(), hooked(after=[run.taking(writer, taken)]):
+            for block, (_, kwargs) in zip(resumed.layers[first:], resumed.calls[first:], strict=False):
+                h = block(h, **kwargs)
+        found.append(h[:, -1].double())
+    return torch.stack(found)
+
+
+def _block(name: str) -> int:
+    """Of "attn 3" or "head 3.1", the 3."""
+    return int(name.split()[1].partition(".")[0])
+
+
+def split(run: Run, row: Tensor, changes: Tensor, live: Tensor, held: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Credits, and by mechanism what makes up for them, ``(heads, texts)``; live, held: ends of the stream."""
+    final, x = run.stream.final, run.end
+    w = row.double() * acting(final)[0]()
+
+    def reads(v: Tensor, at: Tensor) -> Tensor:
+        """v as the final norm and the unembedding read it, with the scale of ``at``."""
+        return (w * projected(final, v) * per_unit(final, at)).sum(-1)
+
+    credit, all_held, last_held = (reads(change, x) for change in (changes, x - held, x - live))
+    total = reads(x, x) - reads(live, live)
+    return credit, dict(rest=credit - all_held, inner=all_held - last_held, final=last_held - total)
+
+
+def ratio(above: Tensor, below: Tensor) -> dict[str, float]:
+    """The ratio of two sums over all entries, and its 90 % over resampled columns."""
+    above, below = above.sum(0), below.sum(0)
+    drawn = torch.randint(len(above), (1000, len(above)), generator=torch.Generator().manual_seed(0))
+    found = (above[drawn].sum(1) / below[drawn].sum(1)).quantile(torch.tensor([0.05, 0.95], dtype=above.dtype))
+    return dict(zip(("share", "low", "high"), [float(above.sum() / below.sum()), *found.tolist()], strict=True))
 
 
 @experiment(

@@ -41,16 +41,16 @@ def test_a_part_that_fades():
     figure, alt = fading_part(FADED, 0.5)
     left, right = figure.axes
     strong = [list(line.get_ydata()) for line in left.lines if line.get_linewidth() > 2]
-    assert strong == [[6.0, 4.0], [6.0, 6.2], [6.0, 6.1]], "lines end where the slider stands"
+    assert strong == [[6.0, 4.0], [6.0, 6.2], [6.0, 6.1]], "lines end at the slider"
     assert [text.get_text() for text in left.texts] == ["frozen", "truth", "tangent"], "named from the lowest upwards"
     faint = [list(line.get_ydata()) for line in left.lines if line.get_alpha()]
-    assert faint == [list(FADED[name]) for name in ("frozen", "tangent", "logit")], "the whole course behind them"
+    assert faint == [list(FADED[name]) for name in ("frozen", "tangent", "logit")], "the whole course in faint lines"
     assert len({line.get_linestyle() for line in left.lines if line.get_alpha()}) == 3, "told apart by colour alone"
     assert left.get_xlim()[0] > left.get_xlim()[1], "the whole part is on the left"
     assert [bar.get_height() for bar in right.patches] == [3.1, 3.0]
     marks = [segment.tolist() for segment in right.collections[0].get_segments()]
-    assert [ends[0][1] for ends in marks] == [4.0, 2.0], "what they bring with the whole part"
-    assert "With 0.5 of m1 kept, the logit of the next token above the mean is 6.1 of 6.0" in alt
-    assert "lost are in truth -0.1, with the scale frozen 2.0, along the tangent -0.2" in alt
-    assert "lost are in truth 1.4, with the scale frozen 4.0, along the tangent -0.4" in fading_part(FADED, 0.0)[1]
-    assert "The part brings 3.1, of 4.0, and the others 3.0, of 2.0." in alt
+    assert [ends[0][1] for ends in marks] == [4.0, 2.0], "what they contribute with the whole part"
+    assert "With 0.5 of the part kept, the logit above the mean is 6.1 instead of 6.0" in alt
+    assert "The loss is -0.1 in truth, 2.0 with the scale frozen, -0.2 along the tangent." in alt
+    assert "The loss is 1.4 in truth, 4.0 with the scale frozen, -0.4 along the tangent." in fading_part(FADED, 0.0)[1]
+    assert "The part contributes 3.1 instead of 4.0, the others 3.0 instead of 2.0." in alt

@@ -47,7 +47,8 @@ def attribute(
             that it wraps, ``traced._module``.  It is unchanged afterwards.  Inside :func:`normgeom.held_scales`
             ``total`` is measured with the scales of all norms but the final one held.
         inputs: token ids ``(batch, length)``, without padding, or a mapping passed as ``model(**inputs)``.
-        answer: a token id, or one for each sequence.
+        answer: a token id, or one for each sequence; a word's is the first of
+            ``tokenizer(" Paris", add_special_tokens=False).input_ids``.
         against: another id, or one for each sequence: the logit of ``answer`` minus that of ``against`` is split.
         ablate: what replaces a part: ``"zero"``, its ``"mean"`` over the positions and sequences of ``inputs``, or
             ``"resample"``, its value in the next sequence of the batch.  The first position is not replaced and enters
@@ -87,7 +88,7 @@ def effects(model, inputs, answer, against=None, ablate="mean", by="part") -> tu
     for name, value, known in (("ablate", ablate, REPLACED), ("by", by, ("part", "head"))):
         if value not in known:
             raise ValueError(f"{name}: expected one of {', '.join(map(repr, known))}, got {value!r}")
-    run = _Run(model, inputs, _shape(inputs, ablate))
+    run = Run(model, inputs, _shape(inputs, ablate))
     w, constant = run.reader(answer, against)
     final, x = run.stream.final, run.end
     names, changes, ends = [], [], []
@@ -134,7 +135,7 @@ def _shape(inputs: Tensor | Mapping, ablate: str) -> torch.Size:
     return ids.shape
 
 
-class _Run:
+class Run:
     """A run of a model: what modules read and wrote, and the end of its stream, ``(batch, d)`` float64."""
 
     def __init__(self, model: nn.Module, inputs: Tensor | Mapping, shape: torch.Size):
@@ -165,15 +166,20 @@ class _Run:
         def last(module, args, kwargs):  # no logits are needed, and those of all positions take long
             return (args[0][..., -1:, :], *args[1:]), kwargs
 
+        before = [(self.stream.final.module, keep), (self.head, last)]
+        after = [] if writer is None else [self.taking(writer, taken)]
+        with evaluating(self.model), hooked(before, after):
+            forward(self.model, self.inputs)
+        return seen[0]
+
+    def taking(self, writer: str, taken: Tensor) -> tuple[nn.Module, Callable]:
+        """A module, and a hook that takes something from what it writes."""
+
         def take(module, args, kwargs, output):
             own = taken.flatten(0, 1)[: output[..., 0].numel()]  # of positions, the same for all sequences
             return (output.double() - own.reshape(output.shape)).to(output.dtype)
 
-        before = [(self.stream.final.module, keep), (self.head, last)]
-        after = [] if writer is None else [(self.model.get_submodule(writer), take)]
-        with evaluating(self.model), hooked(before, after):
-            forward(self.model, self.inputs)
-        return seen[0]
+        return self.model.get_submodule(writer), take
 
     def spread(self, y: Tensor) -> Tensor:
         """``(batch, length, d)`` of vectors that are flattened, or the same for all sequences."""
@@ -225,7 +231,10 @@ class _Run:
 
 
 def _tokens(name: str, tokens: object, count: int, vocabulary: int) -> Tensor:
-    ids = torch.as_tensor(tokens)
+    try:
+        ids = torch.as_tensor(tokens)
+    except (TypeError, ValueError):  # words
+        ids = torch.tensor(torch.nan)
     if ids.is_floating_point() or ids.shape not in ((), (count,)) or not bool(((ids >= 0) & (ids < vocabulary)).all()):
         wanted = f"a token id from 0 to {vocabulary - 1}, or {count} of them, one for each sequence"
         raise ValueError(f"{name}: expected {wanted}, got {tokens!r}")

@@ -1,4 +1,4 @@
-"""Attention heads behind a norm, and a part that fades."""
+"""Attention heads after a norm, and a part that fades."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from normgeom_lab.common.tiny import scattered
 def attention_heads(model: GPT2LMHeadModel, ids: Tensor) -> list[SimpleNamespace]:
     """All attention heads of a GPT-2, block by block, and one run of them; its attention is set to ``"eager"``.
 
-    Of each its matrices and biases, the norm in front of it, what that reads, the ``pattern`` and what it writes.
+    Of each its matrices and biases, the norm before it, what that reads, the ``pattern`` and what it writes.
     """
     writes = head_writes(model, ids)
     sites = {site.module: site for site in find_norms(model)}

@@ -64,7 +64,7 @@ def lenses_by_depth(rows: pd.DataFrame) -> tuple[Figure, str]:
 
 
 def fading_part(faded: pd.DataFrame, kept: float) -> tuple[Figure, str]:
-    """What two attributions promise while a part fades, and the truth; beside it what the part and the others bring."""
+    """What two attributions predict while a part fades, and the truth; next to it what part and others contribute."""
     looks = {
         "frozen": ("--", COLORS["random_a"]),
         "tangent": (":", COLORS["random_b"]),
@@ -84,9 +84,9 @@ def fading_part(faded: pd.DataFrame, kept: float) -> tuple[Figure, str]:
         right.hlines(whole[["part", "others"]], (-0.4, 0.6), (0.4, 1.4), color=COLORS["ink"])
         right.set_title("contributions")
         label_ends(left)
-    values = ", ".join(f"{words} {whole[column] - here[column]:.1f}" for column, words in _LOST.items())
+    values = ", ".join(f"{whole[column] - here[column]:.1f} {words}" for column, words in _LOST.items())
     return figure, (
-        f"With {kept:g} of {name} kept, the logit of the next token above the mean is {here.logit:.1f} of "
-        f"{whole.logit:.1f}; lost are {values}. The part brings {here.part:.1f}, of {whole.part:.1f}, and the others "
-        f"{here.others:.1f}, of {whole.others:.1f}."
+        f"With {kept:g} of the part kept, the logit above the mean is {here.logit:.1f} instead of "
+        f"{whole.logit:.1f}. The loss is {values}. The part contributes {here.part:.1f} instead "
+        f"of {whole.part:.1f}, the others {here.others:.1f} instead of {whole.others:.1f}."
     )

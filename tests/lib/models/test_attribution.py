@@ -210,6 +210,7 @@ def mixed(**changes):
         ("gpt2", dict(answer=64), r"^answer: expected a token id from 0 to 63, or 3 of them, .* got 64$"),
         ("gpt2", dict(answer=5, against=[1, 2]), r"^against: expected a token id from 0 to 63"),
         ("gpt2", dict(answer=5.0), "^answer: expected a token id"),
+        ("gpt2", dict(answer=" Paris"), r"^answer: expected a token id .* got ' Paris'$"),
         (
             "gpt2",
             dict(inputs=IDS[0]),
