@@ -16,10 +16,11 @@ from normgeom.models.flow import Trial, answer, cpu_copy, dtype_of, project_inpu
 from normgeom.models.judgement import Flow, StreamNorm, judged
 from normgeom.models.sites import check_held_once
 from normgeom.models.trace import READS, WRITES, matrix_of
-from normgeom.models.watch import replace_module
+from normgeom.models.watch import hooked, replace_module
 from normgeom.norms.functions import RMSNorm
 
 _BOUND = 1e-10  # in float64, of the change of an output over the largest
+_FAR, _FAR_BOUND = 2.0**20, 1e-3  # a mean that no bound on a stream lets pass, and the change that is rounding
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -37,8 +38,8 @@ def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
             the other: in float64 with drawn weights and with the model's own, where the answers may change by 1e-10 of
             the largest output, and in the model's dtype, where they may change by what rounding explains.  They are
             asked for the example and for half and twice its length.  What only other inputs show, such as a branch
-            for texts of a thousand tokens or a bound on the stream that these do not reach, stays unseen.  It takes
-            twice the memory of float32 weights, a run with gradients, and twenty without.
+            for texts of a thousand tokens, stays unseen.  It takes twice the memory of float32 weights, a run with
+            gradients, and twenty without.
         example_inputs: what the copies are run on; as in :func:`normgeom.find_norms`.
 
     Returns:
@@ -138,6 +139,8 @@ def _operate(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor |
     flow = replace(flow, aside=()) if _swap in steps else flow
     for reason in _reasons(model, flow, steps):
         raise ValueError(f"model: {reason}")
+    if _center in steps:
+        _check_far(trial, flow)
     drawn, call = trial.model, trial.call
     del trial  # whose trace holds on to the weights
     _prove(drawn, flow, steps, call, "drawn weights")
@@ -153,6 +156,19 @@ def _operate(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor |
     for step in (_untie, *steps):
         step(model, flow)
     return model
+
+
+def _check_far(trial: Trial, flow: Flow) -> None:
+    """A ValueError if a large mean on the stream changes an answer, as a bound does that no example reaches."""
+    before, writers = trial.answer(), map(trial.model.get_submodule, flow.writers)
+    raised = [(m, lambda *call: call[-1] + _FAR) for m in writers if not isinstance(m, nn.MultiheadAttention)]
+    with hooked(after=raised):
+        moved = _change(trial.answer(), before)
+    if not moved <= _FAR_BOUND:
+        raise ValueError(
+            f"model: a copy of this {type(trial.model).__name__} computes something else when a number is added to all "
+            f"entries of its stream, by {moved:.1e} of the largest output: the mean matters"
+        )
 
 
 def _prove(copied: nn.Module, flow: Flow, steps: tuple[Step, ...], call: tuple, weights: str) -> None:

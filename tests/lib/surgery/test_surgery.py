@@ -249,7 +249,7 @@ ALTERED = {  # what is done, whether it still folds, whether it still converts
     "spectral norm of a writer": (lambda m: nn.utils.spectral_norm(WRITER(m)), True, False),
     "a steered block": (hook(part, lambda x: x + STEER), True, False),
     "a rescaled block": (hook(part, lambda x: 0.5 * x), True, True),
-    "a block cut off at a bound": (hook(part, lambda x: x.clamp(-3, 3)), True, False),
+    "a block cut off at a bound": (hook(part, lambda x: x.clamp(-1e4, 1e4)), True, False),
     "a hook on a norm": (hook(NORM, lambda x: x + STEER), False, False),
     "a hook on an embedding": (hook(EMBEDDING, lambda x: x + STEER), True, False),
     "a scaled embedding": (altered(EMBEDDING, lambda s, x, f: 3 * f(s, x)), True, True),
