@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import math
-import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
-import torch
-from normgeom.records import FOLDER
-from normgeom.training.loop import warmup_cosine
+from normgeom.records import recorded
+
+from normgeom_lab.common.pictures import at_side, null_band
+from normgeom_lab.common.published import NAMES
 
 HOLDS, FAILS, UNDECIDED = "holds", "fails", "cannot be told"
+SPARED = 0.1  # nats a token: what it may cost to do without 1
 
 
 def limits(rows: pd.DataFrame) -> pd.Series:
@@ -48,34 +46,35 @@ def of_seeds(verdicts: Sequence[str], fewest: int = 1) -> str:
 
 def little_along_one(rows: pd.DataFrame) -> tuple[str, str]:
     """Do a model's hidden vectors have no more along 1 than along a random direction?"""
-    uniform = rows[rows.direction == "uniform"]
-    times = uniform.occupancy / uniform.high
-    off = (rows.mean_deg - 90).abs().groupby(rows.direction).max().rename({"uniform": "1"})
+    times = rows.occupancy / rows.high
     sentence = (
-        f"At {(times <= 1).sum()} of {len(times)} norms the vector 1 holds no more than 95 % of random directions do; "
-        f"at most {times.max():.3g} times that quantile, at {uniform.site[times.idxmax()]}. Mean angles are off 90° by "
-        f"at most: {', '.join(f'of {name} {off[name]:.2g}°' for name in ['1', *off.index.drop('1')])}."
+        f"At {(times <= 1).sum()} of {len(times)} places the vector 1 holds no more than 95 % of random directions do; "
+        f"at most {times.max():.3g} times that quantile, at {rows.site[times.idxmax()]}. Mean angles to 1 lie between "
+        f"{rows.mean_deg.min():.1f}° and {rows.mean_deg.max():.1f}°."
     )
-    return by_excess(uniform), sentence
-
-
-def much_along_one(rows: pd.DataFrame) -> tuple[str, str]:
-    """Is this model an exception to :func:`little_along_one`?"""
-    verdict, sentence = little_along_one(rows)
-    return {HOLDS: FAILS, FAILS: HOLDS}.get(verdict, verdict), sentence
+    return by_excess(rows), sentence
 
 
 def ordinary(rows: pd.DataFrame) -> tuple[str, str]:
     """Is 1 like random directions, of which a tenth lie outside of the middle nine tenths by chance?"""
-    uniform = rows[rows.direction == "uniform"]
-    below, above = uniform.occupancy < uniform.low, uniform.occupancy > uniform.high
+    below, above = rows.occupancy < rows.low, rows.occupancy > rows.high
     share = (below | above).mean()
-    times = uniform.occupancy / uniform["median"]
+    times = rows.occupancy / rows["median"]
     sentence = (
-        f"At {below.sum()} of {len(uniform)} norms the vector 1 holds less than the middle nine tenths of random "
+        f"At {below.sum()} of {len(rows)} places the vector 1 holds less than the middle nine tenths of random "
         f"directions, at {above.sum()} more; from {times.min():.2g} to {times.max():.2g} times their median."
     )
     return HOLDS if share <= 0.2 else FAILS if share > 0.5 else UNDECIDED, sentence
+
+
+def spared(rows: pd.DataFrame) -> tuple[str, str]:
+    """Does it cost less than 0.1 nats a token, on each text, if no norm of a model reads or removes 1 any more?"""
+    one, signs = (rows[(rows.direction == "1") == of_one].cost for of_one in (True, False))
+    sentence = (
+        f"Without 1 at all norms the loss increases by {one.min():.2f} to {one.max():.2f} nats a token, on {len(one)} "
+        f"texts; without a vector of signs by {signs.min():.2f} to {signs.max():.2f}."
+    )
+    return HOLDS if one.max() < SPARED else FAILS, sentence
 
 
 def little_at_checkpoints(angles: pd.DataFrame) -> tuple[str, str]:
@@ -90,23 +89,8 @@ def little_at_checkpoints(angles: pd.DataFrame) -> tuple[str, str]:
     sentence = (
         f"At {(times <= 1).sum()} of {len(times)} places ({uniform.step.nunique()} checkpoints, "
         f"{uniform.site.nunique()} norms, {_seeds(verdicts)}) the vector 1 holds no more than 95 % of random "
-        f"directions do; at most {times.max():.3g} times that quantile, at {at.site} after {at.step} updates. "
+        f"directions do; at most {times.max():.3g} times that quantile, at {at.site} after {at.step} steps. "
         f"Mean angles to 1 are off 90° by at most {(uniform.mean_deg - 90).abs().max():.2g}°."
-    )
-    return of_seeds(verdicts, fewest=3), sentence
-
-
-def no_growth(angles: pd.DataFrame) -> tuple[str, str]:
-    """Does the stream at the last norm grow no more along 1 than along a random direction?"""
-    uniform = angles[(angles.direction == "uniform") & (angles.site == angles.site.iloc[-1])].set_index("seed")
-    first, last = (uniform[uniform.step == step].sort_index() for step in (uniform.step.min(), uniform.step.max()))
-    start, end = (rows.occupancy / rows["median"] for rows in (first, last))
-    within, beyond = last.occupancy <= last.high, last.occupancy / last.high > limits(last)
-    verdicts = np.select([within, beyond & (end > start)], [HOLDS, FAILS], UNDECIDED)
-    sentence = (
-        f"At {last.site.iloc[0]} the occupancy of 1 goes from {start.median():.2g} to {end.median():.2g} times a "
-        f"median direction's (median of {_seeds(end)}; at the end {_range(end, '.2g')}); "
-        f"its rank is {_range(last['rank'])} of 40 there."
     )
     return of_seeds(verdicts, fewest=3), sentence
 
@@ -141,46 +125,8 @@ def at_surface(forms: pd.DataFrame) -> tuple[str, str]:
     return of_seeds(np.select([least >= 0.95, least < 0.9], [HOLDS, FAILS], UNDECIDED)), sentence
 
 
-def axes_stay(forms: pd.DataFrame) -> tuple[str, str]:
-    """Are the eight longest axes half-way those of the end, more than if gains moved by noise?"""
-    end = forms.step.max()
-    half = min(forms.step.unique(), key=lambda step: abs(step - end / 2))
-    found = forms[forms.step == half].groupby("seed").overlap.mean()
-    noise = noise_overlap(forms.width.iloc[0], forms.site.nunique(), half, end)
-    by_noise = np.quantile(noise, 0.95)
-    stays = (found >= 7 / 8) & (found > by_noise)
-    sentence = (
-        f"After {half} of {end} updates the 8 longest axes share {found.mean():.2f} with those of the end (mean "
-        f"over norms; {_seeds(found)}, {_range(found, '.2f')}); gains moved by noise share "
-        f"{noise.mean():.2f}, in one of twenty sets more than {by_noise:.2f}."
-    )
-    return of_seeds(np.select([stays, found < 1 / 2], [HOLDS, FAILS], UNDECIDED)), sentence
-
-
-def noise_overlap(width: int, norms: int, step: int, steps: int) -> np.ndarray:
-    """The overlap of the eight largest gains with those of the end if noise moves them: 200 means over ``norms`` norms.
-
-    Steps are independent and as large as the learning rate, so the squared correlation of the gains with those of the
-    end is the share of the squared rates up to ``step``.
-    """
-    (factor,) = warmup_cosine(torch.optim.SGD([torch.zeros(1)]), steps).lr_lambdas
-    rates = np.array([factor(i) for i in range(steps)]) ** 2
-    correlation = math.sqrt(rates[:step].sum() / rates.sum())
-    generator, found = np.random.default_rng(0), []
-    for _ in range(200):
-        now, more = generator.standard_normal((2, norms, width))
-        end = correlation * now + math.sqrt(1 - correlation**2) * more
-        longest = [np.argpartition(-gains, 8)[:, :8] for gains in (now, end)]
-        found.append((longest[0][:, :, None] == longest[1][:, None]).sum() / (norms * 8))
-    return np.array(found)
-
-
 def _seeds(of_each: Sequence) -> str:
     return "1 seed" if len(of_each) == 1 else f"{len(of_each)} seeds"
-
-
-def _range(values: pd.Series, digits: str = "") -> str:
-    return " to ".join(dict.fromkeys((f"{values.min():{digits}}", f"{values.max():{digits}}")))
 
 
 def _main(loss: pd.DataFrame) -> pd.DataFrame:
@@ -192,86 +138,87 @@ def _main(loss: pd.DataFrame) -> pd.DataFrame:
 CLAIMS = {
     # The geometry paper, abstract, section 3.2, figures 3 and 6: hidden vectors have on average no component along 1
     # before and after any norm, with a small spread; figures 6 and 7: before the norms of GPT-2 XL there is one.
-    "before-layer": (little_along_one, "survey", "kind == 'layer' and side == 'in' and model != 'gpt2-xl'"),
-    "after-layer": (little_along_one, "survey", "kind == 'layer' and side == 'out'"),
-    "exception": (much_along_one, "survey", "kind == 'layer' and side == 'in' and model == 'gpt2-xl'"),
-    "before-rms": (little_along_one, "survey", "kind == 'rms' and side == 'in'"),
-    "after-rms": (little_along_one, "survey", "kind == 'rms' and side == 'out'"),
+    "before": (little_along_one, "survey", "side == 'in'"),
+    "after": (little_along_one, "survey", "side == 'out'"),
+    # The geometry paper, section 3.3, figures 4 and 7 to 13: 1 behaves as arbitrary vectors do.
+    "ordinary": (ordinary, "survey", "side == 'in'"),
+    # The geometry paper, its conclusion: the subtraction, and with it the component along 1, is dispensable.
+    "spared": (spared, "costs", ""),
     # The geometry paper, section 3.3, figures 4, 14, 17, 20, 23, 26, 29, 32 and 35: in training, hidden vectors are at
     # 90° to 1, from early checkpoints on and whatever the layer.
-    "training-layer": (little_at_checkpoints, "angles", "norm == 'layer' and side == 'in'"),
-    "training-rms": (little_at_checkpoints, "angles", "norm == 'rms' and side == 'in'"),
-    # Ours, suggested by section 3.3: training leaves no more along 1 at the last norm than along a random direction.
-    "growth-layer": (no_growth, "angles", "norm == 'layer' and side == 'in'"),
-    "growth-rms": (no_growth, "angles", "norm == 'rms' and side == 'in'"),
-    # The geometry paper, section 3.3, figures 4 and 7 to 13: 1 behaves as arbitrary vectors do.
-    "ordinary-layer": (ordinary, "survey", "kind == 'layer' and side == 'in'"),
-    "ordinary-rms": (ordinary, "survey", "kind == 'rms' and side == 'in'"),
+    "training, LayerNorm": (little_at_checkpoints, "angles", "norm == 'layer' and side == 'in'"),
+    "training, RMSNorm": (little_at_checkpoints, "angles", "norm == 'rms' and side == 'in'"),
     # The geometry paper, section 3.3: downstream performance with RMSNorm is comparable to that with LayerNorm.
     "losses": (comparable_losses, "loss", "norm in ['layer', 'rms']"),
     # The summary of the dynamics note, key results: typical outputs of LayerNorm lie near the surface of its ellipsoid.
     "surface": (at_surface, "forms", "norm == 'layer'"),
-    # Ours, suggested by the note's next checks: the principal axes by the middle of training are those of its end.
-    "axes": (axes_stay, "forms", "norm == 'layer'"),
 }
 
-# What the paper measured, its tables 1 and 2, by the names of the rows in experiments/reruns.yml and of their records.
-PAPER = {
-    "model": ("gpt2-xl", "gpt-neo-1.3b", "pythia-1.4b", "gpt-j-6b", "pythia-6.9b", "llama-2-7b", "llama-3-8b"),
-    "pair": ("70M", "160M", "410M", "1B"),
-}
+PAIRS = {"1M, chapter 8": "training", "5M": "pair-5M"}  # the records of each
+MODELS = NAMES | {"whisper-base": "Whisper base"}
 
 
-def models(folder: str | Path = FOLDER) -> dict[str, pd.DataFrame]:
-    """The records ``angles-NAME`` by name, without first positions, with the quantiles of random directions."""
-    found = {}
-    for path in sorted(Path(folder).glob("angles-*.csv")):
-        name = path.stem.removeprefix("angles-")
-        nulls = pd.read_csv(path.with_name(f"nulls-{name}.csv")).query("null == 'random_'").drop(columns="null")
-        rows = pd.read_csv(path).query("positions == 'rest'")
-        found[name] = rows.merge(nulls, "left", ["site", "side"]).assign(model=name)
+def models(surveys: str | Path = "") -> dict[str, pd.DataFrame]:
+    """Of each model the occupancy of 1 at each ``site``, with the quantiles ``low``, ``median``, ``high`` of a null.
+
+    Published models as recorded, on all texts; then those of which ``normgeom survey`` wrote folders to ``surveys``.
+    First positions are left out; the null are Gaussian directions.
+    """
+    speech = recorded("published-speech-angles").table.rename(columns={"recording": "text"})
+    rows = pd.concat([recorded("published-angles").table, speech.assign(model="whisper-base")], ignore_index=True)
+    rows = rows.rename(columns={"random_q05": "low", "random_q50": "median", "random_q95": "high"})
+    rows["site"] = [f"norm {norm + 1} on {text}" for norm, text in zip(rows.norm, rows.text, strict=True)]
+    found = {MODELS[name]: of_model.assign(side="in") for name, of_model in rows.groupby("model", sort=False)}
+    for path in sorted(Path(surveys).glob("*/table.parquet")) if surveys else ():
+        table = pd.read_parquet(path)
+        uniform = table[table.direction == "uniform"]
+        sides = [at_side(uniform, side).merge(null_band(table, side), on="site") for side in ("in", "out")]
+        found[path.parent.name] = pd.concat(sides, ignore_index=True)
     return found
 
 
-def pairs(folder: str | Path = FOLDER) -> dict[str, SimpleNamespace]:
-    """The records ``pair-SIZE-angles``, ``-loss``, ``-curve`` and ``-forms`` by size, and the book's own pair's."""
-    found = defaultdict(SimpleNamespace)
-    for path in sorted(Path(folder).glob("*.csv")):
-        if match := re.fullmatch("(training|pair-[^-]+)-(angles|loss|curve|forms)", path.stem):
-            size, kind = match[1].removeprefix("pair-").replace("training", "1M, chapter 8"), match[2]
-            table = pd.read_csv(path)
-            if kind == "forms":
-                about = json.loads(path.with_suffix(".json").read_text("utf-8"))["model"]
-                table["width"] = int(re.search(r"\bd = (\d+)", about)[1])
-            setattr(found[size], kind, table)
-    return dict(found)
+def costs() -> dict[str, pd.DataFrame]:
+    """What published models lose without 1, and without vectors of signs, at all norms: a row a direction and text.
+
+    A LayerNorm does without 1 where it does not subtract the mean, its weights as they are.
+    """
+    speech = recorded("published-speech-removed").table.assign(model="whisper-base")
+    rows = pd.concat([recorded("published-removed").table, speech])
+    rows = rows.replace({"direction": {"uniform": "1", "dropped": "1"}})
+    rows = rows[(rows.direction == "1") | rows.direction.str.startswith("signs_")]
+    return {MODELS[name]: of_model for name, of_model in rows.groupby("model", sort=False)}
 
 
-def judged(folder: str | Path = FOLDER) -> pd.DataFrame:
-    """The verdict on every claim for every record in a folder that it is about."""
-    tables = [("survey", name, table) for name, table in models(folder).items()]
-    tables += [(kind, size, table) for size, pair in pairs(folder).items() for kind, table in vars(pair).items()]
+def pairs() -> dict[str, SimpleNamespace]:
+    """The tables ``angles``, ``loss``, ``curve`` and ``forms`` of each recorded pair."""
+    parts = ("angles", "loss", "curve", "forms")
+    return {
+        size: SimpleNamespace(**{part: recorded(f"{name}-{part}").table for part in parts})
+        for size, name in PAIRS.items()
+    }
+
+
+def judged(surveys: str | Path = "") -> pd.DataFrame:
+    """The verdict on every claim for every model and pair that it is about."""
+    tables = [("survey", name, table) for name, table in models(surveys).items()]
+    tables += [("costs", name, table) for name, table in costs().items()]
+    tables += [(kind, size, table) for size, pair in pairs().items() for kind, table in vars(pair).items()]
     found = []
     for claim, (judge, wanted, where) in CLAIMS.items():
-        for kind, name, table in tables:
-            rows = table.query(where) if kind == wanted else table[:0]
-            if not np.isfinite(rows.filter(["occupancy", "high", "loss", "near", "overlap"])).all(axis=None):
+        for name, table in ((name, table) for kind, name, table in tables if kind == wanted):
+            rows = table.query(where) if where else table
+            if not np.isfinite(rows.filter(["occupancy", "high", "loss", "near"])).all(axis=None):
                 found.append((claim, name, UNDECIDED, "Not every row has a number."))
             elif len(rows):
                 found.append((claim, name, *judge(rows)))
     return pd.DataFrame(found, columns=["claim", "evidence", "verdict", "sentence"])
 
 
-def overview(found: pd.DataFrame, needs: str) -> pd.DataFrame:
-    """A row of :func:`judged` verdicts for each ``"model"`` or ``"pair"``; claims on a kind of norm share a column."""
-    of_models = {label: re.sub("-(layer|rms)$", "", label) for label, claim in CLAIMS.items() if claim[1] == "survey"}
-    labels = of_models if needs == "model" else {label: label for label in CLAIMS if label not in of_models}
-    rows = found[found.claim.isin(labels)]
-    names = list(dict.fromkeys([*PAPER[needs], *rows.evidence]))
-    table = rows.assign(claim=rows.claim.map(labels)).pivot(index="evidence", columns="claim", values="verdict")
-    table = table.reindex(index=names, columns=list(dict.fromkeys(labels.values()))).astype(object)
-    measured = ["yes" if name in set(rows.evidence) else f"make experiments ONLY={name}" for name in names]
-    return table.where(table.notna(), None).assign(measured=measured)
+def overview(found: pd.DataFrame) -> pd.DataFrame:
+    """Verdicts of :func:`judged`: a row a model or pair, a column a claim."""
+    table = found.pivot(index="evidence", columns="claim", values="verdict").astype(object)
+    table = table.reindex(index=found.evidence.unique(), columns=found.claim.unique())
+    return table.where(table.notna(), None)
 
 
 def ends(found: Mapping[str, SimpleNamespace]) -> pd.DataFrame:
@@ -286,15 +233,3 @@ def ends(found: Mapping[str, SimpleNamespace]) -> pd.DataFrame:
         for norm, title in (("layer", "LayerNorm"), ("rms", "RMSNorm")):
             rows[size] |= {f"loss, {title}": loss[norm], f"along 1, {title}": along[norm]}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("pair")
-
-
-def observations() -> pd.DataFrame:
-    """The chapters' observations in units of their bounds; ``small`` are those of their own networks, all seeds."""
-    small, others = {}, defaultdict(dict)
-    for path in sorted(FOLDER.glob("observed-*.csv")):
-        _, chapter, name = path.stem.split("-", 2)
-        judged = pd.read_csv(path, index_col="claim")
-        others[name].update(judged.deviation / judged.bound)
-        tried = pd.read_csv(FOLDER / f"claims-{chapter}.csv").groupby("claim", sort=False).deviation.max()
-        small.update(tried[tried.index.isin(judged.index)])
-    return pd.DataFrame({"small": small, **others}).rename_axis("claim")
