@@ -1,22 +1,17 @@
 """The gains of published models, and what Gemma's norms of queries and keys allow attention's scores to be."""
 
 import normgeom as ng
-import pandas as pd
 import torch
 from normgeom.models.watch import forward, hooked
-from normgeom_lab.hyperellipsoid import shapes
 from torch import Tensor
-from transformers import WhisperForConditionalGeneration
 from transformers.models.gemma3.modeling_gemma3 import apply_rotary_pos_emb
 
-from experiments.models import FOLDER
 from experiments.real_models import LANGUAGE, PARTS, about, blocks, language_model
 from experiments.registry import experiment
 
 WINDOWS, LENGTH = 4, 128
 ON = f"WikiText-2, {WINDOWS} windows of {LENGTH} tokens of each part, begun by BOS"
-GEMMA, WHISPER = LANGUAGE[1], "whisper-base"
-PATH = FOLDER / WHISPER
+GEMMA = LANGUAGE[1]
 
 
 @experiment(
@@ -31,20 +26,6 @@ def gains(model: str) -> list[dict]:
     sizes = {site: site.weight.abs() for site in ng.find_norms(language_model(model)[0])}
     cuts = lambda size: {f"q{q:02d}": float(f"{float(size.quantile(q / 100)):.4g}") for q in (0, 5, 50, 95, 100)}  # noqa: E731
     return [dict(site=site.name, dim=site.dim) | cuts(size) for site, size in sizes.items()]
-
-
-@experiment(
-    "published-shapes",
-    "The ellipsoids of Whisper's LayerNorms: the columns of normgeom_lab.hyperellipsoid.shapes.",
-    {},
-    minutes=1,
-    **about(WHISPER) | dict(corpus="none", seed="none", needs=lambda: "" if PATH.exists() else str(PATH)),
-)
-def ellipsoids() -> pd.DataFrame:
-    model = WhisperForConditionalGeneration.from_pretrained(PATH).eval()
-    example = dict(input_features=torch.zeros(1, 80, 3000), decoder_input_ids=torch.zeros(1, 1, dtype=torch.long))
-    gains = {site.name: site.weight.double() for site in ng.find_norms(model, example)}
-    return shapes(gains).rename_axis("site").reset_index()
 
 
 @experiment(
