@@ -60,6 +60,14 @@ def test_a_removal_leaves_nothing_along_the_direction_but_at_the_first_position(
     assert seen[0][:, 1:].abs().max() < 1e-5 < seen[0][:, 0].abs().min()
 
 
+def test_a_norm_is_replaced_but_at_the_first_position(model):
+    norm, x = sites_of(model)[2].module, torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(0))
+    y = norm(x)
+    with replaced({norm: torch.nn.Identity()}, spare_first=True):
+        assert torch.equal(norm(x), torch.cat([y[:, :1], x[:, 1:]], 1))
+    assert torch.equal(norm(x), y)
+
+
 def test_the_predicted_change_is_the_mean_over_all_signs(model):
     of = Costs(model, sites_of(model), IDS)
     site = list(of.sites.values())[3]

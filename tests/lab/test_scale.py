@@ -212,9 +212,11 @@ def test_a_survey_of_ones_own_is_judged_beside_the_book(tmp_path):
 
 
 def test_what_the_book_has_recorded():
-    found = lab.judged().set_index(["claim", "evidence"]).verdict
+    judged = lab.judged().set_index(["claim", "evidence"])
+    found, sentences = judged.verdict, judged.sentence
     assert found["before"].to_dict() == {"SmolLM2": HOLDS, "Gemma 3": HOLDS, "Whisper base": FAILS}
     assert found["spared"].to_dict() == {"SmolLM2": HOLDS, "Gemma 3": FAILS, "Whisper base": FAILS}
+    assert sentences["spared"].str.contains("on 3 texts").all()
     assert set(found["losses"].index) == set(lab.PAIRS) and found["losses", "5M"] == UNDECIDED, "one seed"
 
 
