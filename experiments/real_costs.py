@@ -7,8 +7,7 @@ from functools import cache
 import normgeom as ng
 import pandas as pd
 import torch
-from normgeom.models.watch import hooked
-from normgeom.surgery.ablation import scales
+from normgeom.surgery.ablation import ReducedNorm, scales
 from torch import Tensor, nn
 
 from experiments.real_models import (
@@ -19,10 +18,9 @@ from experiments.real_models import (
     about,
     blocks,
     direction,
-    frozen,
     language_model,
     removed,
-    resampled,
+    replaced,
     shares,
     sites_of,
 )
@@ -36,9 +34,9 @@ NORMS = dict(zip(LANGUAGE, (61, 73), strict=True))
 EACH, EVERYWHERE = (6, 12), (20, 32)  # blocks of each text, and their tokens
 ON_EACH = "WikiText-2, {} blocks of {} tokens spread over each of its parts, begun by BOS"
 WHAT = (
-    "cost: increase of the loss in nats a token; kl: divergence from the unchanged predictions in nats.  uniform, "
-    "signs_…, random_…: the component along this direction is taken from what the norm reads; uniform_rest: along 1 "
-    f"without the {LARGEST} coordinates that hold most of the squared length there.  The first position is spared."
+    "cost: increase of the loss in nats a token.  uniform, signs_…, random_…: the component along this direction is "
+    f"taken from what the norm reads; uniform_rest: along 1 without the {LARGEST} coordinates that hold most of the "
+    "squared length there.  The first position is spared."
 )
 
 
@@ -60,36 +58,33 @@ def costs(model: str, texts: tuple[str, ...], count: int, length: int) -> "Costs
 )
 def one_norm(model: str, norm: int) -> pd.DataFrame:
     of = costs(model, PARTS, *EACH)
-    return by_direction(of.at([*of.sites][norm]), ["angle", "kl"])
+    rows = of.at([*of.sites][norm])
+    by_text = mean_costs(rows, PARTS, EACH[0]).pivot(index="direction", columns="text", values="cost")
+    return by_text.add_prefix("cost_").assign(angle=rows.groupby("direction").angle.mean()).reset_index()
 
 
 @experiment(
     "published-frozen",
     "Norms divide by the mean of their scales, one norm at a time or all (norm -1).  kl: divergence from the unchanged "
-    "predictions in nats, the mean over blocks, between which values 90 % of the means of resampled blocks lie, and "
-    "the median; cost: increase of the loss in nats a token, the median.  lost: blocks in which numbers overflow; they "
-    "are infinite for the medians and left out of the means.  The first position is spared.",
+    "predictions in nats, the mean over blocks.  lost: blocks in which numbers overflow, left out of the mean.  The "
+    "first position is spared.",
     [dict(model=[name], norm=range(-1, count)) for name, count in NORMS.items()],
     minutes=20,
     corpus=ON_EACH.format(*EVERYWHERE),
     **about(*LANGUAGE),
 )
-def one_frozen(model: str, norm: int) -> pd.DataFrame:
+def one_frozen(model: str, norm: int) -> dict:
     of = costs(model, PARTS, *EVERYWHERE)
-    rows = of.frozen([*of.sites.values()][norm : norm + 1] if norm >= 0 else of.sites.values())
-    rows = rows[["kl", "cost"]].replace([torch.inf, -torch.inf, torch.nan], torch.inf)
-    kept = rows[rows.kl < torch.inf]
-    low, high = map(float, resampled(torch.tensor(kept.kl.to_numpy()), torch.Generator().manual_seed(0)))
-    medians = dict(kl_median=rows.kl.median(), cost=rows.cost.median(), lost=len(rows) - len(kept))
-    return pd.DataFrame([dict(kl=kept.kl.mean(), low=low, high=high) | medians])
+    kl = of.frozen([*of.sites.values()][norm : norm + 1] if norm >= 0 else of.sites.values()).kl
+    kept = kl[kl.abs() < torch.inf]
+    return dict(kl=kept.mean(), lost=len(kl) - len(kept))
 
 
 @experiment(
     "published-moved",
     "How far a norm's output moves when a direction is taken from its input, at every norm: the mean square of its "
     "relative change, for directions as in published-costs and for the mean of three vectors of signs.  predicted: the "
-    "same on average over all signs (prop-dense-direction); top_share: the largest mean share of the squared length in "
-    "one coordinate.  The first position is left out.",
+    "same on average over all signs (prop-dense-direction).  The first position is left out.",
     dict(model=LANGUAGE, text=PARTS),
     minutes=1,
     corpus=ON_EACH.format(*EVERYWHERE),
@@ -97,67 +92,34 @@ def one_frozen(model: str, norm: int) -> pd.DataFrame:
 )
 def moved_outputs(model: str, text: str) -> list[dict]:
     of, rows = costs(model, (text,), *EVERYWHERE), []
-    for norm, (name, site) in enumerate(of.sites.items()):
-        moved = {which: [float(v.mean()) for v in of.change(site, u)] for which, u in of.directions(site, 1)}
+    for norm, site in enumerate(of.sites.values()):
+        moved = {which: [float(v.mean()) for v in of.change(site, u)] for which, u in of.directions(site)}
         signs = [of_one for which, (of_one, _) in moved.items() if which.startswith("signs_")]
-        row = dict(norm=norm, top_share=float(shares(of.inputs[name]).max()), predicted=moved["uniform"][1])
-        row |= {which: moved[which][0] for which in ("uniform", "random_000", "uniform_rest")}
-        rows.append(row | dict(signs=sum(signs) / len(signs)))
+        row = dict(norm=norm, predicted=moved["uniform"][1], signs=sum(signs) / len(signs))
+        rows.append(row | {which: moved[which][0] for which in ("uniform", "uniform_rest")})
     return rows
-
-
-def by_direction(rows: pd.DataFrame, averaged: list[str]) -> pd.DataFrame:
-    """A row a direction out of a row a direction and block."""
-    half = rows.block < (rows.block.max() + 1) // 2
-    means = rows.groupby("direction", sort=False)[averaged].mean()
-    parts = {
-        f"cost_{text}": rows[at].groupby("direction").cost.mean() for text, at in zip(PARTS, (half, ~half), strict=True)
-    }
-    return means.assign(**parts).reset_index()
 
 
 @experiment(
     "published-removed",
-    f"All norms at once.  {WHAT}  none: the loss itself.  low, high: 90 % of resampled blocks.",
+    f"All norms at once.  {WHAT}  none: the loss itself.",
     dict(model=LANGUAGE),
     minutes=6,
     corpus="WikiText-2 and the standard library's documentation strings, {} blocks of {} tokens spread over each text, "
     "begun by BOS".format(*EVERYWHERE),
     **about(*LANGUAGE),
 )
-def all_norms(model: str) -> list[dict]:
+def all_norms(model: str) -> pd.DataFrame:
     texts = (*PARTS, "stdlib")
     of = costs(model, texts, *EVERYWHERE)
     unchanged = pd.DataFrame(dict(direction="none", block=range(len(of.resumed.loss)), cost=of.resumed.loss.mean(1)))
-    return by_text(pd.concat([unchanged.assign(kl=0.0), of.everywhere()]), texts)
+    return mean_costs(pd.concat([unchanged, of.everywhere()]), texts, EVERYWHERE[0])
 
 
-@experiment(
-    "published-clamped",
-    "The whole model with one coordinate of the stream at its mean over the texts at the input of every block: first "
-    "the three that hold most at block 6, then three drawn ones.  cost: increase of the "
-    "loss in nats a token, in each text; kl: divergence in nats.  The first position is spared.",
-    dict(model=LANGUAGE),
-    minutes=2,
-    corpus=ON_EACH.format(*EVERYWHERE),
-    **about(*LANGUAGE),
-)
-def clamped(model: str) -> pd.DataFrame:
-    of = costs(model, PARTS, *EVERYWHERE)
-    drawn = torch.randint(of.model.config.hidden_size, (LARGEST,), generator=torch.Generator().manual_seed(0))
-    coordinates = [*of.large["model.layers.6.input_layernorm"].tolist(), *drawn.tolist()]
-    return by_direction(of.clamped(coordinates), ["kl"])
-
-
-def by_text(rows: pd.DataFrame, texts: Sequence[str]) -> list[dict]:
-    """A row a direction and text, with what resampling the blocks makes of the mean cost."""
-    found, generator = [], torch.Generator().manual_seed(0)
-    for (which, text), part in rows.groupby(["direction", rows.block // EVERYWHERE[0]], sort=False):
-        cost = torch.tensor(part.cost.to_numpy())
-        low, high = map(float, resampled(cost, generator))
-        mean = dict(cost=float(cost.mean()), kl=part.kl.mean())
-        found.append(dict(direction=which, text=texts[text]) | mean | dict(low=low, high=high))
-    return found
+def mean_costs(rows: pd.DataFrame, texts: Sequence[str], count: int) -> pd.DataFrame:
+    """A row a direction and text, of ``count`` blocks each, out of a row a direction and block."""
+    text = rows.block.map(lambda block: texts[block // count]).rename("text")
+    return rows.groupby(["direction", text], sort=False).cost.mean().reset_index()
 
 
 class Costs:
@@ -169,27 +131,23 @@ class Costs:
     """
 
     def __init__(self, model: nn.Module, sites: Sequence[ng.NormSite], ids: Tensor):
-        self.model, self.sites, self.inputs = model, {site.name: site for site in sites}, {}
+        self.sites, self.inputs = {site.name: site for site in sites}, {}
         keep = lambda site, x, _: self.inputs.update({site.name: x})  # noqa: E731
         count = KEPT.get(model.config.model_type, 16)
         with ng.watch(model, sites, keep):
             self.resumed = Resumed(model, ids, slice(-count, None))
         self.large = {name: shares(x).topk(LARGEST).indices for name, x in self.inputs.items()}
 
-    def directions(self, site: ng.NormSite, gaussian: int) -> Iterator[tuple[str, Tensor]]:
-        """1, signs and Gaussian ones; then 1 without the coordinates that hold most."""
-        for name in (
-            "uniform",
-            *(f"signs_{i:03d}" for i in range(DRAWN)),
-            *(f"random_{i:03d}" for i in range(gaussian)),
-        ):
+    def directions(self, site: ng.NormSite) -> Iterator[tuple[str, Tensor]]:
+        """1, signs and a Gaussian one; then 1 without the coordinates that hold most."""
+        for name in ("uniform", *(f"signs_{i:03d}" for i in range(DRAWN)), "random_000"):
             yield name, direction(name, site.dim)
         yield "uniform_rest", direction("uniform", site.dim, self.large[site.name])
 
     def at(self, name: str) -> pd.DataFrame:
         """One norm: a row a direction and block, with cost and divergence."""
         site, rows = self.sites[name], []
-        for which, u in self.directions(site, 1):
+        for which, u in self.directions(site):
             angle = ng.angle(self.inputs[name][:, 1:], u).mean(1)
             rows.append(self._row(removed({site.module: u}, True), self.layer(name), direction=which, angle=angle))
         return pd.concat(rows)
@@ -222,7 +180,7 @@ class Costs:
 
     def everywhere(self) -> pd.DataFrame:
         """All norms at once: a row a direction and block."""
-        each, rows = {site: dict(self.directions(site, DRAWN)) for site in self.sites.values()}, []
+        each, rows = {site: dict(self.directions(site)) for site in self.sites.values()}, []
         for which in next(iter(each.values())):
             cut = removed({site.module: of_site[which] for site, of_site in each.items()}, True)
             rows.append(self._row(cut, 0, direction=which))
@@ -230,22 +188,5 @@ class Costs:
 
     def frozen(self, sites: Iterable[ng.NormSite]) -> pd.DataFrame:
         """These norms divide by the means of their scales: a row a block."""
-        scales = {site: self.scale(site) for site in sites}
-        return self._row(frozen(scales), min(self.layer(site.name) for site in scales), direction="frozen")
-
-    def clamped(self, coordinates: Sequence[int]) -> pd.DataFrame:
-        """A row a coordinate and block: what enters each block has its mean over the texts there, but at position 0."""
-        into = {layer: args[0] for layer, (args, _) in zip(self.resumed.layers, self.resumed.calls, strict=False)}
-
-        def hold(layer: nn.Module, i: int):
-            mean = into[layer][:, 1:, i].mean()
-
-            def hook(_module, args, kwargs):
-                x = args[0].clone()
-                x[:, 1:, i] = mean
-                return (x, *args[1:]), kwargs
-
-            return layer, hook
-
-        changed = ((i, hooked(before=[hold(layer, i) for layer in into])) for i in coordinates)
-        return pd.concat(self._row(changes, 0, direction=f"clamped_{i}") for i, changes in changed)
+        held = {site.module: ReducedNorm(site, site.kind == "layer", self.scale(site)) for site in sites}
+        return self._row(replaced(held, True), min(self.layer(site.name) for site in sites), direction="frozen")

@@ -1,13 +1,12 @@
 """The gains of published models, and what Gemma's norms of queries and keys allow attention's scores to be."""
 
 import normgeom as ng
-import pandas as pd
 import torch
 from normgeom.models.watch import forward, hooked
 from torch import Tensor
 from transformers.models.gemma3.modeling_gemma3 import apply_rotary_pos_emb
 
-from experiments.real_models import LANGUAGE, PARTS, about, blocks, language_model, shares, sites_of
+from experiments.real_models import LANGUAGE, PARTS, about, blocks, language_model
 from experiments.registry import experiment
 
 WINDOWS, LENGTH = 4, 128
@@ -17,48 +16,16 @@ GEMMA = LANGUAGE[1]
 
 @experiment(
     "published-gains",
-    "The gains that act at every norm, those of queries and keys too: quantiles of their sizes, how many are negative, "
-    "and how many are below a hundredth of the median size.",
+    "The gains that act at every norm, those of queries and keys too: quantiles of their sizes.",
     dict(model=LANGUAGE),
     minutes=1,
     corpus="none",
     **about(*LANGUAGE),
 )
-def gains(model: str) -> pd.DataFrame:
-    rows = []
-    for site in ng.find_norms(language_model(model)[0]):
-        size = site.weight.abs()
-        cuts = {f"q{q:02d}": float(f"{float(size.quantile(q / 100)):.4g}") for q in (0, 5, 50, 95, 100)}
-        small = int((size < size.median() / 100).sum())
-        rows.append(
-            dict(site=site.name, dim=site.dim) | cuts | dict(negative=int((site.weight < 0).sum()), small=small)
-        )
-    return pd.DataFrame(rows)
-
-
-@experiment(
-    "published-massive",
-    "At every norm over the stream: the coordinate of its input that holds most of the squared length, its mean share, "
-    "its gain, the median size of the norm's gains, and the rank of its gain by size, 1 for the smallest.  The first "
-    "position is left out.",
-    dict(model=LANGUAGE, text=PARTS),
-    minutes=1,
-    corpus=ON,
-    **about(*LANGUAGE),
-)
-def massive(model: str, text: str) -> list[dict]:
-    network, tokenizer = language_model(model)
-    sites, held = sites_of(network), {}
-    with ng.watch(network, sites, lambda site, x, _: held.update({site.name: shares(x)})):
-        forward(network.model, dict(input_ids=blocks(tokenizer, text, WINDOWS, LENGTH), use_cache=False))
-    rows = []
-    for site in sites:
-        share, coordinate = (of.item() for of in held[site.name].max(0))
-        size = site.weight.abs()
-        rank = 1 + int((size < size[coordinate]).sum())
-        gain = dict(gain=site.weight[coordinate].item(), median=size.median().item(), rank=rank)
-        rows.append(dict(site=site.name, dim=site.dim, coordinate=coordinate, share=round(share, 4)) | gain)
-    return rows
+def gains(model: str) -> list[dict]:
+    sizes = {site: site.weight.abs() for site in ng.find_norms(language_model(model)[0])}
+    cuts = lambda size: {f"q{q:02d}": float(f"{float(size.quantile(q / 100)):.4g}") for q in (0, 5, 50, 95, 100)}  # noqa: E731
+    return [dict(site=site.name, dim=site.dim) | cuts(size) for site, size in sizes.items()]
 
 
 @experiment(

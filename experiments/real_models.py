@@ -7,15 +7,15 @@ from pathlib import Path
 
 import normgeom as ng
 import torch
-from normgeom.models.watch import NormSite, hooked
-from normgeom.surgery.ablation import ReducedNorm
+from normgeom.models.watch import hooked
 from normgeom.survey.directions import unit
 from normgeom.text.corpora import load_corpus
+from normgeom.text.tokens import windows
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from experiments.models import FOLDER, MODELS, windows_of
+from experiments.models import FOLDER, MODELS
 
 TEXTS, SPEECH = Path("_build/wikitext-2"), Path("_build/speech")
 LANGUAGE = ("SmolLM2-135M-Instruct", "gemma-3-270m")
@@ -44,7 +44,9 @@ def language_model(name: str) -> tuple[nn.Module, object]:
 def blocks(tokenizer: object, part: str, count: int, length: int) -> Tensor:
     """Windows of token ids ``(count, length)``, spread evenly over a text, each begun by the model's BOS."""
     text = load_corpus("stdlib").text if part == "stdlib" else (TEXTS / f"{part}.txt").read_text("utf-8")
-    rows = windows_of(tokenizer, text, length)
+    ids = torch.tensor(tokenizer(text, add_special_tokens=False, verbose=False).input_ids)
+    (rows,) = windows(ids, length - 1, len(ids))
+    rows = torch.cat([torch.full((len(rows), 1), tokenizer.bos_token_id), rows], 1)
     return rows[torch.linspace(0, len(rows) - 1, count).long()]
 
 
@@ -90,14 +92,14 @@ def removed(directions: Mapping[nn.Module, Tensor], spare_first: bool) -> Iterat
 
 
 @contextmanager
-def frozen(scales: Mapping[NormSite, float]) -> Iterator[None]:
-    """While the block runs, these norms divide by a constant, but at the first position."""
-    held = {site.module: ReducedNorm(site, site.kind == "layer", scale) for site, scale in scales.items()}
+def replaced(norms: Mapping[nn.Module, nn.Module], spare_first: bool) -> Iterator[None]:
+    """While the block runs, others compute in place of these norms."""
 
     def hook(module, args, _kwargs, output):
-        return torch.cat([output[:, :1], held[module](args[0][:, 1:])], 1)
+        y = norms[module](args[0])
+        return torch.cat([output[:, :1], y[:, 1:]], 1) if spare_first else y
 
-    with hooked(after=[(norm, hook) for norm in held]):
+    with hooked(after=[(norm, hook) for norm in norms]):
         yield
 
 

@@ -224,7 +224,6 @@ def quantised(y: Tensor, bits: int) -> Tensor:
         "predicted; ratio_…: measured over predicted, quantiles over norms.",
         "published-quantised-end": "Where all these norms are quantised at once, against float32: error behind the "
         "last norm, KL in nats, share of positions with the same likeliest token (every fourth).",
-        "published-quantised-speech": "The same errors of Whisper's encoder, which predicts no tokens.",
     },
     dict(model=MODELS),
     minutes=4,
@@ -266,5 +265,4 @@ def int8_and_int4(model: str) -> dict[str, list[dict]]:
     return {
         "published-quantised": rows,
         "published-quantised-end": [row for row in last if "kl" in row],
-        "published-quantised-speech": [row for row in last if "kl" not in row],
     }

@@ -1,8 +1,8 @@
 """Whisper without the subtraction of the mean: as trained, and after its writers are centred."""
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 
@@ -10,23 +10,21 @@ import normgeom as ng
 import pandas as pd
 import torch
 from normgeom.models.flow import double_throughout
-from normgeom.models.watch import NormSite, forward, hooked
+from normgeom.models.watch import NormSite, forward
 from normgeom.surgery.ablation import ReducedNorm
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, WhisperForConditionalGeneration
-from transformers.modeling_outputs import BaseModelOutput
 
 from experiments.models import FOLDER, spectrogram
 from experiments.real_angles import described
-from experiments.real_models import SPEECH, about, direction, removed
+from experiments.real_models import SPEECH, about, direction, removed, replaced
 from experiments.registry import experiment
 
 NAME = "whisper-base"
 PROMPT = ("<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>")
 FRAMES = 50  # of the encoder, a second
-
-
+SIGNS = tuple(f"signs_{i:03d}" for i in range(3))
 RECORDINGS = ("real", "synthetic-valid-1", "synthetic-test-1")
 ABOUT = about(NAME) | dict(
     corpus="real: five sentences of Sense and Sensibility read for LibriVox (test/data/librivox of the source archive "
@@ -34,23 +32,14 @@ ABOUT = about(NAME) | dict(
 )
 COSTS = (
     "cost: increase of the teacher-forced loss in nats a token, a sentence counting as one.  dropped: no mean is "
-    "subtracted, the weights as they are; uniform, signs_…: the component along this direction is taken from what the "
-    "norm reads."
+    "subtracted, the weights as they are; signs_…: the component along this direction is taken from what the norm "
+    "reads."
 )
 
 
 @cache
 def speech(*names: str) -> "Speech":
     return Speech([SPEECH / f"{name}.wav" for name in names])
-
-
-def by_recording(rows: Iterable[dict], of: "Speech", names: Sequence[str]) -> list[dict]:
-    """A row a direction and recording out of a row a direction and sentence."""
-    table = pd.DataFrame(rows)
-    by_sentence = [name for name, said in zip(names, of.said, strict=True) for _ in said]
-    table["text"] = by_sentence * (len(table) // len(by_sentence))
-    keys = [name for name in table if name not in ("sentence", "cost")]
-    return table.groupby(keys, sort=False).cost.agg(["mean", "min", "max"]).reset_index().to_dict("records")
 
 
 @experiment(
@@ -65,23 +54,26 @@ def angles(recording: str) -> list[dict]:
     return [dict(norm=norm) | described(of.read[site.name][0]) for norm, site in enumerate(of.sites)]
 
 
-@experiment("published-speech-costs", f"One norm at a time.  {COSTS}", dict(norm=range(32)), minutes=5, **ABOUT)
-def one_norm(norm: int) -> list[dict]:
-    names = RECORDINGS[0], RECORDINGS[2]
-    of = speech(*names)
-    return by_recording(of.at(of.sites[norm]), of, names)
-
-
 @experiment(
-    "published-speech-removed",
-    f"At all norms of a part, or of both.  {COSTS}",
-    dict(part=("both", "encoder", "decoder")),
-    minutes=3,
+    "published-speech-costs",
+    f"One norm at a time.  {COSTS}  angle: the mean angle of the norm's input to the direction, of 1 where it is "
+    "dropped.",
+    dict(norm=range(32)),
+    minutes=15,
     **ABOUT,
 )
-def all_norms(part: str) -> list[dict]:
+def one_norm(norm: int) -> pd.DataFrame:
+    of = speech(RECORDINGS[0], RECORDINGS[2])
+    site, rows = of.sites[norm], of.without([of.sites[norm]])
+    x = torch.cat([x[0, 1:] for x in of.read[site.name]])
+    degrees = {which: float(ng.angle(x, direction(which, site.dim)).mean()) for which in ("uniform", *SIGNS)}
+    return rows.assign(site=site.name, angle=rows.direction.replace("dropped", "uniform").map(degrees))
+
+
+@experiment("published-speech-removed", f"At all norms.  {COSTS}", {}, minutes=3, **ABOUT)
+def all_norms() -> pd.DataFrame:
     of = speech(*RECORDINGS)
-    return by_recording(of.everywhere(part), of, RECORDINGS)
+    return of.without(of.sites)
 
 
 @experiment(
@@ -100,7 +92,7 @@ def converted(recording: str) -> dict:
     for part in ("encoder", "decoder", ""):
         with dropped([site for site in of.sites if part in site.name]):
             errors[f"dropped {part}".strip()] = of.errors(model)
-    found = dict(words=len(" ".join(of.said[0]).split())) | {f"errors {name}": n for name, n in errors.items()}
+    found = dict(words=len(of.words.split())) | {f"errors {name}": n for name, n in errors.items()}
     return found | differences(model, other, of.inputs[0])
 
 
@@ -108,86 +100,65 @@ class Speech:
     """Whisper on recordings of at most 30 s, with what was said: ``NAME.wav`` and ``NAME.txt``, a sentence a line.
 
     Attributes:
-        said: for each recording its sentences.
+        said: of each recording its sentences, by name.
         inputs: for each recording what the model takes, teacher-forced.
         sentence: for each recording the number of the sentence that each predicted token belongs to.
+        read: for each norm what it reads of each recording, the encoder's up to where speech ends.
     """
 
     def __init__(self, recordings: Sequence[Path], folder: Path = FOLDER / NAME):
         self.model = WhisperForConditionalGeneration.from_pretrained(folder).eval()
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         self.prompt = self.tokenizer.convert_tokens_to_ids([*PROMPT])
-        self.said = [r.with_suffix(".txt").read_text("utf-8").splitlines() for r in recordings]
+        self.said = {r.stem: r.with_suffix(".txt").read_text("utf-8").splitlines() for r in recordings}
         self.inputs, self.sentence = [], []
-        for recording, sentences in zip(recordings, self.said, strict=True):
+        for recording, sentences in zip(recordings, self.said.values(), strict=True):
             words = [self.tokenizer(f" {s.strip()}", add_special_tokens=False).input_ids for s in sentences]
             ids = torch.tensor([[*self.prompt, *(i for ids in words for i in ids), self.model.config.eos_token_id]])
             self.sentence.append(torch.tensor([n for n, ids in enumerate(words) for _ in ids]))
-            features = spectrogram(folder, recording)
-            self.inputs.append(dict(input_features=features, decoder_input_ids=ids))
+            self.inputs.append(dict(input_features=spectrogram(folder, recording), decoder_input_ids=ids))
         self.sites = ng.find_norms(self.model, self.inputs[0])
-        self.encoder = self.model.model.encoder
         self.read: dict[str, list[Tensor]] = {site.name: [] for site in self.sites}
-        self._before: list[list[Tensor]] = []  # for each recording what enters each block of the encoder, and its end
         for recording, inputs in zip(recordings, self.inputs, strict=True):
-            into: list[Tensor] = []
-            keep = lambda _, args, kwargs: into.append(args[0])  # noqa: B023, E731
-            look = lambda site, x, _: self.read[site.name].append(x)  # noqa: E731
-            before = [(module, keep) for module in (*self.encoder.layers, self.encoder.layer_norm)]
-            with hooked(before=before), ng.watch(self.model, self.sites, look):
-                end = forward(self.model, inputs).encoder_last_hidden_state
-            self._before.append([*into, end])
-            spoken = int(FRAMES * (recording.stat().st_size - 44) / 2 / 16_000)
-            for name in (name for name in self.read if ".encoder." in name):
-                self.read[name][-1] = self.read[name][-1][:, :spoken]  # behind it there is silence
+            spoken = int(FRAMES * (recording.stat().st_size - 44) / 2 / 16_000)  # behind it there is silence
 
-    def losses(self, layer: int = 0) -> Tensor:
-        """Teacher-forced loss, a sentence an entry; the encoder runs from a block on, 7 is not at all."""
-        found = []
-        for inputs, before, sentence in zip(self.inputs, self._before, self.sentence, strict=True):
-            h = before[layer]
+            def look(site: NormSite, x: Tensor, _y: Tensor, spoken: int = spoken) -> None:
+                self.read[site.name].append(x[:, :spoken] if ".encoder." in site.name else x)
+
+            with ng.watch(self.model, self.sites, look):
+                forward(self.model, inputs)
+
+    def losses(self) -> Tensor:
+        """Teacher-forced loss of each recording in nats a token, a sentence counting as one."""
+        found, start = [], len(self.prompt)
+        for inputs, sentence in zip(self.inputs, self.sentence, strict=True):
             with torch.no_grad():
-                for block in (*self.encoder.layers, self.encoder.layer_norm)[layer:]:
-                    h = block(h) if block is self.encoder.layer_norm else block(h, None)
-                ids = inputs["decoder_input_ids"]
-                logits = self.model(encoder_outputs=BaseModelOutput(h), decoder_input_ids=ids).logits[0]
-            start = len(self.prompt)
-            loss = cross_entropy(logits[start - 1 : start - 1 + len(sentence)], ids[0, start:-1], reduction="none")
-            found += [loss[sentence == n].mean() for n in range(int(sentence[-1]) + 1)]
+                logits = self.model(**inputs).logits[0]
+            ids = inputs["decoder_input_ids"][0, start:-1]
+            loss = cross_entropy(logits[start - 1 : start - 1 + len(sentence)], ids, reduction="none")
+            found.append(torch.stack([loss[sentence == n].mean() for n in sentence.unique()]).mean())
         return torch.stack(found)
 
-    def at(self, site: NormSite, drawn: int = 3) -> Iterator[dict]:
-        """A row a sentence: the loss without the subtraction at one norm, and without 1, signs or Gaussian ones."""
-        layer = 7
-        if ".encoder." in site.name:
-            layer = int(site.name.split(".")[3]) if "layers" in site.name else 6
-        base, x = self.losses(7), torch.cat([x[0, 1:] for x in self.read[site.name]])
-        for which in ("dropped", "uniform", *(f"signs_{i:03d}" for i in range(drawn))):
-            u = direction("uniform" if which == "dropped" else which, site.dim)
-            cut = dropped([site]) if which == "dropped" else removed({site.module: u}, spare_first=False)
-            with cut:
-                costs = self.losses(layer) - base
-            yield from _rows(costs, site=site.name, direction=which, angle=float(ng.angle(x, u).mean()))
-
-    def everywhere(self, part: str, drawn: int = 3) -> Iterator[dict]:
-        """The same at all norms of the "encoder", of the "decoder", or of "both"."""
-        sites = [site for site in self.sites if part == "both" or part in site.name]
-        base = self.losses(7)
-        yield from _rows(base, part=part, direction="none")
-        for which in ("dropped", *(f"signs_{i:03d}" for i in range(drawn))):
+    def without(self, sites: Sequence[NormSite]) -> pd.DataFrame:
+        """What it costs if these norms do not subtract the mean, or lose a vector of signs: by recording."""
+        base, rows = self.losses(), []
+        for which in ("dropped", *SIGNS):
             cut = {site.module: direction(which, site.dim) for site in sites if which != "dropped"}
             with removed(cut, spare_first=False) if cut else dropped(sites):
-                yield from _rows(self.losses() - base, part=part, direction=which)
+                costs = (self.losses() - base).tolist()
+            rows += [dict(direction=which, text=name, cost=cost) for name, cost in zip(self.said, costs, strict=True)]
+        return pd.DataFrame(rows)
 
     def errors(self, model: nn.Module) -> int:
         """How many words a model gets wrong in the first recording, choosing the likeliest token each time."""
         begin, features = torch.tensor([self.prompt]), self.inputs[0]["input_features"]
         ids = model.generate(features, decoder_input_ids=begin, max_new_tokens=120, do_sample=False)
-        return word_errors(self.tokenizer.decode(ids[0], skip_special_tokens=True), " ".join(self.said[0]))
+        return word_errors(self.tokenizer.decode(ids[0], skip_special_tokens=True), self.words)
 
-
-def _rows(costs: Tensor, **about: object) -> Iterator[dict]:
-    yield from (about | dict(sentence=n, cost=cost) for n, cost in enumerate(costs.tolist()))
+    @property
+    def words(self) -> str:
+        """What is said in the first recording."""
+        return " ".join(next(iter(self.said.values())))
 
 
 def word_errors(heard: str, said: str) -> int:
@@ -201,13 +172,9 @@ def word_errors(heard: str, said: str) -> int:
     return row[-1]
 
 
-@contextmanager
-def dropped(sites: list[NormSite]) -> Iterator[None]:
+def dropped(sites: Iterable[NormSite]) -> AbstractContextManager:
     """While the block runs these LayerNorms subtract no mean (eq-drop-mean)."""
-    reduced = {site.module: ReducedNorm(site, centered=False) for site in sites}
-    instead = lambda module, args, kwargs, output: reduced[module](args[0])  # noqa: E731
-    with hooked(after=[(module, instead) for module in reduced]):
-        yield
+    return replaced({site.module: ReducedNorm(site, centered=False) for site in sites}, spare_first=False)
 
 
 @torch.no_grad()

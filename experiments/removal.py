@@ -10,6 +10,7 @@ from normgeom.surgery.ablation import freeze_norms
 from normgeom.text.tokens import random_windows, windows
 from normgeom.training.loop import adamw
 from normgeom.training.stages import held_out_loss
+from normgeom_lab.common.loop import fit
 from normgeom_lab.common.typed import recorded_twins
 from torch import Tensor, nn
 
@@ -59,11 +60,7 @@ def remove_norms(
 
     def tune(steps):
         model.train()
-        for ids in islice(batches, steps):
-            optimizer.zero_grad()
-            model(ids, labels=ids).loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
+        fit(model, islice(batches, steps), optimizer, clip=1.0)
         model.eval()
 
     measure("", 0, 0)

@@ -32,9 +32,9 @@ def recorded(name: str) -> Record:
 
     Example:
         >>> import normgeom as ng
-        >>> gains = ng.recorded("gains-all-MiniLM-L6-v2")
-        >>> gains.table.shape, gains.provenance["kinds"]
-        ((384, 13), 'layer')
+        >>> shapes = ng.recorded("published-shapes")
+        >>> shapes.table.shape, shapes.provenance["corpus"]
+        ((32, 11), 'none')
     """
     path = FOLDER / f"{name}.csv"
     if not path.is_file():

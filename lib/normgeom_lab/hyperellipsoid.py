@@ -49,8 +49,7 @@ def shapes(gains: Mapping[str, Tensor]) -> pd.DataFrame:
     """The ellipsoids of some LayerNorms in numbers, a row per norm.
 
     ``angle`` is the angle between the outputs' normal and 1 in degrees (cor-normal); ``one`` and ``two`` are medians
-    over axes of :func:`coordinate_shares`; ``off_rank``, ``off_next`` and ``off_second`` are :func:`off_rank` with
-    shift 0, 1, 2.
+    over axes of :func:`coordinate_shares`; ``off_rank`` and ``off_next`` are :func:`off_rank` with shift 0 and 1.
     """
     rows = {}
     for name, gain in gains.items():
@@ -61,12 +60,11 @@ def shapes(gains: Mapping[str, Tensor]) -> pd.DataFrame:
             median=float(size.median()),
             largest=float(size.max()),
             elongation=float(body.semi_axes[0] / body.semi_axes.median()),
-            angle=float(angle(body.complement[:, 0], torch.ones_like(size))),
+            angle=float(90 - (angle(body.complement[:, 0], torch.ones_like(size)) - 90).abs()),
             one=float(coordinate_shares(axes, 1).median()),
             two=float(coordinate_shares(axes, 2).median()),
             off_rank=off_rank(body),
             off_next=off_rank(body, 1),
-            off_second=off_rank(body, 2),
             enclosed=between_gains(body, axes),
         )
     return pd.DataFrame.from_dict(rows, orient="index")

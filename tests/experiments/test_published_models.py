@@ -1,4 +1,4 @@
-"""Published models: reading a CTranslate2 file, the proofs, and what is refused before anything is written."""
+"""Published models: reading a CTranslate2 file, and what is refused before anything is written."""
 
 import struct
 import subprocess

@@ -64,7 +64,6 @@ def test_quantised_norms_of_a_model(llama):
     y = torch.tensor([[7.0, 3.4, -0.6], [70.0, 6.0, -4.0]])
     assert torch.allclose(quantised(y, 4), torch.tensor([[7.0, 3.0, -1.0], [70.0, 10.0, 0.0]])), "steps by rows"
     records = {name: pd.DataFrame(rows) for name, rows in real_rounding.int8_and_int4("llama").items()}
-    assert records["published-quantised-speech"].empty, "a language model is no encoder"
     found, end = (records[f"published-quantised{part}"].set_index(["form", "bits"]) for part in ("", "-end"))
     assert ((found.ratio_q50 - 1).abs() < 0.15).all(), "errors of what the matrices compute are as predicted"
     assert (end.xs(8, level="bits").kl < end.xs(4, level="bits").kl).all()

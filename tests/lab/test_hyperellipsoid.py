@@ -25,7 +25,7 @@ def dense(gain):
 
 
 @pytest.mark.parametrize("gain", GAINS.values(), ids=GAINS)
-@pytest.mark.parametrize("shift", (0, 1, 2))
+@pytest.mark.parametrize("shift", (0, 1))
 def test_off_rank_against_a_loop(gain, shift):
     size = sorted(gain.abs().tolist(), reverse=True)[shift:]
     ratios = [abs(length / g - 1) for length, g in zip(dense(gain)[0].tolist(), size, strict=False) if g > 0]
@@ -55,12 +55,11 @@ def test_shapes_are_those_of_dense_algebra():
             median=float(size.median()),
             largest=float(size.max()),
             elongation=float(lengths[0] / lengths.median()),
-            angle=math.degrees(math.acos(normal.sum() / normal.norm() / len(gain) ** 0.5)),
+            angle=math.degrees(math.acos(abs(normal.sum()) / normal.norm() / len(gain) ** 0.5)),
             one=float(squares[0].median()),
             two=float((squares[0] + squares[1]).median()),
             off_rank=lab.off_rank(body, 0),
             off_next=lab.off_rank(body, 1),
-            off_second=lab.off_rank(body, 2),
             enclosed=lab.between_gains(body, body.axes()),
         )
         assert row.to_dict() == pytest.approx(expected, rel=1e-8), name

@@ -8,16 +8,14 @@ import pandas as pd
 import pytest
 import torch
 from normgeom.checks import Draws
-from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import random_windows
-from normgeom.training.twins import gpt2, save_twin, twin, twins
+from normgeom.training.twins import gpt2
 from normgeom_lab import inference as lab
 from normgeom_lab.common.loop import train
 from normgeom_lab.common.pictures import null_band
 from normgeom_lab.common.tiny import perturb
 from survey_truth import stored
 from tiny_models import token_ids
-from transformers import AutoModel, LlamaConfig
 
 CONFIG = gpt2(vocabulary=64, length=16, width=12, layers=2, heads=2)
 IDS = token_ids(2, 8)
@@ -56,25 +54,6 @@ def test_what_is_measured_on_is_not_trained_on(monkeypatch):
     )
     with pytest.raises(AssertionError, match=r"^tokens: 101 asked, the corpus gives 100; name a larger one$"):
         lab.held_out_bytes(text, tokens=101, length=8)
-
-
-# costs
-
-
-LLAMA = LlamaConfig(vocab_size=50, hidden_size=8, intermediate_size=20, num_hidden_layers=3, num_attention_heads=2)
-
-
-@pytest.mark.parametrize(("config", "norms"), [(CONFIG, 5), (LLAMA, 7)], ids=["gpt2", "llama"])
-def test_costs_against_a_model_that_is_made(config, norms):
-    named = dict(AutoModel.from_config(config).named_parameters())
-    weights = sum(p.numel() for p in named.values())
-    working = sum(p.numel() for name, p in named.items() if not name.startswith(("wte", "wpe", "embed")))
-    found, d = lab.survey_cost(config), config.hidden_size
-    assert (found["d"], found["norms"]) == (d, norms), "two norms a block and a last one"
-    assert found["weights / GB"] == pytest.approx(2 * weights / 1e9), "two bytes a weight"
-    assert found["work / 10¹⁵ operations"] == pytest.approx(2 * working * 1e6 / 1e15), "embeddings do no work"
-    assert found["time / minutes"] == pytest.approx(2 * working * 1e6 / 50e12 / 60)
-    assert found["stored / TB"] == pytest.approx(norms * 2 * d * 2 * 1e6 / 1e12), "input and output, two bytes each"
 
 
 # surveys
@@ -116,8 +95,8 @@ def test_the_uniform_vectors_rows_in_words(angles, side, positions):
     assert got.site.tolist() == [*(f"transformer.h.{i}.ln_{j}" for i in (0, 1) for j in (1, 2)), "transformer.ln_f"]
     assert set(got.direction) == {"uniform"} and set(got.side) == {side} and set(got.positions) == {positions}
     assert set(got.tokens) == {5 if positions == "first" else 35}
-    shown = lab.in_words(got, ["kind", "mean_deg", "mean_norm"])
-    assert list(shown) == ["kind", "mean angle / degrees", "mean length"]
+    shown = lab.in_words(got)
+    assert list(shown) == ["kind", "tokens", "mean angle / degrees", "spread / degrees", "occupancy"]
     assert shown.index.name == "norm" and list(shown.index) == got.site.tolist() and set(shown.kind) == {"LayerNorm"}
     assert shown["mean angle / degrees"].tolist() == got.mean_deg.tolist()
 
@@ -158,22 +137,6 @@ def test_turning_by_hand(which):
     assert changed == pytest.approx(change, abs=1e-12)
     assert (changed < 1e-12) == (which == 0), "LayerNorm must not see it, RMSNorm must"
     assert found.iloc[0, 2] == 0 and found.iloc[0, 1] > angle + 5
-
-
-@pytest.mark.parametrize("which", [0, 1], ids=["layer norm", "rms norm"])
-def test_least_and_most_along_one(which):
-    """Against shares written out; RMSNorm's ends against singular values."""
-    model, _ = pair(which)
-    table = lab.scenarios(model, IDS)
-    assert list(table.index) == ["as trained", "least along 1", "most along 1"]
-    assert table["change of log p"].max() < 1e-9 and table["change of log p"]["as trained"] == 0
-    rows = at_last(model)
-    rows = rows / rows.norm(dim=-1, keepdim=True)
-    assert table.share["as trained"] == pytest.approx(float((rows.sum(-1) ** 2 / 12).mean()), rel=1e-12)
-    values = torch.linalg.svdvals(rows).square() / len(rows)
-    least, most = (0, 1) if which == 0 else (float(values[-1]), float(values[0]))
-    assert table.share["least along 1"] == pytest.approx(least, abs=1e-12)
-    assert table.share["most along 1"] == pytest.approx(most, abs=0.02 if which == 0 else 1e-12)
 
 
 # pictures
@@ -265,47 +228,3 @@ def test_arrows_stand_at_the_angles_of_one_constant():
     marks = {line.get_label(): np.hstack(line.get_data()).tolist() for line in right.lines if line.get_markersize() > 5}
     assert marks == {"LayerNorm twin": [1.0, 2e-7], "RMSNorm twin": [1.0, 1.25]}, "the mark of another constant"
     assert "With c = 1 " in alt and "LayerNorm twin: angle 60 degrees, change of the output 2e-07 of its length" in alt
-
-
-@pytest.fixture
-def corpus(tmp_path):
-    text = tmp_path / "text.txt"
-    text.write_text("".join(chr(48 + i % 70) for i in range(1000)), encoding="utf-8")
-    return load_corpus(text)
-
-
-@pytest.mark.filterwarnings("ignore:.*has no tokenizer")
-@pytest.mark.parametrize(("positions", "length"), [(32, 32), (500, 128)])
-def test_a_model_and_what_it_is_to_read(tmp_path, corpus, positions, length):
-    model = twin(gpt2(256, positions, 16, 1, 2), 3, "layer")
-    model.save_pretrained(tmp_path / "my model")
-    networks, batches = lab.load_to_survey(str(tmp_path / "my model"), corpus, 700)
-    ((name, network),) = networks.items()
-    assert name == "my model", "the last part of the folder"
-    assert torch.equal(network.wte.weight, model.transformer.wte.weight) and not network.training
-    assert {batch.shape[1] for batch in batches} == {length}, "the model takes no longer windows"
-    read = torch.cat([batch.flatten() for batch in batches]).tolist()
-    assert read == list(corpus.text.encode())[: 700 // length * length], "whole windows of what was asked for"
-    with pytest.raises(AssertionError, match=r"tokens: 1100 asked, the corpus gives .*; name a larger one"):
-        lab.load_to_survey(str(tmp_path / "my model"), corpus, 1100)
-
-
-@pytest.mark.filterwarnings("ignore:.*has no tokenizer")
-def test_the_twins_in_a_folder_of_training(tmp_path, corpus):
-    pair = dict(zip(("layer", "rms"), twins(gpt2(256, 32, 16, 1, 2), 3), strict=True))
-    for norm, model in pair.items():
-        save_twin(model, tmp_path / norm / "model")
-    networks, _ = lab.load_to_survey(str(tmp_path), corpus, 700)
-    assert list(networks) == ["LayerNorm twin", "RMSNorm twin"]
-    for model, network in zip(pair.values(), networks.values(), strict=True):
-        norms = type(network.ln_f), type(model.transformer.ln_f)
-        assert norms[0] is norms[1] and torch.equal(network.wte.weight, model.transformer.wte.weight)
-
-
-@pytest.mark.parametrize(
-    ("name", "shown"), [("org/My_Model-1.5", "org/My_Model-1.5"), ("<img src=x>|$a$", "_img src_x___a_")]
-)
-def test_a_title_has_no_signs(tmp_path, monkeypatch, name, shown):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "<img src=x>|$a$").mkdir()
-    assert lab.title(name) == shown and lab.title("./<img src=x>|$a$") == "_img src_x___a_"

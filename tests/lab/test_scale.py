@@ -1,12 +1,12 @@
-"""Each claim on made-up tables where it holds, where it fails and where it cannot be told; and folders of records."""
+"""Each claim on made-up tables where it holds, where it fails and where it cannot be told; and a model of one's own."""
 
+import normgeom as ng
 import numpy as np
 import pandas as pd
 import pytest
 from normgeom_lab import scale as lab
-from normgeom_lab.common.recording import record
 from normgeom_lab.scale import FAILS, HOLDS, UNDECIDED
-from normgeom_lab.training import noise_walks, shapes
+from tiny_models import tiny, token_ids
 
 LOW, MEDIAN, HIGH = 0.6, 1.2, 1.5
 BAND = dict(low=LOW, median=MEDIAN, high=HIGH)
@@ -15,13 +15,9 @@ TEN = np.full(10, 0.5)
 
 
 def surveyed(times, **columns):
-    """A model's table; at each norm the occupancy of 1 is ``times`` the null's 95 % quantile, of others half of it."""
-    rows = [
-        dict(site=f"h.{number}.ln", direction=direction, mean_deg=degrees, occupancy=HIGH * factor)
-        for number, of_uniform in enumerate(times)
-        for direction, degrees, factor in (("uniform", 92.0, of_uniform), ("random_a", 89.0, 0.5))
-    ]
-    return pd.DataFrame(rows).assign(**{**dict(side="in", kind="layer", model="toy"), **BAND, **columns})
+    """A model's table; at each norm the occupancy of 1 is ``times`` the null's 95 % quantile."""
+    rows = [dict(site=f"h.{n}.ln", mean_deg=90 + n, occupancy=HIGH * factor) for n, factor in enumerate(times)]
+    return pd.DataFrame(rows).assign(**BAND | columns)
 
 
 def with_first(*times):
@@ -57,39 +53,39 @@ def losses(apart):
     return pd.DataFrame(rows, columns=["loss", "norm", "seed", "part"])
 
 
-def forms(overlap=lambda seed: 1.0, near=lambda seed, site: 1.0, steps=STEPS[1:], sites=9, width=128):
-    """Shapes over a training: overlaps of each seed before the end, and shares near the surface of each norm."""
+def forms(near):
+    """Shares near the surface of each norm over a training."""
     rows = [
-        dict(step=step, site=f"ln.{site}", overlap=overlap(seed), near=near(seed, site), seed=seed)
+        dict(step=step, site=f"ln.{site}", near=near(seed, site), seed=seed)
         for seed in SEEDS
-        for step in steps
-        for site in range(sites)
+        for step in STEPS[1:]
+        for site in range(9)
     ]
-    return pd.DataFrame(rows).assign(q05=0.98, width=width, norm="layer")
+    return pd.DataFrame(rows).assign(q05=0.98, norm="layer")
 
 
 @pytest.mark.parametrize(
-    ("times", "verdict", "opposite"),
+    ("times", "verdict"),
     [
-        (TEN, HOLDS, FAILS),
-        (with_first(1.9), HOLDS, FAILS),  # one of ten above the quantile: chance
-        (with_first(1.9, 1.1), UNDECIDED, UNDECIDED),
-        (with_first(2.1), FAILS, HOLDS),
-        (0.01 * TEN, HOLDS, FAILS),  # much less than chance is little, too
+        (TEN, HOLDS),
+        (with_first(1.9), HOLDS),  # one of ten above the quantile: chance
+        (with_first(1.9, 1.1), UNDECIDED),
+        (with_first(2.1), FAILS),
+        (0.01 * TEN, HOLDS),  # much less than chance is little, too
     ],
 )
-def test_little_along_one(times, verdict, opposite):
+def test_little_along_one(times, verdict):
     found, sentence = lab.little_along_one(surveyed(times))
-    assert found == verdict and lab.much_along_one(surveyed(times)) == (opposite, sentence)
+    assert found == verdict
     assert f"At {(times <= 1).sum()} of 10 norms" in sentence and f"at h.{times.argmax()}.ln" in sentence
-    assert f"largest is {times.max():.3g} times" in sentence and "2° (to 1), 1° (to random_a)" in sentence
+    assert f"largest is {times.max():.3g} times" in sentence and "between 90.0° and 99.0°" in sentence
 
 
 def test_a_skewed_null_is_exceeded_by_more():
     """Where the quantile is five times the median, four times it is 4.75 of their distances away: not beyond."""
     rows = surveyed(with_first(4.0), median=HIGH / 5)
     assert lab.little_along_one(rows)[0] == HOLDS
-    rows.loc[rows.direction == "uniform", "occupancy"] *= 1.1
+    rows["occupancy"] *= 1.1
     assert lab.little_along_one(rows)[0] == FAILS
 
 
@@ -118,6 +114,14 @@ def test_ordinary(below, above, verdict):
     assert f"At {below} of 10 norms the occupancy of 1 is below" in sentence and f"at {above} above" in sentence
 
 
+@pytest.mark.parametrize(("dearest", "verdict"), [(0.09, HOLDS), (0.11, FAILS)])
+def test_spared_on_every_text(dearest, verdict):
+    rows = [("1", 0.02), ("1", dearest), ("signs_000", 5.0), ("signs_001", 4.0)]
+    found, sentence = lab.spared(pd.DataFrame(rows, columns=["direction", "cost"]))
+    assert found == verdict and f"by 0.02 to {dearest} nats a token, on 2 texts" in sentence
+    assert sentence.endswith("by 4.00 to 5.00.")
+
+
 @pytest.mark.parametrize(
     ("places", "verdict"),
     [
@@ -132,28 +136,14 @@ def test_little_at_checkpoints(places, verdict):
     assert found == verdict and "of 24 places (4 checkpoints, 2 norms, 3 seeds)" in sentence
 
 
-@pytest.mark.parametrize(
-    ("places", "end", "verdict"),
-    [
-        ([((None, None, "h.0.ln"), 9.0), ((None, 300, None), 9.0)], 0.5, HOLDS),  # neither the last norm nor the end
-        ([((0, 600, "ln_f"), 2.7), ((1, 600, "ln_f"), 4.0)], 2.7, FAILS),
-        ([((None, None, "ln_f"), 2.7)], 2.7, UNDECIDED),  # as large at the start: that is no growth
-    ],
-)
-def test_no_growth(places, end, verdict):
-    found, sentence = lab.no_growth(angles(places))
-    assert found == verdict and f"to {end * HIGH / MEDIAN:.2g} times a median direction's" in sentence
-    assert sentence.endswith("its rank is 7 of 40 there.")
-
-
 def test_chance_may_spoil_a_seed_of_ten_and_two_seeds_tell_nothing():
     def verdict(factor, count):
-        return lab.no_growth(angles([((3, 600, "ln_f"), factor)], seeds=range(count)))[0]
+        return lab.little_at_checkpoints(angles([((3, 600, "ln_f"), factor)], seeds=range(count)))[0]
 
     assert (verdict(1.2, 10), verdict(1.2, 9), verdict(2.5, 10)) == (HOLDS, UNDECIDED, UNDECIDED)
     for factor in (0.1, 9.0):
         table = angles([((None, step, None), factor) for step in STEPS[1:]], seeds=(0, 1))
-        assert lab.no_growth(table)[0] == lab.little_at_checkpoints(table)[0] == UNDECIDED
+        assert lab.little_at_checkpoints(table)[0] == UNDECIDED
 
 
 @pytest.mark.parametrize(
@@ -191,109 +181,52 @@ def test_one_of_twenty_means_is_further_than_students_t(pairs):
     ],
 )
 def test_at_surface(near, verdict):
-    table = forms(near=near)
+    table = forms(near)
     table.loc[table.step < 600, "near"] = 0.96 if verdict == FAILS else 0.5  # the end alone is judged
     found, sentence = lab.at_surface(table)
     least = min(near(seed, site) for seed in SEEDS for site in range(9))
     assert found == verdict and f"at least {least:.2%} of the outputs" in sentence
 
 
-@pytest.mark.parametrize(
-    ("overlaps", "verdict"), [((0.9, 0.95, 0.88), HOLDS), ((0.9, 0.95, 0.86), UNDECIDED), ((0.4, 0.45, 0.9), FAILS)]
-)
-def test_axes_stay(overlaps, verdict):
-    table = forms(lambda seed: overlaps[seed])
-    table.loc[~table.step.isin([300, 600]), "overlap"] = 0.0  # the checkpoint half-way is judged
-    found, sentence = lab.axes_stay(table)
-    assert found == verdict and f"with those of the end is {np.mean(overlaps):.2f} " in sentence
+# models and pairs
 
 
-def test_axes_that_noise_would_leave_as_well_tell_nothing():
-    """At 70 % of the steps noise leaves nearly all axes of a narrow network."""
-    assert lab.axes_stay(forms(lambda seed: 0.9, steps=(6, 420, 600), sites=1, width=16))[0] == UNDECIDED
-    assert lab.axes_stay(forms(lambda seed: 0.99, steps=(6, 300, 600), width=16))[0] == HOLDS
-
-
-def test_noise_keeps_as_many_axes_as_adamw_on_noise():
-    step = 60
-    walked = shapes(noise_walks(60, 64, 200, (step, 200), seed=0), centered=False)
-    walked = walked[walked.step == step].overlap
-    assert lab.noise_overlap(64, 10, step, 200).mean() == pytest.approx(walked.mean(), abs=4 * walked.sem())
-    assert abs(lab.noise_overlap(64, 10, 200 - step // 2, 200).mean() - walked.mean()) > 8 * walked.sem(), "at any step"
-    assert lab.noise_overlap(64, 10, step, 200).std() < lab.noise_overlap(64, 1, step, 200).std() / 2, "no mean"
-
-
-# folders of records
-
-
-def write_model(folder, name, times=(0.5, 0.6), kind="layer"):
-    """The two records of a model."""
-    table = pd.concat([surveyed(times, side=side, kind=kind) for side in ("in", "out")]).drop(columns=[*BAND, "model"])
-    places = table[["site", "side"]].drop_duplicates()
-    others = pd.concat([table.assign(positions="first", occupancy=60.0), table.assign(positions="rest")])
-    nulls = pd.concat([places.assign(**BAND, null="random_"), places.assign(low=0, median=0, high=0, null="signs_")])
-    record(f"angles-{name}", others, "Angles.", folder, model=name)
-    record(f"nulls-{name}", nulls, "100 directions of each null.", folder, model=name)
-
-
-def write_pair(folder, size):
-    """The records of a pair in which nothing happens."""
-    tables = dict(angles=angles(norms=("layer", "rms")), loss=losses([0.001, 0.002, -0.001]), forms=forms())
-    for part, table in tables.items():
-        table = table.drop(columns=["width"], errors="ignore")
-        record(f"pair-{size}-{part}", table, "Beside 39 random sign vectors.", folder, model="GPT-2, d = 128")
-
-
-def test_a_folder_is_judged(tmp_path):
-    write_model(tmp_path, "gpt2-xl", times=(0.5, 3.0))
-    write_model(tmp_path, "mine", kind="rms")
-    write_pair(tmp_path, "70M")
+def test_a_survey_of_ones_own_is_judged_beside_the_book(tmp_path):
+    (tmp_path / "mine").mkdir()
+    names = ["uniform", *(f"random_{i:03d}" for i in range(20))]
+    table = ng.Survey(tiny("gpt2"), names).run([token_ids(4, 8)], progress=False).table()
+    table.to_parquet(tmp_path / "mine/table.parquet")
+    rows = lab.models(tmp_path)["mine"]
+    rest = table[table.positions == "rest"].set_index(["side", "site", "direction"]).occupancy.sort_index()
+    assert len(rows) == 2 * rest.index.get_level_values("site").nunique()
+    for row in rows.itertuples():
+        at = rest[row.side, row.site]
+        assert row.occupancy == at["uniform"]
+        assert [row.low, row.median, row.high] == pytest.approx(np.quantile(at.drop("uniform"), [0.05, 0.5, 0.95]))
     found = lab.judged(tmp_path)
-    assert found.set_index(["claim", "evidence"]).verdict.to_dict() == {
-        ("after-layer", "gpt2-xl"): FAILS,  # there is no "before-layer": GPT-2 XL is excepted
-        ("exception", "gpt2-xl"): HOLDS,
-        ("before-rms", "mine"): HOLDS,
-        ("after-rms", "mine"): HOLDS,
-        ("training-layer", "70M"): HOLDS,
-        ("training-rms", "70M"): HOLDS,
-        ("growth-layer", "70M"): HOLDS,
-        ("growth-rms", "70M"): HOLDS,
-        ("ordinary-layer", "gpt2-xl"): UNDECIDED,
-        ("ordinary-rms", "mine"): HOLDS,
-        ("losses", "70M"): HOLDS,
-        ("surface", "70M"): HOLDS,
-        ("axes", "70M"): HOLDS,
-    }
-    of_models = lab.overview(found, "model")
-    assert list(of_models.index) == [*lab.PAPER["model"], "mine"], "the paper's come first, in its order"
-    assert list(of_models) == ["before", "after", "exception", "ordinary", "measured"]
-    assert of_models.loc["gpt2-xl"].tolist() == [None, FAILS, HOLDS, UNDECIDED, "yes"]
-    assert of_models.loc["llama-2-7b"].tolist() == [None] * 4 + ["make experiments ONLY=llama-2-7b"]
-    of_pairs = lab.overview(found, "pair")
-    assert list(of_pairs.index) == ["70M", "160M", "410M", "1B"] and set(of_pairs.loc["70M"]) == {HOLDS, "yes"}
-    ends = lab.ends(lab.pairs(tmp_path)).loc["70M"]
+    assert len(found) == len(lab.judged()) + 3
+    shown = lab.overview(found[~found.evidence.isin(lab.PAIRS)])
+    assert list(shown.index) == ["SmolLM2", "Gemma 3", "Whisper base", "mine"]
+    assert list(shown) == ["before", "after", "ordinary", "spared"]
+    assert shown.after[:3].isna().all() and shown.spared["mine"] is None
+
+
+def test_what_the_book_has_recorded():
+    judged = lab.judged().set_index(["claim", "evidence"])
+    found, sentences = judged.verdict, judged.sentence
+    assert found["before"].to_dict() == {"SmolLM2": HOLDS, "Gemma 3": HOLDS, "Whisper base": FAILS}
+    assert found["spared"].to_dict() == {"SmolLM2": HOLDS, "Gemma 3": FAILS, "Whisper base": FAILS}
+    assert sentences["spared"].str.contains("on 3 texts").all()
+    assert set(found["losses"].index) == set(lab.PAIRS) and found["losses", "5M"] == UNDECIDED, "one seed"
+
+
+def test_a_norm_without_a_number_tells_nothing(monkeypatch):
+    monkeypatch.setattr(lab, "models", lambda surveys: dict(toy=surveyed([0.5, np.nan], side="in")))
+    found = lab.judged().query("evidence == 'toy'").set_index("claim")
+    assert found.verdict["before"] == UNDECIDED and found.sentence["before"] == "Not every row has a number."
+
+
+def test_how_pairs_end():
+    pair = lab.SimpleNamespace(angles=angles(norms=("layer", "rms")), loss=losses([0.001, 0.002, -0.001]))
+    ends = lab.ends({"70M": pair}).loc["70M"]
     assert ends.tolist() == pytest.approx([3, 3, 0.5 * HIGH / MEDIAN, 3.002, 0.5 * HIGH / MEDIAN])
-
-
-def test_a_norm_without_nulls_tells_nothing(tmp_path):
-    write_model(tmp_path, "toy")
-    path = tmp_path / "nulls-toy.csv"
-    pd.read_csv(path)[1:].to_csv(path, index=False)
-    found = lab.judged(tmp_path).set_index("claim")[["verdict", "sentence"]]
-    assert found.loc["before-layer"].tolist() == [UNDECIDED, "Not every row has a number."]
-    assert found.verdict["after-layer"] == HOLDS
-
-
-def test_nothing_is_measured(tmp_path):
-    for needs in ("model", "pair"):
-        assert lab.overview(lab.judged(tmp_path), needs).measured.str.startswith("make experiments ONLY=").all()
-
-
-def test_observations_in_units_of_their_bounds(tmp_path, monkeypatch):
-    monkeypatch.setattr(lab, "FOLDER", tmp_path)
-    tries = pd.DataFrame(dict(claim=["claim-a", "claim-a", "claim-b"], seed=[0, 1, 0], deviation=[0.2, 0.7, 0.1]))
-    record("claims-10", tries, "w", tmp_path)
-    for name, deviation in (("gpt2", 3.0), ("mine", 1.0)):
-        rows = pd.DataFrame(dict(claim=["claim-a"], deviation=[deviation], bound=[2.0]))
-        record(f"observed-10-{name}", rows, "w", tmp_path)
-    assert lab.observations().T.to_dict() == {"claim-a": dict(small=0.7, gpt2=1.5, mine=0.5)}, "claim-b is nowhere else"

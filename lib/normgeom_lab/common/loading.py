@@ -9,8 +9,10 @@ from normgeom.text.tokens import first_windows, load_tokenizer
 from torch import Tensor, nn
 
 
-def load_with_windows(name: str, corpus: Corpus, tokens: int, length: int) -> tuple[nn.Module, Tensor]:
-    """A language model with its head, and a text as it reads it; raises as that which loads it.
+def load_with_windows(
+    name: str, corpus: Corpus, tokens: int, length: int, head: bool = True
+) -> tuple[nn.Module, Tensor]:
+    """A language model, with or without its head, and a text as it reads it; raises as that which loads it.
 
     Args:
         tokens: of the corpus, at most; a ValueError if that, or the corpus, is shorter than a window.
@@ -19,6 +21,6 @@ def load_with_windows(name: str, corpus: Corpus, tokens: int, length: int) -> tu
     Returns:
         the model, float32, on the CPU, in evaluation mode; token ids ``(windows, length)``.
     """
-    model = load_model(name, dtype="float32", head=True)
+    model = load_model(name, dtype="float32", head=head)
     windows = first_windows(corpus, load_tokenizer(name, model.config), tokens, most_tokens(model.config, length), 1)
     return model, torch.cat(windows)

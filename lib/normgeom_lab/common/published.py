@@ -21,10 +21,10 @@ def together(language: pd.DataFrame, speech: pd.DataFrame) -> pd.DataFrame:
     """
     cost = (language.cost_valid + language.cost_test) / 2
     of_text = language.assign(model=language.model.map(NAMES), cost=cost)
-    speech = speech[speech.direction != "uniform"].replace({"direction": {"dropped": "uniform"}})
+    speech = speech.replace({"direction": {"dropped": "uniform"}})
     side = speech.site.str.contains("encoder.layers|encoder.layer_norm").map({True: MODELS[2], False: MODELS[3]})
     of_speech = speech.groupby([side.rename("model"), "norm", "direction"], sort=False).agg(
-        angle=("angle", "first"), cost=("mean", "mean")
+        angle=("angle", "first"), cost=("cost", "mean")
     )
     columns = ["model", "norm", "direction", "angle", "cost"]
     return pd.concat([of_text[columns], of_speech.reset_index()[columns]])

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import torch
 from normgeom.checks import Draws
-from normgeom.commands.loading import load_model, most_tokens
-from normgeom.models.sites import find_norms
-from normgeom.surgery.surgery import center_writers, fold_norms
+from normgeom.surgery.surgery import fold_norms
 from normgeom.survey.survey import Survey
 from normgeom.text.corpora import Corpus
-from normgeom.text.tokens import byte_tokens, first_windows, load_tokenizer, random_windows, windows
+from normgeom.text.tokens import byte_tokens, random_windows, windows
 from normgeom.training.twins import gpt2, twins
 from torch import Tensor, nn
 from torch.nn.functional import normalize
-from transformers import AutoModel, GPT2Config, GPT2LMHeadModel, GPTJConfig, GPTNeoConfig, GPTNeoXConfig, LlamaConfig
+from transformers import GPT2Config, GPT2LMHeadModel
 
+from normgeom_lab.common.loading import load_with_windows
 from normgeom_lab.common.loop import train
 from normgeom_lab.common.parts import shifted
 from normgeom_lab.common.pictures import at_side
-from normgeom_lab.common.stream import last_directions, rotate
+from normgeom_lab.common.stream import rotate
 from normgeom_lab.common.tiny import perturb
 
 HELD_OUT = 300_000  # bytes at the end of a text that are not trained on
@@ -39,28 +36,10 @@ def held_out_bytes(text: str, tokens: int, length: int) -> tuple[Tensor, list[Te
     return training, windows(held_out, length, 32)
 
 
-def load_to_survey(name: str, corpus: Corpus, tokens: int) -> tuple[dict[str, nn.Module], list[Tensor]]:
-    """A model, or the twins in a folder of ``normgeom train``, by name, and windows of a corpus to measure it on.
-
-    The windows ``(≤ 32, length)`` are read by the model's own tokenizer; they have 128 tokens, fewer where the model
-    has fewer positions, and ``tokens`` in all.
-    """
-    folder = Path(name)
-    places = {"LayerNorm twin": folder / "layer/model", "RMSNorm twin": folder / "rms/model"}
-    if not all(path.is_dir() for path in places.values()):
-        places = {title(name): name}
-    networks = {kind: load_model(str(place)) for kind, place in places.items()}
-    config, place = next(iter(networks.values())).config, str(next(iter(places.values())))
-    length = most_tokens(config, 128)
-    batches = first_windows(corpus, load_tokenizer(place, config), tokens, length, 32)
-    had = sum(batch.numel() for batch in batches)
-    assert had == tokens // length * length, f"tokens: {tokens} asked, the corpus gives {had}; name a larger one"
-    return networks, batches
-
-
-def title(name: str) -> str:
-    """A model's name, of a folder the last part, for pictures and tables: without signs of HTML, TeX or a formula."""
-    return re.sub(r"[^\w.,+/ -]", "_", Path(name).resolve().name if Path(name).is_dir() else name)
+def load_to_survey(name: str, corpus: Corpus, tokens: int) -> tuple[dict[str, nn.Module], tuple[Tensor, ...]]:
+    """A model without its head, by its name, and windows of a corpus to measure it on, in batches of 32."""
+    network, ids = load_with_windows(name, corpus, tokens, 128, head=False)
+    return {name: network}, ids.split(32)
 
 
 def pairs(config: GPT2Config, seeds: Iterable[int], device: str = "cpu") -> dict[tuple[str, int], GPT2LMHeadModel]:
@@ -90,43 +69,6 @@ def train_pairs(networks: Mapping[tuple[str, int], GPT2LMHeadModel], ids: Tensor
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["model", "seed"])
 
 
-# The models of the paper's table 1 by their names on the hub, with the sizes that their configurations there state.
-_NEOX = partial(GPTNeoXConfig, num_attention_heads=16)
-_LLAMA = partial(LlamaConfig, hidden_size=4096, num_hidden_layers=32, num_attention_heads=32)
-SEVEN = {
-    "openai-community/gpt2-xl": partial(GPT2Config, n_embd=1600, n_layer=48, n_head=25),
-    "EleutherAI/gpt-neo-1.3B": GPTNeoConfig,
-    "EleutherAI/pythia-1.4b": partial(_NEOX, hidden_size=2048, num_hidden_layers=24, intermediate_size=8192),
-    "EleutherAI/gpt-j-6b": GPTJConfig,
-    "EleutherAI/pythia-6.9b": partial(_NEOX, hidden_size=4096, num_hidden_layers=32, intermediate_size=16384),
-    "meta-llama/Llama-2-7b-hf": partial(_LLAMA, intermediate_size=11008),
-    "meta-llama/Meta-Llama-3-8B": partial(_LLAMA, intermediate_size=14336, num_key_value_heads=8, vocab_size=128256),
-}
-
-
-def survey_cost(config: GPT2Config) -> dict[str, float]:
-    """What a survey of 10⁶ tokens needs, computed for two bytes a number and 50 · 10¹² operations a second."""
-    weights, working, norms = counted(config)
-    work = 2 * working * 1e6
-    return {
-        "d": config.hidden_size,
-        "norms": norms,
-        "weights / GB": 2 * weights / 1e9,
-        "work / 10¹⁵ operations": work / 1e15,
-        "time / minutes": work / 50e12 / 60,
-        "stored / TB": norms * 2 * config.hidden_size * 2 * 1e6 / 1e12,
-    }
-
-
-def counted(config: GPT2Config) -> tuple[int, int, int]:
-    """How many weights a model has without its head, how many of these outside embeddings, and how many norms."""
-    with torch.device("meta"):  # sizes without weights
-        shell = AutoModel.from_config(config)
-    weights = sum(p.numel() for p in shell.parameters())
-    embeddings = sum(m.weight.numel() for m in shell.modules() if isinstance(m, nn.Embedding))
-    return weights, weights - embeddings, sum("norm" in type(m).__name__.lower() for m in shell.modules())
-
-
 def survey_runs(
     networks: Mapping[tuple[str, int], nn.Module],
     batches: Sequence[Tensor],
@@ -154,63 +96,22 @@ def of_uniform(angles: pd.DataFrame, side: str = "in", positions: str = "rest") 
     return at_side(angles[angles.direction == "uniform"], side, positions)
 
 
-# Columns of a survey in words.
-WORDS = {
-    "kind": "kind",
-    "tokens": "tokens",
-    "mean_deg": "mean angle / degrees",
-    "std_deg": "spread / degrees",
-    "occupancy": "occupancy",
-    "mean_norm": "mean length",
-    "mean_abs_cos": "mean |cos|",
-    "drop_error": "change of the output",
-}
+def in_words(angles: pd.DataFrame) -> pd.DataFrame:
+    """Some columns of a survey's table under names in words, one row a norm."""
+    words = dict(kind="kind", tokens="tokens", mean_deg="mean angle / degrees", std_deg="spread / degrees")
+    rows = angles.set_index("site")[[*words, "occupancy"]].replace({"kind": {"layer": "LayerNorm", "rms": "RMSNorm"}})
+    return rows.rename(columns=words).rename_axis("norm")
 
 
-def in_words(angles: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Some columns of a survey's table under the names of :data:`WORDS`, one row a norm."""
-    rows = angles.set_index("site")[list(columns)]
-    if "kind" in columns:
-        rows = rows.replace({"kind": {"layer": "LayerNorm", "rms": "RMSNorm"}})
-    return rows.rename(columns=WORDS).rename_axis("norm")
+def reflected(model: GPT2LMHeadModel, direction: Tensor) -> GPT2LMHeadModel:
+    """A copy of a GPT-2 with RMSNorm that computes the same, its stream reflected: a direction ``(d,)`` becomes 1's.
 
-
-def rotated(model: GPT2LMHeadModel, rotation: Tensor) -> GPT2LMHeadModel:
-    """A copy of a GPT-2 with RMSNorm whose stream is rotated by Q ``(d, d)``, and which computes the same.
-
-    RMSNorm without a gain commutes with Q (prop-two-scenarios), as SliceGPT uses: https://arxiv.org/abs/2401.15024.
+    RMSNorm without a gain commutes with it (prop-two-scenarios), as SliceGPT uses: https://arxiv.org/abs/2401.15024.
     """
-    return rotate(fold_norms(copy.deepcopy(model)), rotation)
-
-
-def onto_uniform(direction: Tensor) -> Tensor:
-    """The reflection ``(d, d)`` that takes a direction ``(d,)`` to that of 1; the identity where it lies there."""
     one = torch.ones_like(direction)
     across = normalize(direction / direction.norm() - one / one.norm(), dim=0)
-    return torch.eye(len(across), dtype=across.dtype, device=across.device) - 2 * torch.outer(across, across)
-
-
-@torch.no_grad()
-def scenarios(model: GPT2LMHeadModel, batch: Tensor) -> pd.DataFrame:
-    """The share of 1 at the last norm, mean of cos², in weights that compute what a model does (prop-two-scenarios).
-
-    With LayerNorm, the writers are centred, or 10 is added to each entry of the token embedding; with RMSNorm, the
-    stream is rotated until 1 has the least share at the last norm, or the largest.  First positions do not count.
-    """
-    if find_norms(model)[-1].kind == "layer":
-        least, most = center_writers(copy.deepcopy(model)), shifted(model, 10.0)
-    else:
-        units = last_directions(model, batch)[:, 1:].flatten(0, 1)
-        _, vectors = torch.linalg.eigh(units.T @ units)  # ascending
-        least, most = (rotated(model, onto_uniform(vectors[:, i])) for i in (0, -1))
-    plain = model(batch).logits.double().log_softmax(-1)
-    rows = {}
-    for name, other in {"as trained": model, "least along 1": least, "most along 1": most}.items():
-        units = last_directions(other, batch)[:, 1:].flatten(0, 1)
-        change = other(batch).logits.double().log_softmax(-1) - plain
-        share = units.sum(-1).square().mean() / units.shape[-1]
-        rows[name] = {"share": float(share), "change of log p": float(change.abs().max())}
-    return pd.DataFrame.from_dict(rows, orient="index")
+    reflection = torch.eye(len(across)).to(across) - 2 * torch.outer(across, across)
+    return rotate(fold_norms(copy.deepcopy(model)), reflection)
 
 
 @torch.no_grad()

@@ -13,7 +13,6 @@ import pandas as pd
 import torch
 from normgeom.checks import Draws
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -173,16 +172,3 @@ def traffic(work: Callable[[], object]) -> pd.DataFrame:
     with _Traffic() as seen:
         work()
     return pd.DataFrame(seen.rows, columns=["operation", "read", "written"])
-
-
-def peak_bytes(work: Callable[[], object]) -> int:
-    """The largest number of bytes of CPU memory that tensors made by ``work``, including its result, hold at once."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        kept = work()
-    events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
-    held = highest = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        held += event.nbytes()
-        highest = max(highest, held)
-    del kept
-    return highest

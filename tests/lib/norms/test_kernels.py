@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from norm_checks import close, draw, rounding, true_layer_norm
 from normgeom.norms import functions, kernels
-from normgeom_lab.precision import peak_bytes
 from pretended_device import DEVICE, Pretended
 from torch import bfloat16, float16, float32, float64
+from torch.profiler import ProfilerActivity, profile
 from ways import BOTH, large, way
 
 __all__ = ["large", "way"]
@@ -276,6 +276,19 @@ def test_everything_but_plain_eager_mode_gets_the_formula(norm, truth, large, mo
         run = torch.export.export(whole, (x,), strict=False).module() if isinstance(whole, Module) else whole
         close(run(x), truth(x), 1e-13, "captured", "A graph break?")
     assert norm(x.to("meta")).shape == x.shape
+
+
+def peak_bytes(work):
+    """The most bytes of CPU memory that the tensors made by ``work``, its result among them, hold at once."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        kept = work()
+    events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = highest = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        highest = max(highest, held)
+    del kept
+    return highest
 
 
 @BOTH
