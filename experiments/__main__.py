@@ -6,10 +6,7 @@ from textwrap import shorten
 
 import click
 
-from experiments.registry import FRESH, LEGACY, MISSING, STALE, Experiment, Failed, Registry, registry
-
-# Stale records that wait for a quiet machine: `--check` prints them and refuses every other one.
-WAITING = {"size-geometry", "size-survey", "speed-converted", "speed-geometry", "speed-norms", "speed-survey"}
+from experiments.registry import FRESH, LEGACY, MISSING, Experiment, Failed, Registry, registry
 
 
 @click.command()
@@ -68,9 +65,7 @@ def check(known: Registry, chosen: list[Experiment], names: tuple[str, ...]) -> 
     amiss = []
     for experiment in chosen:
         word, why = known.state(experiment)
-        if experiment.name in WAITING and word in (FRESH, STALE):
-            click.echo(f"{experiment.name}: {word}, one of WAITING in experiments/__main__.py")
-        elif word != FRESH and not (word == MISSING and experiment.optional):
+        if word != FRESH and not (word == MISSING and experiment.optional):
             amiss.append(f"{experiment.name}: {word}{why and f' ({why})'}: make experiments ONLY={experiment.name}")
     amiss += [f"{name}: {word} ({why})" for name, word, why in (() if names else known.orphans()) if word != LEGACY]
     if amiss:

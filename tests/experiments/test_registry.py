@@ -118,15 +118,6 @@ def test_a_formula_makes_stale_and_a_comment_does_not(toy, command):
     assert "measured now" in command("squares")[1] and command("--check", "squares") == (0, "")
 
 
-def test_only_a_stale_record_may_wait(toy, command, monkeypatch):
-    monkeypatch.setattr("experiments.__main__.WAITING", {"squares", "two"})
-    (toy / "records").mkdir()
-    for name in ("sums", "alike"):
-        record(name, pd.DataFrame(dict(x=[1])), "Something.", toy / "records", stamp="toy.formula 0")
-    code, said = command("--check")
-    assert code == 1 and "two: stale, one of WAITING" in said and "squares: missing: make experiments" in said
-
-
 def test_what_the_list_says(toy, command):
     record("sums", pd.DataFrame(dict(x=[1])), "Something.", toy / "records")
     record("old", pd.DataFrame(dict(x=[1])), "Something.", toy / "records", legacy="of a model that is gone")
