@@ -6,7 +6,9 @@ from textwrap import shorten
 
 import click
 
-from experiments.registry import FRESH, LEGACY, MISSING, Experiment, Failed, Registry, registry
+from experiments.registry import FRESH, MISSING, Experiment, Failed, Registry, registry
+
+FOREIGN = "no experiment writes it; delete it"
 
 
 @click.command()
@@ -56,8 +58,8 @@ def show(known: Registry, chosen: list[Experiment], names: tuple[str, ...]) -> N
         click.echo(f"{experiment.name} ({state}; about {experiment.minutes:g} min)")
         for name, what in experiment.what.items():
             click.echo(f"    {'' if name == experiment.name else name + ': '}{shorten(what, 100, placeholder=' …')}")
-    for name, word, why in () if names else known.orphans():
-        click.echo(f"{name} ({word}: {why})")
+    for name in () if names else known.orphans():
+        click.echo(f"{name} ({FOREIGN})")
 
 
 def check(known: Registry, chosen: list[Experiment], names: tuple[str, ...]) -> None:
@@ -67,7 +69,7 @@ def check(known: Registry, chosen: list[Experiment], names: tuple[str, ...]) -> 
         word, why = known.state(experiment)
         if word != FRESH and not (word == MISSING and experiment.optional):
             amiss.append(f"{experiment.name}: {word}{why and f' ({why})'}: make experiments ONLY={experiment.name}")
-    amiss += [f"{name}: {word} ({why})" for name, word, why in (() if names else known.orphans()) if word != LEGACY]
+    amiss += [f"{name}: {FOREIGN}" for name in (() if names else known.orphans())]
     if amiss:
         raise click.ClickException("\n".join(["records are not those of this code", *amiss]))
 

@@ -24,7 +24,7 @@ from tqdm.auto import tqdm
 from experiments.stamps import key, of_module
 
 KEPT = Path("_build/experiments")
-FRESH, MISSING, STALE, DAMAGED, LEGACY, FOREIGN = "fresh", "missing", "stale", "damaged", "legacy", "foreign"
+FRESH, MISSING, STALE, DAMAGED = "fresh", "missing", "stale", "damaged"
 
 
 @dataclass(frozen=True)
@@ -160,16 +160,10 @@ class Registry:
             raise ValueError(f"{name} cannot be read ({type(error).__name__}); delete {name}.*") from error
         return found
 
-    def orphans(self) -> Iterator[tuple[str, str, str]]:
-        """The records that no experiment writes: name, ``"legacy"`` or ``"foreign"``, and why."""
-        for path in sorted({*self.folder.glob("*.csv"), *self.folder.glob("*.safetensors")}):
-            if path.stem not in self._writers():
-                try:
-                    reason = self._stamped(path.stem).get(LEGACY)
-                except ValueError as error:
-                    yield path.stem, DAMAGED, str(error)
-                    continue
-                yield path.stem, LEGACY if reason else FOREIGN, reason or "no experiment writes it; delete it"
+    def orphans(self) -> list[str]:
+        """The names of records that no experiment writes."""
+        there = {path.stem for end in ("csv", "safetensors") for path in self.folder.glob(f"*.{end}")}
+        return sorted(there - self._writers().keys())
 
     # measuring
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pandas as pd
 
 FOLDER = Path(__file__).parent / "data"
-OF_EXPERIMENTS = ("stamp", "legacy")  # notes that tell the project's experiments which code made a record
+OF_EXPERIMENTS = ("stamp",)  # notes that tell the project's experiments which code made a record
 
 
 class Record(NamedTuple):

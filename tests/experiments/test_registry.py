@@ -120,13 +120,13 @@ def test_a_formula_makes_stale_and_a_comment_does_not(toy, command):
 
 def test_what_the_list_says(toy, command):
     record("sums", pd.DataFrame(dict(x=[1])), "Something.", toy / "records")
-    record("old", pd.DataFrame(dict(x=[1])), "Something.", toy / "records", legacy="of a model that is gone")
+    record("old", pd.DataFrame(dict(x=[1])), "Something.", toy / "records")
     said = command("--list")[1]
     assert said == (
         "large (missing, needs a GPU; about 0.5 min)\n    Needs more.\n"
         "two (missing: alike; about 1 min)\n    sums: Sums.\n    alike: All alike.\n"
         "squares (missing; about 2 min)\n    Squares.\n"
-        "old (legacy: of a model that is gone)\n"
+        "old (no experiment writes it; delete it)\n"
     )
     assert command("--list", "sums")[1].startswith("two (")
     assert command("large")[1] == "large: missing, and left out: it needs a GPU\n"
@@ -142,7 +142,7 @@ def test_what_the_list_says(toy, command):
         (lambda of: (of / "squares.csv").unlink(), f"{DAMAGED} (FileNotFoundError); delete squares.*"),
         (lambda of: (of / "squares.csv").write_text(""), f"{DAMAGED} (EmptyDataError)"),
         (lambda of: (of / "squares.json").write_text('{"a": 1}'), f"{DAMAGED} (KeyError)"),
-        (lambda of: record("mine", pd.DataFrame(dict(x=[1])), "W.", of), "mine: foreign (no experiment writes it"),
+        (lambda of: record("mine", pd.DataFrame(dict(x=[1])), "W.", of), "mine: no experiment writes it"),
     ],
 )
 def test_damaged_and_foreign_records_are_named(toy, command, spoil, said):

@@ -30,8 +30,11 @@ BOUND = 1e-10  # of a logit in float64; logits here are of size 1 to 30
 SURGERIES = [ng.fold_norms, ng.center_writers, ng.to_rms_norm]
 # tied, parallel blocks, norms aside, no gain, flattened tokens, gains of heads, images, two streams; CI tests all
 FIRST = ["gpt2", "gpt_neox", "phi_qk", "olmo", "opt", "cohere_qk", "vit", "pegasus"]
-CASES = [(surgery, *case) for surgery in SURGERIES for case in CONVERTIBLE + ALSO_CONVERTIBLE]
-CASES += [(ng.fold_norms, *case) for case in FOLDABLE]
+CASES = [(surgery, family, {}) for surgery in SURGERIES for family in FIRST] + [
+    # a conversion folds and centres
+    *((ng.to_rms_norm, *case) for case in CONVERTIBLE + ALSO_CONVERTIBLE if case[0] not in FIRST or case[1]),
+    *((ng.fold_norms, *case) for case in FOLDABLE),
+]
 
 
 def norms_of(model):
