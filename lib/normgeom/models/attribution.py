@@ -89,7 +89,7 @@ def effects(model, inputs, answer, against=None, ablate="mean", by="part") -> tu
         if value not in known:
             raise ValueError(f"{name}: expected one of {', '.join(map(repr, known))}, got {value!r}")
     run = Run(model, inputs, _shape(inputs, ablate))
-    w, constant = run.reader(answer, against)
+    w, constant, said = run.reader(answer, against)
     final, x = run.stream.final, run.end
     names, changes, ends = [], [], []
     for part in run.stream.parts:
@@ -103,6 +103,8 @@ def effects(model, inputs, answer, against=None, ablate="mean", by="part") -> tu
         return (w * projected(final, x) * per_s).sum(-1)
 
     whole = reads(x, per_s)
+    if said.shape != whole.shape or (whole + constant - said).abs().max() > run.near * run.size:
+        raise ValueError("model: expected logits that are what its unembedding makes of the stream, with nothing added")
     direct = whole - reads(x - changes, per_unit(final, x - changes))
     kappa = (projected(final, x) * changes).mean(-1) * per_s.squeeze(-1) ** 2
     rows = torch.stack([reads(changes, per_s), direct, whole - reads(ends, per_unit(final, ends)), kappa])
@@ -128,6 +130,8 @@ def _shape(inputs: Tensor | Mapping, ablate: str) -> torch.Size:
     if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.shape[1] < 2:
         came = tuple(ids.shape) if isinstance(ids, Tensor) else type(ids).__name__
         raise ValueError(f"inputs: expected token ids (batch, length) of length 2 or more, got {came}")
+    if "labels" in entries(inputs):
+        raise ValueError("inputs: expected no labels, the answer is an argument")
     if mask is not None and not mask.bool().all():
         raise ValueError("inputs: expected texts of one length without padding, an attention_mask leaves tokens out")
     if ablate == "resample" and len(ids) < 2:
@@ -148,29 +152,36 @@ class Run:
         def keep(name: str, x: Tensor, y: Tensor) -> None:
             self.read[name], self.written[name] = x, y.clone()  # the model may add to it in place
 
+        for name in (part.writer for part in self.stream.parts):
+            if isinstance(model.get_submodule(name), nn.MultiheadAttention):
+                raise ValueError(f"model: expected attentions that end in a linear map, {name} is torch's own")
         with watch(model, {name for part in self.stream.parts for name in (part.writer, part.map)}, keep):
-            self.end = self.without()
+            self.end, self.logits = self._forward()
+        self.size = float(self.logits.abs().max())
         added = sum(part.factor * self.spread(self.written[part.writer])[:, -1].double() for part in self.stream.parts)
-        near = 0.1 if next(iter(self.written.values())).element_size() < 4 else 1e-4
-        if (added - self.end).abs().max() > near * self.end.abs().max():
+        self.near = 0.1 if next(iter(self.written.values())).element_size() < 4 else 1e-4
+        if (added - self.end).abs().max() > self.near * self.end.abs().max():
             end = self.stream.final.name
             raise ValueError(f"model: its stream cannot be followed to {end}, whose input its parts do not add up to")
 
-    def without(self, writer: str | None = None, taken: Tensor | None = None) -> Tensor:
+    def without(self, writer: str, taken: Tensor) -> Tensor:
         """The end of the stream in a run in which something is taken from what a module writes."""
+        return self._forward([self.taking(writer, taken)])[0]
+
+    def _forward(self, after: Sequence = ()) -> tuple[Tensor, Tensor]:
+        """The end of the stream and the last logits."""
         seen = []
 
         def keep(module, args, kwargs):
-            seen.append(self.spread(args[0])[:, -1].double())
+            seen.append(self.spread(next(iter((*args, *kwargs.values()))))[:, -1].double())
 
-        def last(module, args, kwargs):  # no logits are needed, and those of all positions take long
-            return (args[0][..., -1:, :], *args[1:]), kwargs
+        def last(module, args, kwargs):  # logits of all positions take long
+            return ((args[0][:, -1:], *args[1:]), kwargs) if args and args[0].dim() == 3 else (args, kwargs)
 
-        before = [(self.stream.final.module, keep), (self.head, last)]
-        after = [] if writer is None else [self.taking(writer, taken)]
-        with evaluating(self.model), hooked(before, after):
-            forward(self.model, self.inputs)
-        return seen[0]
+        with evaluating(self.model), hooked([(self.stream.final.module, keep), (self.head, last)], after):
+            output = forward(self.model, self.inputs)
+        output = getattr(output, "logits", output)
+        return seen[0], (output[0] if isinstance(output, tuple) else output)[:, -1].double()
 
     def taking(self, writer: str, taken: Tensor) -> tuple[nn.Module, Callable]:
         """A module, and a hook that takes something from what it writes."""
@@ -186,21 +197,22 @@ class Run:
         y = y.reshape(-1, self.shape[1], y.shape[-1])
         return y.expand(self.shape[0], -1, -1)
 
-    def reader(self, answer: object, against: object) -> tuple[Tensor, Tensor]:
-        """What reads the logit from n, ``(batch, d)``, and what the biases add to it, ``(batch,)``."""
+    def reader(self, answer: object, against: object) -> tuple[Tensor, Tensor, Tensor]:
+        """What reads the logit from n, ``(batch, d)``, what the biases add to it, ``(batch,)``, and the logit."""
         matrix = matrix_of(self.head, WRITES)
         weight, bias = getattr(self.head, matrix.weight).movedim(matrix.axis, 0), getattr(self.head, matrix.bias)
 
-        def of(name: str, tokens: object) -> tuple[Tensor, Tensor | float]:
-            ids = _tokens(name, tokens, self.shape[0], len(weight))
-            return weight[ids].double(), 0.0 if bias is None else bias[ids].double()
+        def of(name: str, tokens: object) -> tuple[Tensor, Tensor | float, Tensor]:
+            ids = _tokens(name, tokens, self.shape[0], len(weight)).to(weight.device)
+            logit = self.logits.gather(1, ids[:, None]).squeeze(1) if len(self.logits) == len(ids) else self.logits
+            return weight[ids].double(), 0.0 if bias is None else bias[ids].double(), logit
 
-        row, constant = of("answer", answer)
+        row, constant, said = of("answer", answer)
         if against is not None:
-            other, less = of("against", against)
-            row, constant = row - other, constant - less
+            other, less, rival = of("against", against)
+            row, constant, said = row - other, constant - less, said - rival
         gain, shift = (parameter().to(row) for parameter in acting(self.stream.final))
-        return self.stream.factor * gain * row, self.stream.factor * (row @ shift + constant)
+        return self.stream.factor * gain * row, self.stream.factor * (row @ shift + constant), said
 
     def pieces(self, part: Part, replaced: Callable, heads: bool) -> Iterator[tuple[str, str, Tensor, Tensor]]:
         """Of a part, or of each head in it: name, module, what a replacement takes from its output and from the end."""
@@ -235,7 +247,8 @@ def _tokens(name: str, tokens: object, count: int, vocabulary: int) -> Tensor:
         ids = torch.as_tensor(tokens)
     except (TypeError, ValueError):  # words
         ids = torch.tensor(torch.nan)
-    if ids.is_floating_point() or ids.shape not in ((), (count,)) or not bool(((ids >= 0) & (ids < vocabulary)).all()):
+    known = not ids.is_floating_point() and ids.dtype != torch.bool and bool(((ids >= 0) & (ids < vocabulary)).all())
+    if not known or ids.shape not in ((), (count,)):
         wanted = f"a token id from 0 to {vocabulary - 1}, or {count} of them, one for each sequence"
         raise ValueError(f"{name}: expected {wanted}, got {tokens!r}")
     return ids.expand(count)

@@ -124,7 +124,8 @@ def default_example(model: nn.Module) -> Mapping:
 def _texts(inputs: Tensor | Mapping) -> tuple[int | None, int | None]:
     """How many texts an example holds, and how many positions; of images nothing: their places have no order."""
     given = entries(inputs)
-    shapes = [v.shape for v in (given.get("input_ids"), *given.values()) if isinstance(v, Tensor) and v.dim() > 0]
+    ids = given.get("input_ids")
+    shapes = [v.shape for v in ([*given.values()] if ids is None else [ids]) if isinstance(v, Tensor) and v.dim() > 0]
     return (None, None) if not shapes or max(map(len, shapes)) > 3 else (*shapes[0], None)[:2]
 
 

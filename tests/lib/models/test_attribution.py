@@ -210,6 +210,8 @@ def mixed(**changes):
         ("gpt2", dict(answer=64), r"^answer: expected a token id from 0 to 63, or 3 of them, .* got 64$"),
         ("gpt2", dict(answer=5, against=[1, 2]), r"^against: expected a token id from 0 to 63"),
         ("gpt2", dict(answer=5.0), "^answer: expected a token id"),
+        ("gpt2", dict(answer=True), "^answer: expected a token id"),
+        ("gpt2", dict(inputs=mixed(labels=IDS)), "^inputs: expected no labels"),
         ("gpt2", dict(answer=" Paris"), r"^answer: expected a token id .* got ' Paris'$"),
         (
             "gpt2",
@@ -253,3 +255,29 @@ def test_a_stream_that_moves_between_positions_is_refused():
         ValueError, match=r"^model: its stream cannot be followed to transformer.ln_f, whose input its parts"
     ):
         ng.attribute(model, IDS, 5)
+
+
+def added_to_logits():
+    model = tiny("gpt2")
+    model.register_forward_hook(
+        lambda module, args, output: setattr(output, "logits", output.logits + torch.arange(64))
+    )
+    return model
+
+
+class LengthFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.norm, self.last = nn.Embedding(64, 8), nn.LayerNorm(8), nn.LayerNorm(8)
+        self.up, self.head = nn.Linear(8, 8), nn.Linear(8, 64)
+
+    def forward(self, ids):
+        x = self.words(ids.T)
+        return self.head(self.last(x + self.up(self.norm(x)))).transpose(0, 1)
+
+
+@pytest.mark.parametrize("make", [added_to_logits, LengthFirst])
+def test_logits_that_parts_do_not_add_up_to_are_refused(make):
+    for ids in (IDS, token_ids(7, 7)):
+        with pytest.raises(ValueError, match=r"^model: (expected logits that|its stream cannot be followed)"):
+            ng.attribute(make().double().eval(), ids, 5, ablate="zero")
