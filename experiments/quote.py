@@ -20,7 +20,7 @@ def table() -> str:
         found = "; ".join(f"{low:.2f} to {high:.2f} on {n} thread{'s'[: n - 1]}" for n, low, high in _spans(by_threads))
         lines.append(f"| `{name}`, {dtype}{both} | `F.{name}` | {found} | {rows.goal.iloc[0]:g} |")
     for row in ng.recorded("speed-geometry").table.itertuples():
-        lines.append(f"| {row.what}, d = {row.d} | `{row.against}` | {row.ratio:.0f} | {row.goal:g} |")
+        lines.append(f"| {row.what}, d = {row.d} | `{row.against}` | {math.floor(row.ratio)} | {row.goal:g} |")
     for row in ng.recorded("speed-survey").table.query("way == 'Survey'").itertuples():
         what = f"survey of every norm, {row.model}, {row.texts} × {row.length} tokens"
         lines.append(f"| {what} | the bare forward pass | {_floor(1 / row.worst):.2f} | {1 / row.goal:.2f} |")

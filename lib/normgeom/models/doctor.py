@@ -226,14 +226,15 @@ def _of_gains(model: nn.Module, sheets: list[NormSheet], inputs: Tensor | Mappin
     groups = [tuple(sheet for sheet in known if sheet.gain == gain) for gain in ("w", "1 + w")]
     loss, chance = _loss(model, inputs)
     for group in filter(None, dict.fromkeys([*groups, tuple(known[-1:])])):
-        step, weights = (1 if group[0].gain == "w" else -1), [sheet.w.data for sheet in group]
+        step = 1 if group[0].gain == "w" else -1
+        weights = {sheet.w: sheet.w.data for sheet in group}  # norms may share one
         try:
-            for sheet in group:
-                sheet.w.data = sheet.w.data + step
+            for w in weights:
+                w.data = w.data + step
             other, _ = _loss(model, inputs)
         finally:
-            for sheet, data in zip(group, weights, strict=True):
-                sheet.w.data = data
+            for w, data in weights.items():
+                w.data = data
         if other < min(loss - 0.1, 0.75 * chance):
             problem, gain = ("1 + w forgotten", "1 + w") if step == 1 else ("1 + w applied to gains", "w")
             more = f" and {len(group) - 1} more" if len(group) > 1 else ""
