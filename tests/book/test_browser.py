@@ -19,7 +19,7 @@ def test_pages_open_from_disk(walks):
         assert page.seen["errors"] == 0, f"{name}: {page.seen}"
 
 
-def test_no_page_weighs_more_than_six_megabytes(walks, html):
+def test_no_page_weighs_more_than_seven_megabytes(walks, html):
     for name, page in walks.items():
         files = {file for file in page.files if file.is_file()}
         assert any(file.suffix == ".css" for file in files), f"{name}: what it loads was not seen"
@@ -27,7 +27,7 @@ def test_no_page_weighs_more_than_six_megabytes(walks, html):
             files.add(html / "_static/live/twins.js")  # loaded once it comes into view
         sizes = {file.name: file.stat().st_size for file in files}
         heaviest = sorted(sizes, key=sizes.get)[-3:]
-        assert sum(sizes.values()) < 6e6, f"{name}: {sum(sizes.values()) / 1e6:.1f} MB, most of it in {heaviest}"
+        assert sum(sizes.values()) < 7e6, f"{name}: {sum(sizes.values()) / 1e6:.1f} MB, most of it in {heaviest}"
 
 
 def test_no_page_is_wider_than_a_phone(walks):
