@@ -120,7 +120,7 @@ def repair(model: str, text: str) -> pd.DataFrame:
                 repair=(part * whole.sign(), whole.abs()),
                 credit=(part * credit.sign(), credit.abs()),
                 largest=(part.gather(1, best).T, credit.gather(1, best).T),
-                clipped=((part / credit).gather(1, best).clamp(0, 1).T, torch.ones_like(best).T),
+                clipped=((part / credit).gather(1, best).clamp(0, 1).T, torch.ones_like(credit[:, :1]).T),
             )
             rows += [dict(against=against, mechanism=mechanism, of=of) | ratio(*two) for of, two in shares.items()]
     return pd.DataFrame(rows).round(4)
@@ -130,12 +130,8 @@ def ends(run: Run, resumed: Resumed, heads: list) -> Tensor:
     """The end of the stream, the model run again from a head's block on without that head: ``(heads, texts, d)``."""
     found = []
     for name, writer, taken, _ in heads:
-        first = _block(name)
-        h = resumed.calls[first][0][0]
-        with torch.no_grad(), hooked(after=[run.taking(writer, taken)]):
-            for block, (_, kwargs) in zip(resumed.layers[first:], resumed.calls[first:], strict=False):
-                h = block(h, **kwargs)
-        found.append(h[:, -1].double())
+        with hooked(after=[run.taking(writer, taken)]):
+            found.append(resumed.end(_block(name))[:, -1].double())
     return torch.stack(found)
 
 
@@ -161,9 +157,8 @@ def split(run: Run, row: Tensor, changes: Tensor, live: Tensor, held: Tensor) ->
 def ratio(above: Tensor, below: Tensor) -> dict[str, float]:
     """The ratio of two sums over all entries, and its 90 % over resampled columns."""
     above, below = above.sum(0), below.sum(0)
-    drawn = torch.randint(len(above), (1000, len(above)), generator=torch.Generator().manual_seed(0))
-    found = (above[drawn].sum(1) / below[drawn].sum(1)).quantile(torch.tensor([0.05, 0.95], dtype=above.dtype))
-    return dict(zip(("share", "low", "high"), [float(above.sum() / below.sum()), *found.tolist()], strict=True))
+    low, high = resampled(above, torch.Generator().manual_seed(0), over=below)
+    return dict(share=float(above.sum() / below.sum()), low=float(low), high=float(high))
 
 
 @experiment(

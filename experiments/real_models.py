@@ -69,9 +69,10 @@ def direction(name: str, d: int, without: Tensor | None = None) -> Tensor:
     return normalize(u, dim=0).float()
 
 
-def resampled(values: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """5 % and 95 % quantiles of the mean of ``values`` ``(n,)`` over 1000 draws of n of them."""
-    means = values[torch.randint(len(values), (1000, len(values)), generator=generator)].mean(1)
+def resampled(values: Tensor, generator: torch.Generator, over: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """5 % and 95 % quantiles of the mean of ``values`` ``(n,)``, over that of ``over``, in 1000 draws of n of them."""
+    drawn = torch.randint(len(values), (1000, len(values)), generator=generator)
+    means = values[drawn].mean(1) if over is None else values[drawn].mean(1) / over[drawn].mean(1)
     return means.quantile(0.05), means.quantile(0.95)
 
 
@@ -118,23 +119,23 @@ class Resumed:
         keep = lambda _module, args, kwargs: self.calls.append((args, kwargs))  # noqa: E731
         with torch.no_grad(), hooked(before=[(layer, keep) for layer in self.layers]):
             h = model.model(ids, use_cache=False).last_hidden_state
-        self.calls.append(((self._end(),), {}))
+        self.calls.append(((self.end(len(self.layers) - 1),), {}))
         self.logp = self._head(h)
         self.loss = self._loss(self.logp)
 
     @torch.no_grad()
-    def run(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Increase of the loss and divergence from the unchanged predictions, ``(texts, kept)``, from a block on."""
+    def end(self, layer: int) -> Tensor:
+        """What the last block writes, run again from a block on, ``(texts, positions, d)``."""
         h = self.calls[layer][0][0]
         for block, (_, kwargs) in zip(self.layers[layer:], self.calls[layer:], strict=False):
             h = block(h, **kwargs)
-        logp = self._head(self.model.model.norm(h))
-        return self._loss(logp) - self.loss, (self.logp.exp() * (self.logp - logp)).sum(-1)
+        return h
 
     @torch.no_grad()
-    def _end(self) -> Tensor:
-        args, kwargs = self.calls[-1]
-        return self.layers[-1](*args, **kwargs)
+    def run(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Increase of the loss and divergence from the unchanged predictions, ``(texts, kept)``, from a block on."""
+        logp = self._head(self.model.model.norm(self.end(layer)))
+        return self._loss(logp) - self.loss, (self.logp.exp() * (self.logp - logp)).sum(-1)
 
     @torch.no_grad()
     def _head(self, h: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import pandas as pd
 
 FOLDER = Path(__file__).parent / "data"
-OF_EXPERIMENTS = ("stamp",)  # notes that tell the project's experiments which code made a record
 
 
 class Record(NamedTuple):
@@ -40,4 +39,5 @@ def recorded(name: str) -> Record:
     if not path.is_file():
         raise ValueError(f"name: expected one of {sorted(p.stem for p in FOLDER.glob('*.csv'))}, got {name!r}")
     notes = json.loads(path.with_suffix(".json").read_text("utf-8"))
-    return Record(pd.read_csv(path), {key: value for key, value in notes.items() if key not in OF_EXPERIMENTS})
+    del notes["stamp"]  # of the code that made it, for the project's experiments
+    return Record(pd.read_csv(path), notes)

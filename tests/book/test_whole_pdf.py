@@ -29,24 +29,25 @@ def printed(file):
 
 
 @pytest.fixture(scope="module")
-def texts(printed, beyond):
-    """The words of each sheet; those that begin beyond the margin are noted on the way."""
-    return [page.extract_text(visitor_text=see(number, beyond)) for number, page in enumerate(printed.pages, 1)]
+def sheets(printed):
+    """The words of each sheet, and of those beyond the margin, where they begin, in points from the left."""
+    return [read(page) for page in printed.pages]
+
+
+def read(page):
+    beyond = []
+
+    def see(text, page_matrix, text_matrix, *_):
+        (a, _, c, _, e, _), (across, up) = page_matrix, text_matrix[4:]
+        if text.strip() and (right := a * across + c * up + e) > RIGHT:
+            beyond.append((round(right), text[:20]))
+
+    return page.extract_text(visitor_text=see), beyond
 
 
 @pytest.fixture(scope="module")
-def beyond():
-    """Sheet, points from the left, words."""
-    return []
-
-
-def see(number, beyond):
-    def look(text, page_matrix, text_matrix, *_):
-        (a, _, c, _, e, _), (across, up) = page_matrix, text_matrix[4:]
-        if text.strip() and (right := a * across + c * up + e) > RIGHT:
-            beyond.append((number, round(right), text[:20]))
-
-    return look
+def texts(sheets):
+    return [text for text, _ in sheets]
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +84,9 @@ def test_links_inside_lead_somewhere_and_none_to_a_file(printed):
     assert len(addresses) > 50 and all(re.match("https?://", address) for address in addresses)
 
 
-def test_nothing_begins_beyond_the_margin(texts, beyond):
-    assert not beyond, f"sheet, points from the left, words: {beyond}; a table or a formula is too wide"
+def test_nothing_begins_beyond_the_margin(sheets):
+    out = {number: beyond for number, (_, beyond) in enumerate(sheets, 1) if beyond}
+    assert not out, f"by sheet, points from the left and words: {out}; a table or a formula is too wide"
 
 
 def test_no_sheet_is_all_but_empty_and_no_chapter_cut_short(texts, book):

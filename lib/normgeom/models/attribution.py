@@ -103,7 +103,7 @@ def effects(model, inputs, answer, against=None, ablate="mean", by="part") -> tu
         return (w * projected(final, x) * per_s).sum(-1)
 
     whole = reads(x, per_s)
-    if said.shape != whole.shape or (whole + constant - said).abs().max() > run.near * run.size:
+    if (whole + constant - said).abs().max() > run.near * run.logits.abs().max():
         raise ValueError("model: expected logits that are what its unembedding makes of the stream, with nothing added")
     direct = whole - reads(x - changes, per_unit(final, x - changes))
     kappa = (projected(final, x) * changes).mean(-1) * per_s.squeeze(-1) ** 2
@@ -157,7 +157,8 @@ class Run:
                 raise ValueError(f"model: expected attentions that end in a linear map, {name} is torch's own")
         with watch(model, {name for part in self.stream.parts for name in (part.writer, part.map)}, keep):
             self.end, self.logits = self._forward()
-        self.size = float(self.logits.abs().max())
+        if len(self.logits) != shape[0]:
+            raise ValueError("model: expected one that keeps sequences along the first axis throughout")
         added = sum(part.factor * self.spread(self.written[part.writer])[:, -1].double() for part in self.stream.parts)
         self.near = 0.1 if next(iter(self.written.values())).element_size() < 4 else 1e-4
         if (added - self.end).abs().max() > self.near * self.end.abs().max():
@@ -204,7 +205,7 @@ class Run:
 
         def of(name: str, tokens: object) -> tuple[Tensor, Tensor | float, Tensor]:
             ids = _tokens(name, tokens, self.shape[0], len(weight)).to(weight.device)
-            logit = self.logits.gather(1, ids[:, None]).squeeze(1) if len(self.logits) == len(ids) else self.logits
+            logit = self.logits.gather(1, ids[:, None]).squeeze(1)
             return weight[ids].double(), 0.0 if bias is None else bias[ids].double(), logit
 
         row, constant, said = of("answer", answer)

@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from normgeom.models.held import projected
 from normgeom.models.sites import NormSite, find_norms
 from normgeom.models.watch import evaluating, watch
 from normgeom.survey.survey import Survey
@@ -54,7 +55,7 @@ def surface(model: nn.Module, batches: Iterable[Tensor], sites: Sequence[NormSit
     found = defaultdict(list)
 
     def keep(site: NormSite, x: Tensor, _: Tensor) -> None:
-        square = x.double().var(-1, correction=0) if site.kind == "layer" else x.double().square().mean(-1)
+        square = projected(site, x.double()).square().mean(-1)
         found[site.name].append((square / (square + site.eps)).sqrt().flatten().cpu())
 
     with evaluating(model), watch(model, sites, keep):

@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 from transformers import GPT2LMHeadModel
 
 from normgeom.jobs import Claim
-from normgeom.training.loop import adamw, warmup_cosine
+from normgeom.training.loop import adamw, next_token_loss, warmup_cosine
 from normgeom.training.stages import measure_stage
 from normgeom.training.twins import Size, save_twin
 
@@ -95,7 +95,7 @@ class _Run:
         device, total = self.model.device, 0.0
         for part in ids.to(device).split(self.size.micro_batch or len(ids)):
             with torch.autocast(device.type, torch.bfloat16, enabled=self.size.precision == "bf16"):
-                loss = self.model(input_ids=part, labels=part).loss * (len(part) / len(ids))
+                loss = next_token_loss(self.model, part) * (len(part) / len(ids))
             loss.backward()
             total += loss.detach()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)

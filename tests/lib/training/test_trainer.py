@@ -94,7 +94,7 @@ def test_nothing_is_printed_and_no_other_file_is_left(tmp_path, monkeypatch, cap
 def test_a_loss_that_is_not_a_number_is_shown(tmp_path):
     def spoil(module, args, output):
         if module.training:
-            output.loss = output.loss * math.nan
+            output.logits = output.logits * math.nan
 
     network = model()
     network.register_forward_hook(spoil)
