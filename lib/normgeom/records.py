@@ -39,5 +39,5 @@ def recorded(name: str) -> Record:
     if not path.is_file():
         raise ValueError(f"name: expected one of {sorted(p.stem for p in FOLDER.glob('*.csv'))}, got {name!r}")
     notes = json.loads(path.with_suffix(".json").read_text("utf-8"))
-    del notes["stamp"]  # of the code that made it, for the project's experiments
+    notes.pop("stamp", None)  # of the code that made it, for the project's experiments
     return Record(pd.read_csv(path), notes)
