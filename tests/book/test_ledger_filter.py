@@ -7,7 +7,7 @@ import pytest
 
 LEDGER = "chapters/appendix/ledger.html"
 DESK, PHONE = {"width": 1300, "height": 900}, {"width": 390, "height": 844}
-CHAPTER = "Where outputs live"
+CHAPTER = "Where outputs lie"
 ROWS = """() => [...document.querySelectorAll("#the-ledger tbody tr")].filter(row => row.checkVisibility())
     .map(row => [row.closest("section").querySelector("h2").firstChild.textContent, row.cells[1].textContent.trim()])"""
 
