@@ -137,9 +137,10 @@ def gains_by_norm(gains: pd.DataFrame) -> tuple[Figure, str]:
             axis.plot(place, rows.q100 / rows.q50, ".", color=COLORS["random_a"], ms=4)
             axis.plot(place, (rows.q00 / rows.q50).clip(lower=1e-4), ".", color=COLORS["random_b"], ms=4)
             axis.set(yscale="log", title=model, xlabel="norms, first to last")
+            over = rows.q100 / rows.q50
             words.append(
-                f"{model}: the largest gain is {(rows.q100 / rows.q50).median():.1f} times the median gain in the median "
-                f"norm, and at most {(rows.q100 / rows.q50).max():.0f} times; {(rows.q00 == 0).sum()} norms have a gain of 0"
+                f"{model}: the largest gain is {over.median():.1f} times the median gain in the median norm, and at most "
+                f"{over.max():.0f} times; {(rows.q00 == 0).sum()} norms have a gain of 0"
             )
         ticks_of_powers(axes[0, 0].yaxis)
         axes[0, 0].set_ylabel("gain / median gain")
