@@ -139,8 +139,8 @@ def gains_by_norm(gains: pd.DataFrame) -> tuple[Figure, str]:
             axis.set(yscale="log", title=model, xlabel="norms, first to last")
             over = rows.q100 / rows.q50
             words.append(
-                f"{model}: the largest gain is {over.median():.1f} times the median gain in the median norm, and at most "
-                f"{over.max():.0f} times; {(rows.q00 == 0).sum()} norms have a gain of 0"
+                f"{model}: the largest gain is {over.median():.1f} times the median gain in the median norm, and at "
+                f"most {over.max():.0f} times; {(rows.q00 == 0).sum()} norms have a gain of 0"
             )
         ticks_of_powers(axes[0, 0].yaxis)
         axes[0, 0].set_ylabel("gain / median gain")

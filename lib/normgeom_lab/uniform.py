@@ -85,8 +85,8 @@ def towards_the_ring(x: Tensor, eps: float) -> tuple[Figure, str]:
         axis.legend(loc="upper right")
     spread, share = float(x.std(-1, correction=0).median()), float(n.norm(dim=-1).median()) / 3**0.5
     return figure, (
-        f"Normalised vectors of {len(x)} inputs with a median standard deviation of {spread:.1g}, for ε = {eps:g}. Their "
-        f"median length is {share:.2f} times the ring's radius √3."
+        f"Normalised vectors of {len(x)} inputs with a median standard deviation of {spread:.1g}, for ε = {eps:g}. "
+        f"Their median length is {share:.2f} times the ring's radius √3."
     )
 
 
