@@ -1,4 +1,4 @@
-"""What checks of the book share: cases drawn at random, deviations, and the verdict on a statement and a near miss."""
+"""What the book's checks share: random cases, deviations, and the verdict on a statement and its near miss."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def verify(
     wrong: str | None = None,
     asserts: bool = True,
 ) -> None:
-    """Assert that a statement holds and that the check could have told if it did not; print one line.
+    """Assert that a statement holds and that the check rejects a near miss; print one line.
 
     Args:
         label: the statement's label in the book, ``eq-…``, ``thm-…``, ``claim-…``.
-        holds: the deviation of the statement, at most ``tol``; of several the largest counts.
-        breaks: the deviation of a near miss, a plausible wrong version, above ``tol``; of several the smallest counts.
-            A mapping gives each near miss its name.
-        tol: the line between the two, in the same units.
+        holds: the deviation of the statement, which must be at most ``tol``; if there are several, the largest counts.
+        breaks: the deviation of a near miss, a plausible wrong version, which must be above ``tol``; if there are
+            several, the smallest counts.  A mapping gives each near miss its name.
+        tol: the bound that separates the two, in the same units.
         wrong: what was changed in the wrong version; by default the names in ``breaks``.
-        asserts: whether the chapter runs at its default parameters.  Where it does not, a measured ``claim-`` is
-            reported and nothing is raised; any other label asserts always.
+        asserts: whether the chapter runs with its default parameters.  If it does not, a measured ``claim-`` is only
+            reported and raises nothing; other labels always assert.
 
     Raises:
-        ValueError: ``tol`` is not positive and finite, or there is no deviation at all.
+        ValueError: ``tol`` is not positive and finite, or ``holds`` or ``breaks`` is empty.
         AssertionError: ``holds`` is above ``tol`` (or NaN), or ``breaks`` is not.
 
     Example:
@@ -70,7 +70,7 @@ def verify(
 
 
 def _extreme(name: str, deviations: Deviations, of) -> float:
-    """The largest or smallest of some deviations; NaN where there is one."""
+    """The largest or smallest of some deviations; NaN if one of them is NaN."""
     if isinstance(deviations, Mapping):
         deviations = deviations.values()
     if isinstance(deviations, Tensor):
@@ -82,7 +82,7 @@ def _extreme(name: str, deviations: Deviations, of) -> float:
 
 
 def error(a: Tensor | float, b: Tensor | float) -> float:
-    """The largest entry of |a − b|, in float64; shapes broadcast.  NaN where there is one."""
+    """The largest entry of |a − b|, in float64; shapes broadcast.  NaN if an entry is NaN."""
     return float((_float64(a) - _float64(b)).abs().max())
 
 
@@ -92,12 +92,12 @@ def relative(a: Tensor | float, b: Tensor | float) -> float:
 
 
 def excess(a: Tensor | float, b: Tensor | float) -> float:
-    """By how much an entry of ``a`` is above that of ``b`` at most; 0 where none is.  Shapes broadcast."""
+    """The largest amount by which an entry of ``a`` exceeds that of ``b``; 0 if none does.  Shapes broadcast."""
     return float((_float64(a) - _float64(b)).clamp_min(0).max())
 
 
 def outside(low: float, high: float, values: Tensor | float) -> float:
-    """How far the farthest of some values is from the middle of an interval, over half its length: 1 at its ends."""
+    """The largest distance of values from the middle of an interval, divided by half its length: 1 at its ends."""
     return error(values, (low + high) / 2) / ((high - low) / 2)
 
 
@@ -122,11 +122,11 @@ class Draws:
         return low + (high - low) * float(torch.rand((), generator=self.generator, dtype=torch.float64))
 
     def eps(self, low: float = 1e-8, high: float = 1e-1) -> float:
-        """A constant ε whose logarithm is uniform between those of ``low`` and ``high``."""
+        """A constant ε whose logarithm is uniform between the logarithms of ``low`` and ``high``."""
         return math.exp(self.uniform(math.log(low), math.log(high)))
 
     def gain(self, d: int, zeros: int = 0, repeats: int = 0) -> Tensor:
-        """A gain ``(d,)`` of both signs, shuffled: so many zeros, so many entries of size 2, others from 1/2 to 2."""
+        """A shuffled gain ``(d,)`` of both signs: ``zeros`` zeros, ``repeats`` entries ±2, others of size 1/2 to 2."""
         sizes = 0.5 + 1.5 * torch.rand(d, generator=self.generator, dtype=torch.float64)
         sizes[:repeats] = 2
         sizes[d - zeros :] = 0
@@ -134,25 +134,25 @@ class Draws:
         return (signs * sizes)[torch.randperm(d, generator=self.generator)]
 
     def rows(self, rows: int, d: int, low: float = 1e-4, high: float = 1e2) -> Tensor:
-        """Vectors ``(rows, d)`` whose spreads run from ``low`` to ``high`` in equal ratios, with means of that size."""
+        """Vectors ``(rows, d)`` with spreads from ``low`` to ``high`` in equal ratios, and means of the same size."""
         sizes = torch.logspace(math.log10(low), math.log10(high), rows, dtype=torch.float64)[:, None]
         return sizes * (self(rows, d) + self(rows, 1))
 
     def cases(
         self, rows: int, *sizes: int, zeros: int = 0, repeats: int = 0, low: float = 1e-4, high: float = 1e2
     ) -> list[tuple[Tensor, Tensor, Tensor, float]]:
-        """For each size ``d`` vectors :meth:`rows`, a gain :meth:`gain`, a bias ``(d,)`` and a constant :meth:`eps`."""
+        """For each size ``d``: vectors as in :meth:`rows`, a :meth:`gain`, a bias ``(d,)`` and an :meth:`eps`."""
         return [(self.rows(rows, d, low, high), self.gain(d, zeros, repeats), self(d), self.eps()) for d in sizes]
 
 
 def check_parameters(**parameters: tuple[object, object, Container | type]) -> bool:
-    """Check a chapter's parameters before any work; say whether all stand at their defaults.
+    """Check a chapter's parameters before any work, and return whether all of them have their default values.
 
-    Each parameter is ``name=(value, default, allowed)`` with ``allowed`` a type, or a container such as a ``range``.
+    Each parameter is ``name=(value, default, allowed)``; ``allowed`` is a type, or a container such as a ``range``.
 
     Raises:
-        ValueError: a value is not of its default's type, or not in the container; or papermill was given a name that is
-            none of these, for which it only warns.
+        ValueError: a value does not have the type of its default, or is not in the container; or papermill was given an
+            unknown name, about which papermill itself only warns.
 
     Example:
         >>> import normgeom as ng
