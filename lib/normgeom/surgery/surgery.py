@@ -25,29 +25,30 @@ _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> nn.Module:
-    r"""Move gain and bias of each norm into the linear maps that read it; what the model computes stays.
+    r"""Move gain and bias of each norm into the linear maps that read it; the model still computes the same function.
 
     A reader :math:`W(\gamma\odot n+\beta)+b` becomes :math:`(W\operatorname{diag}\gamma)\,n+(b+W\beta)`
-    (eq-fold-norms); then γ is 1 and β is 0, both still parameters.  A reader without a bias gets one where β is not
-    zero everywhere, the language-modelling head one over the vocabulary; a head that shares the embedding's weight
-    gets its own.  Where the gain that acts is ``1 + weight`` (Gemma), that sum is folded and ``weight`` becomes 0.
-    A norm whose output something else reads too keeps both; a warning names the first of the stream.
+    (eq-fold-norms); then γ is 1 and β is 0, and both remain parameters.  If β is not zero, a reader without a bias gets
+    one, and so does the language-modelling head, over the vocabulary.  A head that shares the embedding's weight gets
+    its own.  If the effective gain is ``1 + weight`` (Gemma), that sum is folded and ``weight`` becomes 0.  If
+    something else reads a norm too, the norm keeps gain and bias; a warning names the first such norm of the stream.
 
     Args:
-        model: LayerNorm or RMSNorm, of any placement; changed in place.  Copies are run and changed first, one after
-            the other: in float64 with drawn weights and with the model's own, where the answers may change by 1e-10 of
-            the largest output, and in the model's dtype, where they may change by what rounding explains.  They are
-            asked for the example and for half and twice its length.  What only other inputs show, such as a branch
-            for texts of a thousand tokens, stays unseen.  It takes twice the memory of float32 weights, a run with
-            gradients, and twenty without.
-        example_inputs: what the copies are run on; as in :func:`normgeom.find_norms`.
+        model: a model with LayerNorm or RMSNorm in any placement; changed in place.  Copies are changed and tried
+            first, one after the other: in float64 with random weights and with the model's own, where outputs may
+            change by 1e-10 of the largest output; and in the model's dtype, where they may change by as much as
+            rounding explains.  The copies run on the example and on inputs of half and twice its length.  What only
+            other inputs show, such as a branch for texts of a thousand tokens, is not tested.  This takes twice the
+            memory of float32 weights, one run with gradients, and twenty without.
+        example_inputs: inputs for the copies, as in :func:`normgeom.find_norms`.
 
     Returns:
-        the model.  Products are float64 and cast once to the parameter's dtype.
+        the model.  Products are computed in float64 and cast once to the parameter's dtype.
 
     Raises:
-        ValueError: no norm can be folded; a linear map did not run on the example; or a tensor cannot be changed:
-            of 8 bits, computed from others, on the meta device, on several, shared.  Nothing has been changed then.
+        ValueError: no norm can be folded; a linear map did not run on the example; or a tensor cannot be changed,
+            because it has 8 bits, is computed from others, is shared, or is on the meta device or on several devices.
+            The model is then unchanged.
         TypeError: an example is needed.
 
     Source: Elhage et al. (2021).
@@ -63,23 +64,24 @@ def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
 
 
 def center_writers(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> nn.Module:
-    r"""Take the mean out of everything that writes to the residual stream of a pre-norm LayerNorm model.
+    r"""Remove the mean from everything that writes to the residual stream of a pre-norm LayerNorm model.
 
     Embeddings, output matrices and their biases become :math:`\Pi W` and :math:`\Pi b` (eq-center-writers).  Each
-    reader stands behind a LayerNorm, which subtracts the mean anyway, so the model computes what it did; but at every
-    norm the stream is now orthogonal to 1, up to rounding.  A head that shares the embedding's weight gets its own.
-    Where a stream begins behind a nonlinear map, as that of Whisper's encoder behind a GELU, no weights take its mean
-    out: one projection is put before the module that reads it first, and a warning names this module.
+    reader reads the stream through a LayerNorm, which subtracts the mean anyway, so the model still computes the same
+    function; but at every norm the stream is now orthogonal to 1, up to rounding.  A head that shares the embedding's
+    weight gets its own.  If a stream begins after a nonlinear map, as that of Whisper's encoder does after a GELU, no
+    change of weights removes its mean.  Then one projection is inserted before the module that reads the stream first,
+    and a warning names this module.
 
     Args:
-        model, example_inputs: as in :func:`fold_norms`, which says on what lengths it is tried.
+        model, example_inputs: as in :func:`fold_norms`, which says on which lengths the model is tried.
 
     Returns:
         the model.
 
     Raises:
-        ValueError: as in :func:`fold_norms`; also where no weights decide the mean of the stream, where anything but a
-            LayerNorm reads it, and where the example leaves parameters out.
+        ValueError: as in :func:`fold_norms`; also if no weights determine the mean of the stream, if anything but a
+            LayerNorm reads the stream, or if the example does not use all parameters.
         TypeError: an example is needed.
 
     Source: Jiang et al. (2023).
@@ -93,27 +95,27 @@ def center_writers(model: nn.Module, example_inputs: Tensor | Mapping | None = N
 
 
 def to_rms_norm(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> nn.Module:
-    r"""Turn a pre-norm LayerNorm model into an RMSNorm model that computes the same (thm-to-rms-norm).
+    r"""Turn a pre-norm LayerNorm model into an RMSNorm model that computes the same function (thm-to-rms-norm).
 
-    :math:`\mathrm{LN}_\varepsilon(x)=\mathrm{RMSNorm}_\varepsilon(\Pi x)` with the same ε.  :func:`fold_norms` empties
-    γ and β, :func:`center_writers` sees to it that :math:`\Pi x=x` at every norm of the stream, and then each
-    LayerNorm there becomes a :class:`normgeom.RMSNorm` with its ε and gain 1.  Norms that stand aside stay, such as
-    those of queries and keys.
+    :math:`\mathrm{LN}_\varepsilon(x)=\mathrm{RMSNorm}_\varepsilon(\Pi x)` with the same ε.  :func:`fold_norms` sets γ
+    to 1 and β to 0, :func:`center_writers` makes :math:`\Pi x=x` at every norm of the stream, and then each LayerNorm
+    there becomes a :class:`normgeom.RMSNorm` with its ε and gain 1.  Norms that do not read the stream, such as those
+    of queries and keys, stay as they are.
 
-    Equal in exact arithmetic, in evaluation mode and on token ids: dropout on the stream, or ``inputs_embeds`` from
-    elsewhere, can bring a mean that nobody subtracts any more.  In floating point the changed weights are rounded to
-    their dtype, which in bfloat16 is felt.  Plain ``save_pretrained`` writes what transformers would read as a
-    LayerNorm model without the biases that are new; ``normgeom convert`` writes what :func:`normgeom.load_converted`
-    reads.
+    The models are equal in exact arithmetic, in evaluation mode and on token ids.  Dropout on the stream, or
+    ``inputs_embeds`` from elsewhere, can add a mean that no norm subtracts any more.  In floating point the changed
+    weights are rounded to their dtype, which is noticeable in bfloat16.  Do not use ``save_pretrained``: transformers
+    would read its folder as a LayerNorm model without the new biases.  ``normgeom convert`` writes a folder for
+    :func:`normgeom.load_converted`.
 
     Args:
-        model, example_inputs: as in :func:`fold_norms`, which says on what lengths it is tried.
+        model, example_inputs: as in :func:`fold_norms`, which says on which lengths the model is tried.
 
     Returns:
         the model.
 
     Raises:
-        ValueError: as in :func:`center_writers`; also where something but linear maps reads a norm of the stream.
+        ValueError: as in :func:`center_writers`; also if anything but linear maps reads a norm of the stream.
         TypeError: an example is needed.
 
     Source: Jiang et al. (2023).
@@ -131,7 +133,7 @@ Step = Callable[[nn.Module, Flow], None]
 
 @torch.no_grad()
 def _operate(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor | Mapping | None) -> nn.Module:
-    """Take the steps, once copies have shown that they change no answer."""
+    """Take the steps after trials on copies have shown that they change no output."""
     trial = Trial(model, example_inputs)
     flow = judged(trial.trace)
     if _center in steps and flow.blocked and all(norm.kind == "layer" for norm in flow.norms):
@@ -152,27 +154,28 @@ def _operate(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor |
     if _fold in steps and (kept := [norm.kept for norm in flow.norms if norm.kept]):
         warnings.warn(f"norms of the stream keep gain and bias: {kept[0]}", stacklevel=3)
     if flow.projected:
-        warnings.warn(f"no weights centre what enters {flow.projected}: a projection before it does", stacklevel=3)
+        said = f"no weights can centre the input of {flow.projected}, so a projection was inserted before it"
+        warnings.warn(said, stacklevel=3)
     for step in (_untie, *steps):
         step(model, flow)
     return model
 
 
 def _check_far(trial: Trial, flow: Flow) -> None:
-    """A ValueError if a large mean on the stream changes an answer, as a bound does that no example reaches."""
+    """A ValueError if a large mean on the stream changes an output, as a clamp does that no example reaches."""
     before, writers = trial.answer(), map(trial.model.get_submodule, flow.writers)
     raised = [(m, lambda *call: call[-1] + _FAR) for m in writers if not isinstance(m, nn.MultiheadAttention)]
     with hooked(after=raised):
         moved = _change(trial.answer(), before)
     if not moved <= _FAR_BOUND:
         raise ValueError(
-            f"model: a copy of this {type(trial.model).__name__} computes something else when a number is added to all "
-            f"entries of its stream, by {moved:.1e} of the largest output: the mean matters"
+            f"model: if a number is added to all entries of the stream of a copy of this {type(trial.model).__name__}, "
+            f"outputs change by {moved:.1e} of the largest, so the mean matters"
         )
 
 
 def _prove(copied: nn.Module, flow: Flow, steps: tuple[Step, ...], call: tuple, weights: str) -> None:
-    """A ValueError unless a copy of a model, changed here, answers the same before and after the steps."""
+    """A ValueError unless a copy of a model, changed here, has the same outputs before and after the steps."""
     dtype, before = dtype_of(copied), _answers(copied, call)
     for step in (_untie, *steps):
         step(copied, flow)
@@ -181,14 +184,14 @@ def _prove(copied: nn.Module, flow: Flow, steps: tuple[Step, ...], call: tuple, 
     for length in before:
         if not (changed := _change(after[length], before[length])) <= bound:
             raise ValueError(
-                f"model: a copy of this {type(copied).__name__} with {weights} in {dtype} computes something else when "
-                f"changed, on {length} by {changed:.1e} of the largest output: it draws random numbers, keeps "
-                "something of an earlier call, shares a weight between modules, or does more than its parameters say"
+                f"model: in a trial on a copy of this {type(copied).__name__} with {weights} in {dtype}, outputs on "
+                f"{length} changed by {changed:.1e} of the largest: the model draws random numbers, keeps state "
+                "from an earlier call, shares a weight between modules, or does more than its parameters say"
             )
 
 
 def _answers(model: nn.Module, call: tuple) -> dict[str, list[Tensor]]:
-    """What a model answers to the example, and to others of half and twice the length where it takes them."""
+    """The outputs of a model on the example, and on inputs of half and twice its length if the model accepts them."""
     tensors = [leaf for leaf in tree_leaves(call) if isinstance(leaf, Tensor) and leaf.dim() > 1]
     texts = [tensor for tensor in tensors if tensor.shape[1] == tensors[0].shape[1]]
 
@@ -204,7 +207,7 @@ def _answers(model: nn.Module, call: tuple) -> dict[str, list[Tensor]]:
 
 
 def _change(after: list[Tensor], before: list[Tensor]) -> float:
-    """The largest difference over the largest output that changed; NaN, and what masks an output, may stay."""
+    """The largest difference divided by the largest output that changed; equal entries, NaN too, do not count."""
     changes = [torch.zeros((), dtype=torch.float64)]
     for pair in zip(after, before, strict=True):
         x, y = (tensor.double() for tensor in pair)
@@ -215,14 +218,14 @@ def _change(after: list[Tensor], before: list[Tensor]) -> float:
 
 
 def _reasons(model: nn.Module, flow: Flow, steps: tuple[Step, ...]) -> Iterator[str]:
-    """Why the steps cannot be taken, as far as the flow shows it."""
+    """The reasons why the steps cannot be taken, as far as the flow shows them."""
     if _center in steps:
         if flow.obstacle:
             yield flow.obstacle
         for name in (norm.name for norm in flow.norms if norm.kind == "rms"):
             yield (
-                f"expected LayerNorm wherever this {type(model).__name__} norms its stream, {name} is a "
-                f"{type(model.get_submodule(name)).__name__}: if it does not subtract the mean, the mean matters"
+                f"expected LayerNorm at every norm of this {type(model).__name__}'s stream, but {name} is a "
+                f"{type(model.get_submodule(name)).__name__}: it does not subtract the mean, so the mean matters"
             )
     kept = [norm.kept for norm in (*flow.norms, *flow.aside) if norm.kept]
     if _swap in steps or (_fold in steps and not _foldable(flow)):
@@ -232,7 +235,7 @@ def _reasons(model: nn.Module, flow: Flow, steps: tuple[Step, ...]) -> Iterator[
     for name, parameter in model.named_parameters():
         if type(parameter) is not nn.Parameter or parameter.dtype not in _DTYPES:
             kind = type(parameter).__name__
-            yield f"expected plain parameters of 16 bits or more, {name} is a {kind} of {parameter.dtype}"
+            yield f"expected plain parameters of 16 bits or more, but {name} is a {kind} of {parameter.dtype}"
 
 
 def _untie(model: nn.Module, flow: Flow) -> None:
@@ -279,7 +282,7 @@ def make_bias(reader: nn.Module) -> None:
 
 
 def _center(model: nn.Module, flow: Flow) -> None:
-    """Take the mean out of everything that is written to the stream."""
+    """Remove the mean from everything that is written to the stream."""
     if flow.projected:
         project_input(model.get_submodule(flow.projected))
     tensors = [(model.get_parameter(name), -1) for name in flow.added]
@@ -307,7 +310,7 @@ def _foldable(flow: Flow) -> list[StreamNorm]:
 
 
 def _set(parameter: Tensor, value: Tensor) -> None:
-    """A new tensor, not written into the old one, which another tensor may share."""
+    """Give a parameter a new tensor; the old one may be shared with another and is not overwritten."""
     parameter.data = value.to(parameter)
 
 
