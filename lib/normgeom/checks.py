@@ -1,4 +1,4 @@
-"""What the book's checks share: random cases, deviations, and the verdict on a statement and its near miss."""
+"""What checks of the book share: cases drawn at random, deviations, and the verdict on a statement and a near miss."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _extreme(name: str, deviations: Deviations, of) -> float:
 
 
 def error(a: Tensor | float, b: Tensor | float) -> float:
-    """The largest entry of |a − b|, in float64; shapes broadcast.  NaN if an entry is NaN."""
+    """The largest entry of |a − b|, in float64; shapes broadcast.  NaN where there is one."""
     return float((_float64(a) - _float64(b)).abs().max())
 
 
@@ -92,12 +92,12 @@ def relative(a: Tensor | float, b: Tensor | float) -> float:
 
 
 def excess(a: Tensor | float, b: Tensor | float) -> float:
-    """The largest amount by which an entry of ``a`` exceeds that of ``b``; 0 if none does.  Shapes broadcast."""
+    """By how much an entry of ``a`` is above that of ``b`` at most; 0 where none is.  Shapes broadcast."""
     return float((_float64(a) - _float64(b)).clamp_min(0).max())
 
 
 def outside(low: float, high: float, values: Tensor | float) -> float:
-    """The largest distance of values from the middle of an interval, divided by half its length: 1 at its ends."""
+    """How far the farthest of some values is from the middle of an interval, over half its length: 1 at its ends."""
     return error(values, (low + high) / 2) / ((high - low) / 2)
 
 
@@ -122,11 +122,11 @@ class Draws:
         return low + (high - low) * float(torch.rand((), generator=self.generator, dtype=torch.float64))
 
     def eps(self, low: float = 1e-8, high: float = 1e-1) -> float:
-        """A constant ε whose logarithm is uniform between the logarithms of ``low`` and ``high``."""
+        """A constant ε whose logarithm is uniform between those of ``low`` and ``high``."""
         return math.exp(self.uniform(math.log(low), math.log(high)))
 
     def gain(self, d: int, zeros: int = 0, repeats: int = 0) -> Tensor:
-        """A shuffled gain ``(d,)`` of both signs: ``zeros`` zeros, ``repeats`` entries ±2, others of size 1/2 to 2."""
+        """A gain ``(d,)`` of both signs, shuffled: so many zeros, so many entries of size 2, others from 1/2 to 2."""
         sizes = 0.5 + 1.5 * torch.rand(d, generator=self.generator, dtype=torch.float64)
         sizes[:repeats] = 2
         sizes[d - zeros :] = 0
@@ -134,25 +134,25 @@ class Draws:
         return (signs * sizes)[torch.randperm(d, generator=self.generator)]
 
     def rows(self, rows: int, d: int, low: float = 1e-4, high: float = 1e2) -> Tensor:
-        """Vectors ``(rows, d)`` with spreads from ``low`` to ``high`` in equal ratios, and means of the same size."""
+        """Vectors ``(rows, d)`` whose spreads run from ``low`` to ``high`` in equal ratios, with means of that size."""
         sizes = torch.logspace(math.log10(low), math.log10(high), rows, dtype=torch.float64)[:, None]
         return sizes * (self(rows, d) + self(rows, 1))
 
     def cases(
         self, rows: int, *sizes: int, zeros: int = 0, repeats: int = 0, low: float = 1e-4, high: float = 1e2
     ) -> list[tuple[Tensor, Tensor, Tensor, float]]:
-        """For each size ``d``: vectors as in :meth:`rows`, a :meth:`gain`, a bias ``(d,)`` and an :meth:`eps`."""
+        """For each size ``d`` vectors :meth:`rows`, a gain :meth:`gain`, a bias ``(d,)`` and a constant :meth:`eps`."""
         return [(self.rows(rows, d, low, high), self.gain(d, zeros, repeats), self(d), self.eps()) for d in sizes]
 
 
 def check_parameters(**parameters: tuple[object, object, Container | type]) -> bool:
-    """Check a chapter's parameters before any work, and return whether all of them have their default values.
+    """Check a chapter's parameters before any work; say whether all stand at their defaults.
 
-    Each parameter is ``name=(value, default, allowed)``; ``allowed`` is a type, or a container such as a ``range``.
+    Each parameter is ``name=(value, default, allowed)`` with ``allowed`` a type, or a container such as a ``range``.
 
     Raises:
-        ValueError: a value does not have the type of its default, or is not in the container; or papermill was given an
-            unknown name, about which papermill itself only warns.
+        ValueError: a value is not of its default's type, or not in the container; or papermill was given a name that is
+            none of these, for which it only warns.
 
     Example:
         >>> import normgeom as ng

@@ -181,7 +181,8 @@ def test_ctrl_c_where_nothing_is_kept(arguments, tmp_path, monkeypatch):
 
     monkeypatch.setattr("normgeom.commands.convert.to_rms_norm", fail)
     result = invoke("convert", *arguments["convert"])
-    assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, "Stopped: the same command starts again from the beginning")
+    said = "Stopped: the same command starts again from the beginning"
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, said)
     assert not list(tmp_path.iterdir())
 
 

@@ -132,11 +132,11 @@ def _shape(inputs: Tensor | Mapping, ablate: str) -> torch.Size:
         came = tuple(ids.shape) if isinstance(ids, Tensor) else type(ids).__name__
         raise ValueError(f"inputs: expected token ids (batch, length) of length 2 or more, got {came}")
     if "labels" in entries(inputs):
-        raise ValueError("inputs: expected no labels; pass the answer as an argument")
+        raise ValueError("inputs: expected no labels, the answer is an argument")
     if mask is not None and not mask.bool().all():
         raise ValueError("inputs: expected texts of one length without padding, an attention_mask leaves tokens out")
     if ablate == "resample" and len(ids) < 2:
-        raise ValueError("inputs: expected at least two sequences to resample from, got one")
+        raise ValueError("inputs: expected two sequences or more, from which to resample, got one")
     return ids.shape
 
 

@@ -1,4 +1,4 @@
-"""The writers and readers of a residual stream, as one run of a float64 copy of the model shows them."""
+"""Who writes to a residual stream and who reads it, as one run of a float64 copy of the model shows."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from normgeom.models.watch import by_its_modules, entries, hooked
 
 
 def stream(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> Flow:
-    """The residual stream of a model: its norms, their readers, and its writers.
+    """The residual stream of a model: its norms, who reads them, and who writes to it.
 
-    Names of classes and modules do not matter.  A float64 copy of the model on the CPU, with random parameters, runs
-    once, which takes twice the memory of float32 weights.  A norm belongs to the stream if it reads a sum of outputs
-    of embeddings, linear maps and convolutions, and of parameters.  Code that the run on the example does not reach,
-    such as another branch, is not seen.
+    Names of classes and modules play no part.  A float64 copy of the model on the CPU, all its parameters drawn, runs
+    once, which takes twice the memory of float32 weights.  A norm is of the stream if it reads a sum of what
+    embeddings, linear maps, convolutions and parameters wrote.  What the run on the example does not reach, such as
+    another branch of the code, is not seen.
 
     Args:
         model: any module; a transformers model of text or of images needs no example.
         example_inputs: as in :func:`normgeom.find_norms`.
 
     Raises:
-        ValueError: the copy does not run, or runs no norm; parameters are on the meta device or on several devices.
+        ValueError: the copy does not run, or runs no norm; parameters are on the meta device or on several.
         TypeError: no example was given and none can be made for this model.
 
     >>> import torch
@@ -48,7 +48,7 @@ def stream(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> 
 
 
 class Part(NamedTuple):
-    """The vectors that one module adds to the stream.
+    """What one module adds to the stream.
 
     Attributes:
         name: ``"wte"``, ``"attn 0"``, ``"mlp 0"``, …
@@ -66,9 +66,9 @@ class Part(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """The parts of a stream in the order in which they are added, the norm that reads their sum, and its reader.
+    """The parts of a stream in the order in which they are added, the norm that reads their sum, and what reads it.
 
-    The logits are ``factor`` times the output of the head.
+    The logits are ``factor`` times what the head puts out.
     """
 
     parts: list[Part]
@@ -78,11 +78,11 @@ class Stream(NamedTuple):
 
 
 def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
-    """The stream of a decoder with its own weights, on the beginning of ``inputs``; norms may end its branches.
+    """The stream of a decoder as its own weights write it, on the beginning of ``inputs``; norms may end its branches.
 
     Raises:
-        ValueError: the last norm reads more than a sum of outputs of modules, or does not feed exactly one linear map;
-            the logits are not a multiple of the output of that map.
+        ValueError: the last norm reads more than a sum of what modules wrote, or does not feed exactly one linear map;
+            the logits are no multiple of what that map puts out.
     """
     few = {name: v[:2, :11] if isinstance(v, Tensor) and v.dim() == 2 else v for name, v in entries(inputs).items()}
     few = few if isinstance(inputs, Mapping) else few["input_ids"]
@@ -95,7 +95,7 @@ def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
         found = ", ".join(after) or "none"
         raise ValueError(f"model: expected one linear map after its last norm, {final}, got {found}")
     summed = trace.read_by(final)
-    odd = [f"{source}, but not as a summand" for source, share in summed.sources.items() if share is None]
+    odd = [f"{source} otherwise than as a summand" for source, share in summed.sources.items() if share is None]
     if odd or not summed.whole:
         what = odd[0] if odd else "a sum with a part that no map, embedding or norm wrote"
         raise ValueError(f"model: its stream cannot be followed to {final}, which reads {what}")
@@ -113,7 +113,7 @@ def _part(trace: Trace, sites: Mapping[str, NormSite], writer: str, factor: floa
     source, norm = writer, sites.get(writer)
     if norm:
         if len(sources := trace.read_by(writer).sources) != 1:
-            raise ValueError(f"model: expected a pre-norm model, but {writer} normalises the stream itself")
+            raise ValueError(f"model: expected a pre-norm model, and {writer} normalises the stream itself")
         (source,) = sources
     if source in trace.parameters:
         raise ValueError(f"model: its stream cannot be followed to {source}, a parameter that is added to it")
@@ -127,7 +127,7 @@ def _part(trace: Trace, sites: Mapping[str, NormSite], writer: str, factor: floa
 
 
 def check_present(model: nn.Module) -> None:
-    """Raise a ValueError unless all parameters hold data and are on one device."""
+    """Raise a ValueError unless all parameters are there, on one device."""
     devices = sorted({str(parameter.device) for parameter in model.parameters()})
     if len(devices) != 1 or devices == ["meta"]:
         raise ValueError(f"model: expected all its parameters on one device that holds data, got {', '.join(devices)}")
@@ -137,9 +137,9 @@ class Trial:
     """A float64 copy of a model, run once on an example.
 
     Attributes:
-        model: the copy, with random parameters or with the model's own.
-        call: the arguments and keywords of the run.
-        trace: the trace of the run.
+        model: the copy, its parameters drawn, or the model's own.
+        call: arguments and keywords of the run.
+        trace: what the run showed.
     """
 
     def __init__(self, model: nn.Module, example_inputs: Tensor | Mapping | None, drawn: bool = True):
@@ -162,7 +162,7 @@ class Trial:
         return answer(self.model, self.call)
 
     def projected(self, flow: Flow) -> Flow:
-        """The flow with a projection at the beginning of the stream, if the stream can then be centred."""
+        """The flow after a projection at the beginning of the stream, if that makes it one that can be centred."""
         calls = []
         look = lambda name: lambda _, args, kwargs: calls.append((name, args[0] if args else None))  # noqa: E731
         with hooked(before=[(module, look(name)) for name, module in self.model.named_modules()]):
@@ -177,7 +177,7 @@ class Trial:
 
 
 def project_input(module: nn.Module) -> None:
-    """Make a module subtract the mean from its first argument; a second call changes nothing."""
+    """Let a module read its first argument less its mean; once."""
     if not hasattr(module, "projection"):
         module.projection = Projection()
         module.register_forward_pre_hook(_project)
@@ -188,12 +188,12 @@ def _project(module: nn.Module, args: tuple) -> tuple:
 
 
 def answer(model: nn.Module, call: tuple) -> list[Tensor]:
-    """The floating-point outputs of a model on the CPU, without hidden states if there are logits.
+    """The floating-point numbers that a model on the CPU returns, but no hidden states where there are logits.
 
-    The model is called in the dtype of its weights.  With float64 weights it computes in float64 throughout.
+    It is called in the dtype of its weights.  A model of float64 weights computes in float64 throughout.
 
     Raises:
-        ValueError: no output is finite, or there is none.
+        ValueError: there are none, or no finite ones.
     """
     args, kwargs = cast(call, dtype := dtype_of(model))
     with double_throughout() if dtype == torch.float64 else nullcontext(), by_its_modules():
@@ -213,13 +213,13 @@ def dtype_of(model: nn.Module) -> torch.dtype:
 
 
 def cast(inputs: object, dtype: torch.dtype) -> object:
-    """The inputs on the CPU, with floating-point numbers in ``dtype``."""
+    """The same on the CPU, floating-point numbers in a dtype."""
     there = lambda t: t.to("cpu", dtype if t.is_floating_point() else t.dtype)  # noqa: E731
     return tree_map(lambda leaf: there(leaf) if isinstance(leaf, Tensor) else leaf, inputs)
 
 
 def cpu_copy(model: nn.Module, double: bool = True) -> nn.Module:
-    """A copy on the CPU in evaluation mode, in float64 or in the dtype of the model."""
+    """A copy on the CPU, in evaluation mode, in float64 or as the model is."""
     copied = copy.deepcopy(model).cpu()
     copied = copied.double() if double else copied
     copied.eval()
@@ -230,7 +230,7 @@ def cpu_copy(model: nn.Module, double: bool = True) -> nn.Module:
 
 @torch.no_grad()
 def _drawn(model: nn.Module) -> nn.Module:
-    """The model itself with random parameters: matrices of variance 1 over their last axis, vectors about 1/2."""
+    """The model itself, its parameters drawn: matrices of variance 1 over their last axis, vectors about 1/2."""
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
         noise = torch.randn(parameter.shape, generator=generator)
@@ -240,9 +240,9 @@ def _drawn(model: nn.Module) -> nn.Module:
 
 
 class double_throughout(TorchFunctionMode):
-    """While the block runs, a model with float64 weights computes in float64 even where its code asks for float32.
+    """While the block runs, a model of float64 weights computes in float64 also where its code asks for float32.
 
-    Models of transformers compute in float32 where float16 would be too inaccurate, even after
+    Models of transformers cast to float32 what they hold too delicate for float16, and do so still after
     :meth:`torch.nn.Module.double`: RMSNorm in all of them, the attention of GPT-J and GPT-Neo, softmax.
     """
 

@@ -1,4 +1,4 @@
-"""A residual stream: its norms, their readers, its writers, and why its mean cannot be removed."""
+"""A residual stream: its norms, who reads them, who writes to it, and why its mean cannot be taken out."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class StreamNorm:
 
     Attributes:
         readers: the names of the maps.
-        gain, bias: the names of the parameters that give γ, after ``offset`` is added, and β; None if there is none.
-        kept: the reason, in words, why its readers cannot take gain and bias.
+        gain, bias: the names of the parameters that act as γ, plus ``offset``, and as β; None where there is none.
+        kept: why its readers cannot take gain and bias, in words.
     """
 
     name: str
@@ -39,15 +39,15 @@ class Flow:
     """A residual stream; norms and writers are in the order in which they run.
 
     Attributes:
-        norms: the norms that read the stream.
+        norms: those that read the stream.
         aside: the others, such as those of queries and keys.
-        writers: the names of the embeddings, convolutions and linear maps that write to the stream.
-        added: the names of the parameters that are added to it; their last axis runs along the stream.
-        obstacle: the reason why centring the writers would leave a mean on the stream or change the model's outputs;
-            None if it would do neither.
-        unseen: a message that names a map or embedding that the example does not use.
-        blocked: the first norm of the stream whose input no weights can centre.
-        projected: the module before which a projection removes the mean.
+        writers: the names of embeddings, convolutions and linear maps.
+        added: the names of parameters, their last axis along the stream.
+        obstacle: why centring the writers would leave a mean on the stream or change the model's outputs; None if it
+            would do neither.
+        unseen: a map or embedding that took no part, in words.
+        blocked: the first norm of the stream that reads what no weights centre.
+        projected: the module before which a projection takes the mean out.
     """
 
     norms: tuple[StreamNorm, ...]
@@ -92,33 +92,33 @@ def _blocked(trace: Trace, of_stream: list[Read]) -> Iterator[str]:
 
 
 def _obstacles(trace: Trace, of_stream: list[Read], written: list[str]) -> Iterator[str]:
-    """The reasons why the mean cannot be removed from the stream."""
+    """Why the mean does not come out of the stream."""
     by_norms = [read for read in trace.reads if read.name in trace.norms]
     for name in trace.norms:
         if any(read.sources.get(name) is not None for read in by_norms):
-            yield f"{name}, a norm, writes to the stream, and no gain can remove the mean of its output"
+            yield f"{name} normalises what stays on the stream, and no gain takes its mean out"
     for read in of_stream:
         for source in (source for source, share in read.sources.items() if share is None):
-            yield f"{read.name} reads {source}, but not as a summand, so no weights can centre what it reads"
+            yield f"{read.name} reads {source} otherwise than as a summand, so that no weight centres what it reads"
         if not read.whole:
-            yield f"{read.name} reads a sum with a part that comes from no map or parameter: no weights can centre it"
+            yield f"{read.name} reads a sum with a part that comes from no map or parameter: no weight centres it"
     for read in (read for read in trace.reads if read not in by_norms):
         for source in (source for source in written if source in read.sources):
             by = read.name or "the caller"
-            yield f"what {source} writes to the stream is read without a norm, by {by}, so its mean matters"
+            yield f"what {source} writes to the stream is read without a norm, by {by}, where its mean matters"
     for name in trace.rewritten:
-        yield f"a run changes {name}, as max_norm does in an embedding, so it would not stay centred"
+        yield f"a run changes {name}, as max_norm does in an embedding, so that it does not stay centred"
     if not of_stream:
         yield "no norm reads a sum of what embeddings and linear maps write"
     yield from _unseen(trace, of_maps=False)
 
 
 def _unseen(trace: Trace, of_maps: bool) -> Iterator[str]:
-    """Messages about parameters, of maps and embeddings or others, that the example does not use."""
+    """Parameters of maps and embeddings, or others, that took no part."""
     for name, parameter in trace.parameters.items():
         owner = trace.modules[name.rpartition(".")[0]]
         if parameter not in trace.used and bool(matrix_of(owner, WRITES)) == of_maps:
-            yield f"{name}, of a {type(owner).__name__}, is not used by the run on the example"
+            yield f"{name}, of a {type(owner).__name__}, has no place in what the example runs"
 
 
 def _as_norm(trace: Trace, site: NormSite) -> StreamNorm:
@@ -128,15 +128,15 @@ def _as_norm(trace: Trace, site: NormSite) -> StreamNorm:
     kept = None
     if others or not readers:
         by = (others[0] or "the caller") if others else "nothing"
-        kept = f"{site.name}, a norm, is read by {by}, and not only by linear maps that read it unchanged"
+        kept = f"{site.name}, a norm, is read by {by}, and not only by linear maps that read it alone and as it is"
     elif not all(source and "." not in str(source[0]) for source in (gain, bias)):
-        kept = f"the gain or the bias of {site.name} is not one of its parameters"
+        kept = f"gain or bias of {site.name} is none of its parameters"
     (gain, offset), (bias, _) = gain or (None, 0.0), bias or (None, 0.0)
     return StreamNorm(site.name, site.kind, site.dim, site.eps, tuple(readers), gain, offset, bias, kept)
 
 
 def _takes_gain(trace: Trace, read: Read, norm: str) -> bool:
-    """Whether a linear map reads a norm's output unchanged, or copied or averaged, and nothing else."""
+    """Whether a linear map reads a norm alone and as it is, copied or averaged."""
     share = read.sources.get(norm)
     alone = len(read.sources) == 1 and read.whole and share is not None and abs(share - 1) < 1e-9
     return alone and matrix_of(trace.modules[read.name], READS) is not None

@@ -1,4 +1,4 @@
-"""How a module acts on chosen rows, and whether it acts as a norm along their last axis; for find_norms and doctor."""
+"""How a module acts on chosen rows, if as a norm along their last axis: what find_norms and doctor measure."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SCALES = torch.logspace(-8, 6, 113, dtype=torch.float32).double()  # which float
 
 @dataclass(frozen=True)
 class Probe:
-    """The results of calling a module on chosen rows.
+    """What calls of a module show.
 
     Attributes:
         kind: ``"layer"`` if a shift along 1 changes nothing, else ``"rms"``.
-        rows, outputs: random rows of size ROW, and the outputs for them.
-        unit: a row of ±1, minus its mean for LayerNorm, of root mean square 1.
-        surface, bias: half the difference and half the sum of the outputs for ±LONG · unit.
-        shares: the outputs for SCALES · unit, as shares of ``surface``.
+        rows, outputs: random rows of size ROW, and what becomes of them.
+        unit: a row of ±1, for LayerNorm less its mean, of root mean square 1.
+        surface, bias: of the outputs for ±LONG · unit, half the difference and half the sum.
+        shares: how much of ``surface`` SCALES · unit keep.
     """
 
     kind: str
@@ -46,13 +46,13 @@ class Probe:
     shares: Tensor
 
     def site(self, name: str, module: nn.Module, place: str, eps: float, token_axis: int | None) -> NormSite:
-        """The module as a site whose ε acts at this place."""
+        """The module as a norm whose ε acts at this place."""
         gain = self.surface.double() / self.unit / PLACES[place][0](LONG, eps)
         weight, bias = (_of_each_head(vector.float()) for vector in (gain, self.bias))
         return NormSite(name, module, self.kind, weight, bias, eps, self.rows.shape[-1], token_axis)
 
     def fit(self, place: str) -> tuple[float, float]:
-        """ε, from the row that loses half of its squared length, and the others' largest distance from the curve."""
+        """ε, from the row that loses half of its square length, and how far the others are from the place's curve."""
         curve, eps_of = PLACES[place]
         finite = self.shares.isfinite()
         shares, scales = self.shares[finite], SCALES[finite]
@@ -67,9 +67,9 @@ class Probe:
 
 @torch.no_grad()
 def probe(copied: nn.Module, shape: Sequence[int], token_axis: int | None, dtype=torch.float32) -> Probe | None:
-    """Probe a module, from :func:`plain_copy`, with inputs like ``shape``; None if it ignores their sign.
+    """What a module, of :func:`plain_copy`, shows that takes inputs of ``shape``; None if it ignores their sign.
 
-    A module that expects another shape or more arguments, and so is not a norm, raises its own error.
+    Raises what the module raises that takes another shape or more arguments, which is more than a norm.
     """
     *lead, d = shape
     # A gain may differ from head to head, but not from text to text or from position to position.
@@ -90,7 +90,7 @@ def probe(copied: nn.Module, shape: Sequence[int], token_axis: int | None, dtype
 
 
 def near(a: Tensor, b: Tensor, size: Tensor) -> bool:
-    """Whether two outputs agree to a twentieth of ``size``."""
+    """Whether outputs of a size are the same to a twentieth of it."""
     return bool(((a - b).abs() <= 0.05 * size).all())
 
 
@@ -105,14 +105,14 @@ def plain_copy(module: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Modu
 
 
 def as_stated(module: nn.Module, eps: float, dtype: torch.dtype) -> float:
-    """A measured ε, replaced by the attribute of the module or the machine epsilon that it equals; else two digits."""
+    """A measured ε as an attribute of the module holds it, or as the machine epsilon; else to two digits."""
     stated = [v for v in vars(module).values() if isinstance(v, float)]
     exact = (v for v in (*stated, torch.finfo(dtype).eps) if math.isclose(v, eps, rel_tol=0.01))
     return next(exact, float(f"{eps:.2g}"))
 
 
 def _of_each_head(vector: Tensor) -> Tensor:
-    """``(dim,)`` if the vector is the same for all heads, else without the leading axes of size one."""
+    """``(dim,)`` where it is the same for all heads, else without the leading axes of size one."""
     first = vector.flatten(0, -2)[0]
     if torch.allclose(vector, first):
         return first

@@ -1,4 +1,4 @@
-"""One run of a model that shows, by autograd, what its norms and linear maps read and which modules wrote it."""
+"""One run of a model that shows, by autograd, what its norms and linear maps read and who wrote it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from normgeom.norms.formula import center
 
 
 class Matrix(NamedTuple):
-    """The names of a linear map's weight and bias, and the axis of the weight that runs along the stream."""
+    """A linear map's weight, the axis of it that runs along the stream, and its bias, by their names."""
 
     weight: str
     axis: int
@@ -45,12 +45,12 @@ def matrix_of(module: nn.Module, kinds: dict[type, Matrix]) -> Matrix | None:
 
 
 class Read(NamedTuple):
-    """The input of a norm or a map in one call or, without a name, the output of the model.
+    """What a norm or a map was given in one call, or, without a name, what the model returned.
 
     Attributes:
-        sources: the norms, maps and parameters that it contains, in the order in which they ran, each with the sum of
-            the factors of its vectors in one vector of the read: 1 for a copy or an average.  None for a source that it
-            contains in another way than as a summand.
+        sources: the norms, maps and parameters that are in it, in the order in which they ran, each with the sum of the
+            factors of its vectors in one vector of the read: 1 for a copy or an average.  None for a source that is in
+            it otherwise than as a summand.
         whole: whether it is the sum of these and nothing else.
     """
 
@@ -60,25 +60,24 @@ class Read(NamedTuple):
 
 
 class Projection(nn.Module):
-    """Removes the mean from a stream at a place where no weights can."""
+    """Takes the mean out of a stream at a place where no weights decide it."""
 
     def forward(self, x: Tensor) -> Tensor:
         return center(x)
 
 
 class Trace:
-    """A run of ``model`` by ``call``, which returns the outputs as tensors.
+    """A run of ``model`` by ``call``, which returns what the caller gets, as tensors.
 
-    The output of each norm, map and embedding is cut off from its inputs: it is a leaf of autograd's graph, like the
-    parameters.  So the input of a norm or a map has no gradient with respect to anything that reaches it through
-    another one.
+    What each norm, map and embedding puts out is cut off from what made it: it is a leaf of autograd's graph, as the
+    parameters are.  So the gradient of what a norm or a map reads is zero for all that reaches it through another one.
 
     Attributes:
         modules, parameters: of the model, by name.
         norms: what :func:`normgeom.find_norms` found in it, by name.
-        given: the inputs of norms and maps, by name and in the order in which they ran, and last the outputs.
-        used: the parameters that were used, as far as calls of :meth:`read` have shown.
-        rewritten: the names of the parameters that the run itself changed.
+        given: what norms and maps were given, by name and in the order in which they ran, and what the caller got.
+        used: the parameters that took part, as far as :meth:`read` has been asked.
+        rewritten: the names of those that the run itself changed.
     """
 
     def __init__(self, model: nn.Module, sites: list[NormSite], call: Callable[[], list[Tensor]]):
@@ -113,16 +112,16 @@ class Trace:
 
     @cached_property
     def reads(self) -> list[Read]:
-        """The reads of all norms and maps, and last of the caller."""
+        """Of all that norms and maps were given, the caller last."""
         return [self.read(name, tensors) for name, tensors in self.given]
 
     def read_by(self, name: str) -> Read:
-        """The read of the first call of a norm or map."""
+        """Of the first call of a norm or map."""
         return self.read(name, next(tensors for called, tensors in self.given if called == name))
 
     @torch.enable_grad()
     def read(self, name: str, tensors: list[Tensor]) -> Read:
-        """The read, from the gradient of a weighted sum of the tensors, each row weighted by a multiple of a vector."""
+        """From the gradient of a weighted sum of what is read, the weights of each row a multiple of one vector."""
         generator = torch.Generator().manual_seed(0)
 
         def draw(like: Tensor, *shape: int) -> Tensor:
@@ -153,7 +152,7 @@ class Trace:
 
     @torch.enable_grad()
     def mixes(self, name: str) -> bool:
-        """Whether the last vector that ``name`` reads depends on rows other than the last of an earlier output."""
+        """Whether the last vector that ``name`` was given depends on other rows than the last of an earlier output."""
         given = next(tensors for called, tensors in self.given if called == name)[0].flatten(0, -2)[-1].sum()
         outputs = [leaf for _, leaf, _ in self._leaves if not isinstance(leaf, nn.Parameter)]
         gradients = torch.autograd.grad(given, outputs, retain_graph=True, allow_unused=True)
@@ -170,7 +169,7 @@ def _acting(module: nn.Module, output: Tensor) -> list[nn.Parameter]:
 
 
 def _multiples(rows: Tensor, vectors: dict[int, Tensor]) -> Tensor | None:
-    """The sum of the factors m if each row is m times the vector of its length; None if a row is not a multiple."""
+    """The sum of the multiples of the one vector of their length that rows are; None if they are none."""
     if (vector := vectors.get(rows.shape[-1])) is None:
         return None
     multiples = rows @ vector / vector.square().sum()
@@ -179,7 +178,7 @@ def _multiples(rows: Tensor, vectors: dict[int, Tensor]) -> Tensor | None:
 
 
 def _inputs(args: tuple, kwargs: dict) -> list[Tensor]:
-    """The vectors that a module reads; of the keyword arguments of attention only those that are not masks."""
+    """The vectors that a module is given; of attention's entries by name those that are no mask."""
     named = [kwargs[name] for name in ("query", "key", "value") if name in kwargs]
     given = [*args, *named] or kwargs.values()
     # copied, for the model may add to them in place later

@@ -112,7 +112,7 @@ def freeze_norms(
         raise ValueError("batches: expected at least one, got none")
     for mask in (entries(batch).get("attention_mask") for batch in batches):
         if mask is not None and not mask.all():
-            raise ValueError("batches: expected texts without padding, but an attention_mask leaves tokens out")
+            raise ValueError("batches: expected texts without padding, an attention_mask leaves tokens out")
     chosen = _chosen(model, sites, batches[0], "norms")
     sums = {site.name: torch.zeros(2, dtype=torch.float64) for site in chosen}
 
@@ -153,7 +153,7 @@ def _chosen(
         if name not in found:
             raise ValueError(f"sites: expected {what} of this {type(model).__name__}, got {name!r}")
     if not names or "" in names:
-        raise ValueError(f"model: expected one with {what}, but this {type(model).__name__} has none")
+        raise ValueError(f"model: expected one that holds {what}, this {type(model).__name__} holds none")
     check_held_once(model, [found[name].module for name in names])
     return [found[name] for name in names]
 

@@ -133,7 +133,7 @@ Step = Callable[[nn.Module, Flow], None]
 
 @torch.no_grad()
 def _operate(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor | Mapping | None) -> nn.Module:
-    """Take the steps after trials on copies have shown that they change no output."""
+    """Take the steps, once copies have shown that they change no answer."""
     trial = Trial(model, example_inputs)
     flow = judged(trial.trace)
     if _center in steps and flow.blocked and all(norm.kind == "layer" for norm in flow.norms):
@@ -154,28 +154,27 @@ def _operate(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor |
     if _fold in steps and (kept := [norm.kept for norm in flow.norms if norm.kept]):
         warnings.warn(f"norms of the stream keep gain and bias: {kept[0]}", stacklevel=3)
     if flow.projected:
-        said = f"no weights can centre the input of {flow.projected}, so a projection was inserted before it"
-        warnings.warn(said, stacklevel=3)
+        warnings.warn(f"no weights centre what enters {flow.projected}: a projection before it does", stacklevel=3)
     for step in (_untie, *steps):
         step(model, flow)
     return model
 
 
 def _check_far(trial: Trial, flow: Flow) -> None:
-    """A ValueError if a large mean on the stream changes an output, as a clamp does that no example reaches."""
+    """A ValueError if a large mean on the stream changes an answer, as a bound does that no example reaches."""
     before, writers = trial.answer(), map(trial.model.get_submodule, flow.writers)
     raised = [(m, lambda *call: call[-1] + _FAR) for m in writers if not isinstance(m, nn.MultiheadAttention)]
     with hooked(after=raised):
         moved = _change(trial.answer(), before)
     if not moved <= _FAR_BOUND:
         raise ValueError(
-            f"model: if a number is added to all entries of the stream of a copy of this {type(trial.model).__name__}, "
-            f"outputs change by {moved:.1e} of the largest, so the mean matters"
+            f"model: a copy of this {type(trial.model).__name__} computes something else when a number is added to all "
+            f"entries of its stream, by {moved:.1e} of the largest output: the mean matters"
         )
 
 
 def _prove(copied: nn.Module, flow: Flow, steps: tuple[Step, ...], call: tuple, weights: str) -> None:
-    """A ValueError unless a copy of a model, changed here, has the same outputs before and after the steps."""
+    """A ValueError unless a copy of a model, changed here, answers the same before and after the steps."""
     dtype, before = dtype_of(copied), _answers(copied, call)
     for step in (_untie, *steps):
         step(copied, flow)
@@ -184,14 +183,14 @@ def _prove(copied: nn.Module, flow: Flow, steps: tuple[Step, ...], call: tuple, 
     for length in before:
         if not (changed := _change(after[length], before[length])) <= bound:
             raise ValueError(
-                f"model: in a trial on a copy of this {type(copied).__name__} with {weights} in {dtype}, outputs on "
-                f"{length} changed by {changed:.1e} of the largest: the model draws random numbers, keeps state "
-                "from an earlier call, shares a weight between modules, or does more than its parameters say"
+                f"model: a copy of this {type(copied).__name__} with {weights} in {dtype} computes something else when "
+                f"changed, on {length} by {changed:.1e} of the largest output: it draws random numbers, keeps "
+                "something of an earlier call, shares a weight between modules, or does more than its parameters say"
             )
 
 
 def _answers(model: nn.Module, call: tuple) -> dict[str, list[Tensor]]:
-    """The outputs of a model on the example, and on inputs of half and twice its length if the model accepts them."""
+    """What a model answers to the example, and to others of half and twice the length where it takes them."""
     tensors = [leaf for leaf in tree_leaves(call) if isinstance(leaf, Tensor) and leaf.dim() > 1]
     texts = [tensor for tensor in tensors if tensor.shape[1] == tensors[0].shape[1]]
 
@@ -207,7 +206,7 @@ def _answers(model: nn.Module, call: tuple) -> dict[str, list[Tensor]]:
 
 
 def _change(after: list[Tensor], before: list[Tensor]) -> float:
-    """The largest difference divided by the largest output that changed; equal entries, NaN too, do not count."""
+    """The largest difference over the largest output that changed; NaN, and what masks an output, may stay."""
     changes = [torch.zeros((), dtype=torch.float64)]
     for pair in zip(after, before, strict=True):
         x, y = (tensor.double() for tensor in pair)
@@ -218,14 +217,14 @@ def _change(after: list[Tensor], before: list[Tensor]) -> float:
 
 
 def _reasons(model: nn.Module, flow: Flow, steps: tuple[Step, ...]) -> Iterator[str]:
-    """The reasons why the steps cannot be taken, as far as the flow shows them."""
+    """Why the steps cannot be taken, as far as the flow shows it."""
     if _center in steps:
         if flow.obstacle:
             yield flow.obstacle
         for name in (norm.name for norm in flow.norms if norm.kind == "rms"):
             yield (
-                f"expected LayerNorm at every norm of this {type(model).__name__}'s stream, but {name} is a "
-                f"{type(model.get_submodule(name)).__name__}: it does not subtract the mean, so the mean matters"
+                f"expected LayerNorm wherever this {type(model).__name__} norms its stream, {name} is a "
+                f"{type(model.get_submodule(name)).__name__}: if it does not subtract the mean, the mean matters"
             )
     kept = [norm.kept for norm in (*flow.norms, *flow.aside) if norm.kept]
     if _swap in steps or (_fold in steps and not _foldable(flow)):
@@ -235,7 +234,7 @@ def _reasons(model: nn.Module, flow: Flow, steps: tuple[Step, ...]) -> Iterator[
     for name, parameter in model.named_parameters():
         if type(parameter) is not nn.Parameter or parameter.dtype not in _DTYPES:
             kind = type(parameter).__name__
-            yield f"expected plain parameters of 16 bits or more, but {name} is a {kind} of {parameter.dtype}"
+            yield f"expected plain parameters of 16 bits or more, {name} is a {kind} of {parameter.dtype}"
 
 
 def _untie(model: nn.Module, flow: Flow) -> None:
@@ -282,7 +281,7 @@ def make_bias(reader: nn.Module) -> None:
 
 
 def _center(model: nn.Module, flow: Flow) -> None:
-    """Remove the mean from everything that is written to the stream."""
+    """Take the mean out of everything that is written to the stream."""
     if flow.projected:
         project_input(model.get_submodule(flow.projected))
     tensors = [(model.get_parameter(name), -1) for name in flow.added]
@@ -310,7 +309,7 @@ def _foldable(flow: Flow) -> list[StreamNorm]:
 
 
 def _set(parameter: Tensor, value: Tensor) -> None:
-    """Give a parameter a new tensor; the old one may be shared with another and is not overwritten."""
+    """A new tensor, not written into the old one, which another tensor may share."""
     parameter.data = value.to(parameter)
 
 

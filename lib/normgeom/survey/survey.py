@@ -275,11 +275,11 @@ def _tokens(batch: Tensor | Mapping, members: Mapping[tuple, Tensor]) -> int:
 
 
 def _check(argument: str, model: nn.Module, batch: Tensor | Mapping) -> None:
-    """Refuse padding, and token ids outside the vocabulary, which end the process on a GPU."""
+    """Refuse padding, and token ids that the model does not know: on a GPU these end the process."""
     for name in ("attention_mask", "decoder_attention_mask"):
         mask = entries(batch).get(name)
         if mask is not None and not mask.all():
-            raise ValueError(f"{argument}: expected texts without padding, but {name} leaves tokens out")
+            raise ValueError(f"{argument}: expected texts without padding, {name} leaves tokens out")
     ids, vocabulary = entries(batch).get("input_ids"), getattr(getattr(model, "config", None), "vocab_size", None)
     if ids is None or vocabulary is None:
         return

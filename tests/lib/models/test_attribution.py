@@ -219,19 +219,19 @@ def mixed(**changes):
             r"^inputs: expected token ids \(batch, length\) of length 2 or more, got \(7,\)$",
         ),
         ("gpt2", dict(inputs=mixed(attention_mask=IDS > 10)), "^inputs: expected texts of one length without padding"),
-        ("gpt2", dict(inputs=IDS[:1], ablate="resample"), "^inputs: expected at least two sequences"),
+        ("gpt2", dict(inputs=IDS[:1], ablate="resample"), "^inputs: expected two sequences or more"),
         ("gpt2", dict(ablate="noise"), "^ablate: expected one of 'mean', 'zero', 'resample', got 'noise'$"),
         ("gpt2", dict(by="neuron"), "^by: expected one of 'part', 'head', got 'neuron'$"),
         ("gemma2", {}, "^model: expected logits that are its unembedding's outputs or a multiple, not capped ones$"),
         (
             "openai_gpt",
             {},
-            r"^model: expected a pre-norm model, but transformer.h.1.ln_1 normalises the stream itself$",
+            r"^model: expected a pre-norm model, and transformer.h.1.ln_1 normalises the stream itself$",
         ),
         (
             "mixtral",
             {},
-            r"^model: its stream cannot be followed to model.norm, which reads model.layers.0.mlp\S*, but not as",
+            r"^model: its stream cannot be followed to model.norm, which reads model.layers.0.mlp\S* otherwise than as",
         ),
     ],
 )

@@ -79,8 +79,8 @@ WRONG_SITES = {
     "no such": (lambda: uneven("gpt2"), ["transformer.ln_g"], r"sites: expected (LayerN|n)orms of .*, got '.*ln_g'"),
     "no norm": (lambda: uneven("gpt2"), ["transformer.ln_f", "lm_head"], r"sites: expected .*, got 'lm_head'"),
     "no name": (lambda: uneven("gpt2"), [3], r"sites: expected (LayerN|n)orms of .*, got 3"),
-    "no site": (lambda: uneven("gpt2"), [], r"model: expected one with .*, but this GPT2LMHeadModel has none"),
-    "no model": (lambda: nn.Embedding(64, 8), None, r"model: expected one with .*, but this Embedding has none"),
+    "no site": (lambda: uneven("gpt2"), [], r"model: expected one that holds .*, this GPT2LMHeadModel holds none"),
+    "no model": (lambda: nn.Embedding(64, 8), None, r"model: expected one that holds .*, this Embedding holds none"),
     "meta": (lambda: tiny("gpt2").to("meta"), None, r"model: expected all its parameters on one device .*, got meta"),
 }
 
@@ -139,7 +139,7 @@ def test_an_example_is_only_asked_for_where_it_is_needed():
 @pytest.mark.parametrize(
     ("family", "sites", "message"),
     [
-        ("llama", None, "model: expected one with LayerNorms, "),
+        ("llama", None, "model: expected one that holds LayerNorms, "),
         ("llama", ["model.norm"], "sites: expected LayerNorms of this "),
         ("cohere_qk", ["model.layers.0.self_attn.q_norm"], "sites: expected LayerNorms of this "),
     ],
@@ -307,8 +307,8 @@ FIRST, PADDED = r"transformer\.h\.0\.ln_1", dict(input_ids=IDS, attention_mask=(
 REFUSED = {
     "no batch": (lambda model: None, [], "batches: expected at least one, got none"),
     "one token": (lambda model: None, [IDS[:, :1]], rf"batches: the 0 scales at {FIRST} add up to 0.0, expected"),
-    "padding": (lambda model: None, [IDS, PADDED], "batches: expected texts without padding, but an attention_mask"),
-    "frozen already": (lambda model: ng.freeze_norms(model, [IDS]), [IDS], "model: expected one with norms"),
+    "padding": (lambda model: None, [IDS, PADDED], "batches: expected texts without padding, an attention_mask leaves"),
+    "frozen already": (lambda model: ng.freeze_norms(model, [IDS]), [IDS], "model: expected one that holds norms"),
     "NaN": (with_nan, [IDS], rf"batches: the 24 scales at {FIRST} add up to nan"),
     "zeros": (without_size, [IDS], r"batches: the 24 scales at transformer\.ln_f add up to 0"),
 }

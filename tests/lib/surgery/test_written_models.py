@@ -179,10 +179,10 @@ def pruned():
     return model
 
 
-NO_PLACE = "down.task, of a Tasks, is not used by the run"
-DRAWN = "with drawn weights in torch.float64, .* the model draws random numbers"
+NO_PLACE = "down.task, of a Tasks, has no place in what"
+DRAWN = "with drawn weights in torch.float64 computes .* it draws random numbers"
 NO_GRADIENTS = r"no float64 copy of this Blind runs with gradients \(words runs without them\)"
-IN_FLOAT32 = "with its own weights in torch.float32, outputs on the example changed by"
+IN_FLOAT32 = "with its own weights in torch.float32 computes something else when changed, on the example by"
 CASES = {  # how it is made, and why folding, centring and converting are refused; None where they are exact
     "an embedding that is shortened": (Shortened, None, *["a run changes words.weight, as max_norm does"] * 2),
     "parameters for those who ask": (OfTasks, *[NO_PLACE] * 3),
@@ -196,7 +196,7 @@ CASES = {  # how it is made, and why folding, centring and converting are refuse
     "another branch in float64": (lambda: Wide().float(), None, *[IN_FLOAT32] * 2),
     "a mask on the logits": (
         Masked,
-        "with drawn weights in torch.float64, outputs on",
+        "with drawn weights in torch.float64 computes something else",
         None,
         "with drawn weights",
     ),

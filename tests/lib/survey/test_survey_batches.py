@@ -59,7 +59,7 @@ def test_tokens_are_no_heads_and_no_numbers():
 
 
 IDS, TOO_LARGE = token_ids(2, 7), torch.tensor([[1, VOCABULARY]])
-PADDED = "expected texts without padding, but"
+PADDED = "expected texts without padding,"
 OUTSIDE = f"expected token ids from 0 to {VOCABULARY - 1}, got"
 BAD = {
     "too large": (TOO_LARGE, ValueError, rf"{OUTSIDE} 1 to {VOCABULARY}; is the tokenizer another model's\?$"),
