@@ -66,9 +66,8 @@ def doctor(model: nn.Module, inputs: Tensor | Mapping | None = None) -> Report:
             predicts ``inputs``, its loss shows whether a gain should be w or 1 + w.
 
     Returns:
-        a list of findings with site, problem, effect, advice and size.  The attribute ``.norms`` of the list describes
-        each norm: kind, gain (``"w"``, ``"1 + w"``), ε and its place, casts, and the weight-decay rules that apply to
-        the gain.
+        a list of findings with site, problem, effect, advice and size.  ``.norms`` of the list describes each norm:
+        kind, gain (``"w"``, ``"1 + w"``), eps and its place, casts, and which rules of weight decay reach the gain.
 
     Raises:
         TypeError: ``model`` is not a module, or ``inputs`` are needed and missing.
@@ -178,7 +177,7 @@ def _rounding(got: Tensor, n: Tensor, gain: Tensor, bias: Tensor) -> tuple[str, 
 
 
 def _of_one(sheet: NormSheet, s: float, peak: float) -> Iterator[Finding]:
-    """What looks wrong with one norm, given the median scale ``s`` and the largest entry ``peak`` of its inputs."""
+    """What looks wrong with one norm that reads vectors of this scale, in the median, and of this largest entry."""
     off, eps = sheet.off, sheet.eps
     kept = PLACES[sheet.place][0](s, eps)
     stated = [v for name, v in vars(sheet.module).items() if "eps" in name.lower() and isinstance(v, float)]
@@ -194,7 +193,7 @@ def _of_one(sheet: NormSheet, s: float, peak: float) -> Iterator[Finding]:
         return
     if off["formula"] > 1e-4 or off["unexplained"] > 0.1:
         effect = (
-            f"{{:.0%}} of bfloat16 outputs are not the rounded formula; float32 outputs are {off['formula']:.2%} off"
+            f"{{:.0%}} of bfloat16 outputs are not the formula's, rounded; float32 ones are {off['formula']:.2%} off"
         )
         advice = "compute in float32 and round at the end, as ng.layer_norm and ng.rms_norm do"
         yield found("statistics in 16 bits, or another formula", off["unexplained"], effect, advice)
