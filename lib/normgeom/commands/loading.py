@@ -50,7 +50,7 @@ def most_tokens(config: PreTrainedConfig, length: int) -> int:
 
 
 def described(name: str) -> dict:
-    """The name of a model and its commit on the hub; for a folder, the last part of its name and a digest of its files."""
+    """The name of a model and its commit on the hub; for a folder, its last name and a digest of its files."""
     if Path(name).is_dir():
         return dict(name=Path(name).resolve().name, sha256=digest(Path(name)))
     return dict(name=name, commit=Path(hf_hub_download(name, "config.json")).parent.name)
