@@ -76,7 +76,7 @@ def losses_of_designs(best: pd.DataFrame, beyond: float) -> tuple[Figure, str]:
         said=best["mean"].map(lambda mean: f"{mean:.2f}" if mean <= beyond else f"beyond {beyond:g}")
     )
     words = "; ".join(f"{TITLES[name]} {', '.join(means[means.design == name].said)}" for name in order)
-    return figure, f"Losses in nats per byte at {', '.join(map(str, depths))} blocks, lowest first: {words}."
+    return figure, f"Losses in nats per byte at {', '.join(map(str, depths))} blocks, lowest mean first: {words}."
 
 
 def what_becomes_of_rays() -> tuple[Figure, str]:
