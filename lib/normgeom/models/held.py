@@ -61,7 +61,7 @@ def held_scales(model: nn.Module, inputs: Tensor | Mapping) -> Iterator[None]:
             calls[module] += 1
             if scale.shape[:-1] != x.shape[:-1]:
                 made, came = ((*tensor.shape[:-1], site.dim) for tensor in (scale, x))
-                raise ValueError(f"held_scales: {site.name} is held for vectors of shape {made}, but got {came}")
+                raise ValueError(f"held_scales: {site.name} was held for vectors of shape {made}, and got {came}")
             return affine(projected(site, x) * scale, gain().to(x.device), bias().to(x.device)).to(output.dtype)
 
         return instead

@@ -71,8 +71,8 @@ def each_norm(model: nn.Module, example_inputs: Tensor | Mapping | None, measure
                 if axis is not None and read.shape[:-1].count(read.shape[axis]) > 1:
                     alike.append(names[module])
     if alike:
-        said = f"example_inputs: two axes of what {alike[0]!r} reads are as long as the texts; the first is taken"
-        warnings.warn(f"{said} as positions; an example of another length tells them apart", stacklevel=3)
+        said = f"example_inputs: two axes of what {alike[0]!r} reads are as long as the texts, the first is taken"
+        warnings.warn(f"{said} for positions; an example of another length tells them apart", stacklevel=3)
     if others := _not_measured(names, found):
         counts = ", ".join(f"{count} {kind}" for kind, count in Counter(others.values()).items())
         warnings.warn(f"seen and not measured: {counts}, the first at {next(iter(others))!r}", stacklevel=3)
@@ -178,4 +178,4 @@ def check_held_once(model: nn.Module, norms: Iterable[nn.Module]) -> None:
         leaves = tree_leaves({**vars(owner), "_modules": None})
         if twice := norms.intersection(leaf for leaf in leaves if isinstance(leaf, nn.Module)):
             where = f"{type(owner).__name__} holds one of its {type(twice.pop()).__name__}s in a plain list or dict too"
-            raise ValueError(f"model: a {where}, where the norm would not be replaced")
+            raise ValueError(f"model: a {where}, where the norm would stay what it is")

@@ -100,7 +100,7 @@ def test_a_transformer_without_its_other_nonlinear_maps(family):
 def test_refused():
     model = tiny("gpt2")
     with ng.held_scales(model, IDS):
-        said = r"^held_scales: transformer.h.0.ln_1 is held for vectors of shape \(3, 7, 32\), but got \(3, 6, 32\)$"
+        said = r"^held_scales: transformer.h.0.ln_1 was held for vectors of shape \(3, 7, 32\), and got \(3, 6, 32\)$"
         with pytest.raises(ValueError, match=said):
             model(IDS[:, 1:])
     assert model(IDS[:, 1:]).logits.shape == (3, 6, 64)
