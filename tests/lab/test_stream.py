@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from norm_checks import close, draw
-from normgeom.checks import Draws
 from normgeom.training.twins import gpt2, twins
 from normgeom_lab.common import parts as lab
 from normgeom_lab.common import stream
+from normgeom_lab.common.checks import Draws
 from normgeom_lab.common.tiny import perturb
 from tiny_models import randomise_norms, tiny, token_ids
 from torch import nn

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from normgeom.checks import Draws
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import evaluating, forward, hooked
 from normgeom.norms.formula import center, rstd, upcast
 from torch import Tensor, nn
 
+from normgeom_lab.common.checks import Draws
 from normgeom_lab.common.stream import blocks, final_norm, flow_of, head_of, writers
 
 
