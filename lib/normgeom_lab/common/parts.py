@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from normgeom.models.held import acting
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import evaluating, forward, hooked
 from normgeom.norms.formula import center, rstd, upcast
 from torch import Tensor, nn
 
 from normgeom_lab.common.checks import Draws
-from normgeom_lab.common.stream import blocks, final_norm, flow_of, head_of, writers
+from normgeom_lab.common.stream import blocks, final_norm, head_of, writers
 
 
 def components(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
@@ -72,12 +73,9 @@ class Readout:
     def of(cls, model: nn.Module) -> Readout:
         norm, head = final_norm(model), head_of(model)
         site = next(site for site in find_norms(model) if site.module is norm)
-        gain, unembedding = upcast(norm.weight.detach()) + flow_of(model).norms[-1].offset, upcast(head.weight.detach())
-        biases = [
-            unembedding.new_zeros(size) if bias is None else upcast(bias.detach())
-            for bias, size in zip((getattr(norm, "bias", None), head.bias), reversed(unembedding.shape), strict=True)
-        ]
-        return cls(gain, biases[0], site.eps, site.kind == "layer", unembedding, biases[1])
+        gain, bias, unembedding = (upcast(p.detach()) for p in (*(of() for of in acting(site)), head.weight))
+        head_bias = unembedding.new_zeros(len(unembedding)) if head.bias is None else upcast(head.bias.detach())
+        return cls(gain, bias, site.eps, site.kind == "layer", unembedding, head_bias)
 
     @property
     def constant(self) -> Tensor:
