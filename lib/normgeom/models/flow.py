@@ -95,10 +95,8 @@ def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
         found = ", ".join(after) or "none"
         raise ValueError(f"model: expected one linear map after its last norm, {final}, got {found}")
     summed = trace.read_by(final)
-    odd = [f"{source} otherwise than as a summand" for source, share in summed.sources.items() if share is None]
-    if odd or not summed.whole:
-        what = odd[0] if odd else "a sum with a part that no map, embedding or norm wrote"
-        raise ValueError(f"model: its stream cannot be followed to {final}, which reads {what}")
+    if summed.odd:
+        raise ValueError(f"model: its stream cannot be followed to {final}, which reads {summed.odd}")
     parts = [_part(trace, sites, *source) for source in summed.sources.items()]
     caller, returned = trace.given[-1]
     factor = trace.read(caller, returned[:1]).sources.get(after[0])

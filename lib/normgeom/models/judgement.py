@@ -84,25 +84,22 @@ def judged(trace: Trace) -> Flow:
 
 
 def _blocked(trace: Trace, of_stream: list[Read]) -> Iterator[str]:
-    """The norms whose output reaches the stream other than through a linear map, such as a norm on the sum."""
-    for read in (read for read in of_stream if not read.whole or None in read.sources.values()):
+    """The norms of the stream that are the first to read what no weights centre."""
+    for read in (read for read in of_stream if read.odd):
         odd = {source for source, share in read.sources.items() if share is None}
         yield from (first.name for first in trace.reads if first.name in trace.norms and odd & first.sources.keys())
         yield read.name
 
 
 def _obstacles(trace: Trace, of_stream: list[Read], written: list[str]) -> Iterator[str]:
-    """Why the mean does not come out of the stream."""
+    """Why the mean does not come out of the stream, or matters."""
     by_norms = [read for read in trace.reads if read.name in trace.norms]
     for name in trace.norms:
         if any(read.sources.get(name) is not None for read in by_norms):
             yield f"{name} normalises what stays on the stream, and no gain takes its mean out"
-    for read in of_stream:
-        for source in (source for source, share in read.sources.items() if share is None):
-            yield f"{read.name} reads {source} otherwise than as a summand, so that no weight centres what it reads"
-        if not read.whole:
-            yield f"{read.name} reads a sum with a part that comes from no map or parameter: no weight centres it"
-    for read in (read for read in trace.reads if read not in by_norms):
+    for read in (read for read in of_stream if read.odd):
+        yield f"{read.name} reads {read.odd}, so that no weight centres what it reads"
+    for read in (read for read in trace.reads if read.name not in trace.norms):
         for source in (source for source in written if source in read.sources):
             by = read.name or "the caller"
             yield f"what {source} writes to the stream is read without a norm, by {by}, where its mean matters"
@@ -138,5 +135,5 @@ def _as_norm(trace: Trace, site: NormSite) -> StreamNorm:
 def _takes_gain(trace: Trace, read: Read, norm: str) -> bool:
     """Whether a linear map reads a norm alone and as it is, copied or averaged."""
     share = read.sources.get(norm)
-    alone = len(read.sources) == 1 and read.whole and share is not None and abs(share - 1) < 1e-9
+    alone = read.sources.keys() == {norm} and not read.odd and abs(share - 1) < 1e-9
     return alone and matrix_of(trace.modules[read.name], READS) is not None
