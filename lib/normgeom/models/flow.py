@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from normgeom.models.judgement import Flow, judged
 from normgeom.models.sites import NormSite, default_example, find_norms
 from normgeom.models.trace import Projection, Trace
-from normgeom.models.watch import by_its_modules, entries, hooked
+from normgeom.models.watch import by_its_modules, hooked
 
 
 def stream(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> Flow:
@@ -84,12 +84,11 @@ def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
         ValueError: the last norm reads more than a sum of what modules wrote, or does not feed exactly one linear map;
             the logits are no multiple of what that map puts out.
     """
-    few = {name: v[:2, :11] if isinstance(v, Tensor) and v.dim() == 2 else v for name, v in entries(inputs).items()}
-    few = few if isinstance(inputs, Mapping) else few["input_ids"]
-    trace = Trial(model, few, drawn=False).trace
+    beginning = tree_map(_beginning, inputs if isinstance(inputs, Tensor) else dict(inputs))
+    trace = Trial(model, beginning, drawn=False).trace
     sites = {site.name: site for site in find_norms(model, inputs)}  # under held scales it takes no others
     ran = [name for name, _ in trace.given]
-    *_, final = (name for name in ran if name in sites)
+    final = [name for name in ran if name in sites][-1]
     after = ran[ran.index(final) + 1 : -1]
     if len(after) != 1 or trace.read_by(after[0]).sources.keys() != {final}:
         found = ", ".join(after) or "none"
@@ -97,7 +96,7 @@ def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
     summed = trace.read_by(final)
     if summed.odd:
         raise ValueError(f"model: its stream cannot be followed to {final}, which reads {summed.odd}")
-    parts = [_part(trace, sites, *source) for source in summed.sources.items()]
+    parts = [_part(trace, sites, writer, factor) for writer, factor in summed.sources.items()]
     caller, returned = trace.given[-1]
     factor = trace.read(caller, returned[:1]).sources.get(after[0])
     if factor is None:
@@ -107,12 +106,16 @@ def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
     return Stream(parts, sites[final], after[0], factor)
 
 
+def _beginning(value: object) -> object:
+    """Of token ids the beginning of two texts."""
+    return value[:2, :11] if isinstance(value, Tensor) and value.dim() == 2 else value
+
+
 def _part(trace: Trace, sites: Mapping[str, NormSite], writer: str, factor: float) -> Part:
-    source, norm = writer, sites.get(writer)
-    if norm:
-        if len(sources := trace.read_by(writer).sources) != 1:
-            raise ValueError(f"model: expected a pre-norm model, and {writer} normalises the stream itself")
-        (source,) = sources
+    norm = sites.get(writer)
+    source, *more = trace.read_by(writer).sources if norm else [writer]
+    if more:
+        raise ValueError(f"model: expected a pre-norm model, and {writer} normalises the stream itself")
     if source in trace.parameters:
         raise ValueError(f"model: its stream cannot be followed to {source}, a parameter that is added to it")
     layer = re.search(r"\.(\d+)\.", source)
@@ -161,17 +164,22 @@ class Trial:
 
     def projected(self, flow: Flow) -> Flow:
         """The flow after a projection at the beginning of the stream, if that makes it one that can be centred."""
-        calls = []
-        look = lambda name: lambda _, args, kwargs: calls.append((name, args[0] if args else None))  # noqa: E731
-        with hooked(before=[(module, look(name)) for name, module in self.model.named_modules()]):
+        names = {module: name for name, module in self.model.named_modules()}
+        began: list[tuple[str, Tensor | None]] = []
+
+        def look(module, args, kwargs):
+            began.append((names[module], args[0] if args else None))
+
+        with hooked(before=[(module, look) for module in names]):
             self.answer()
-        read = next(x for name, x in calls if name == flow.blocked)
-        holders = (name for name, x in calls if x is read and flow.blocked.startswith(f"{name}."))
-        if read is not None and (outermost := next(holders, None)):
-            project_input(self.model.get_submodule(outermost))
-            if not (again := judged(Trace(self.model, self.sites, self.answer))).obstacle:
-                return replace(again, projected=outermost)
-        return flow
+        read = next(x for name, x in began if name == flow.blocked)
+        holders = [name for name, x in began if x is read and flow.blocked.startswith(f"{name}.")]
+        if read is None or not holders:
+            return flow
+        outermost = holders[0]
+        project_input(self.model.get_submodule(outermost))
+        again = judged(Trace(self.model, self.sites, self.answer))
+        return flow if again.obstacle else replace(again, projected=outermost)
 
 
 def project_input(module: nn.Module) -> None:
@@ -212,8 +220,13 @@ def dtype_of(model: nn.Module) -> torch.dtype:
 
 def cast(inputs: object, dtype: torch.dtype) -> object:
     """The same on the CPU, floating-point numbers in a dtype."""
-    there = lambda t: t.to("cpu", dtype if t.is_floating_point() else t.dtype)  # noqa: E731
-    return tree_map(lambda leaf: there(leaf) if isinstance(leaf, Tensor) else leaf, inputs)
+
+    def there(leaf: object) -> object:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        return leaf.to("cpu", dtype if leaf.is_floating_point() else leaf.dtype)
+
+    return tree_map(there, inputs)
 
 
 def cpu_copy(model: nn.Module, double: bool = True) -> nn.Module:

@@ -134,6 +134,5 @@ def _as_norm(trace: Trace, site: NormSite) -> StreamNorm:
 
 def _takes_gain(trace: Trace, read: Read, norm: str) -> bool:
     """Whether a linear map reads a norm alone and as it is, copied or averaged."""
-    share = read.sources.get(norm)
-    alone = read.sources.keys() == {norm} and not read.odd and abs(share - 1) < 1e-9
+    alone = read.sources.keys() == {norm} and not read.odd and abs(read.sources[norm] - 1) < 1e-9
     return alone and matrix_of(trace.modules[read.name], READS) is not None
