@@ -48,33 +48,23 @@ def stream(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> 
 
 
 class Part(NamedTuple):
-    """What one module adds to the stream.
+    """What one module adds to the stream."""
 
-    Attributes:
-        name: ``"wte"``, ``"attn 0"``, ``"mlp 0"``, …
-        writer: the module whose output is added, ``factor`` times.
-        map: the embedding or linear map: the writer itself or, if the writer is a ``norm``, what that norm reads.
-        mixes: whether it combines different positions, as attention does.
-    """
-
-    name: str
-    writer: str
+    name: str  # "wte", "attn 0", "mlp 0", …
+    writer: str  # the module whose output is added, ``factor`` times
     factor: float
-    map: str
+    map: str  # the embedding or linear map: the writer itself or, if the writer is a norm, what that norm reads
     norm: NormSite | None
-    mixes: bool
+    mixes: bool  # whether it combines different positions, as attention does
 
 
 class Stream(NamedTuple):
-    """The parts of a stream in the order in which they are added, the norm that reads their sum, and what reads it.
+    """A stream from its parts to the logits."""
 
-    The logits are ``factor`` times what the head puts out.
-    """
-
-    parts: list[Part]
-    final: NormSite
-    head: str
-    factor: float
+    parts: list[Part]  # in the order in which they are added
+    final: NormSite  # the norm that reads their sum
+    head: str  # the linear map that reads the norm
+    factor: float  # the logits are so many times what the head puts out
 
 
 def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:

@@ -15,49 +15,31 @@ from normgeom.models.trace import READS, WRITES, Projection, Read, Trace, matrix
 
 @dataclass(frozen=True)
 class StreamNorm:
-    """A norm and the linear maps that read it; name, kind, dim and eps as in :class:`normgeom.NormSite`.
-
-    Attributes:
-        readers: the names of the maps.
-        gain, bias: the names of the parameters that act as γ, plus ``offset``, and as β; None where there is none.
-        kept: why its readers cannot take gain and bias, in words.
-    """
+    """A norm and the linear maps that read it; name, kind, dim and eps as in :class:`normgeom.NormSite`."""
 
     name: str
     kind: str
     dim: int
     eps: float
-    readers: tuple[str, ...]
-    gain: str | None
+    readers: tuple[str, ...]  # the names of the maps
+    gain: str | None  # the name of the parameter that acts as γ, plus offset; None where there is none
     offset: float
-    bias: str | None
-    kept: str | None
+    bias: str | None  # likewise, as β
+    kept: str | None  # why its readers cannot take gain and bias, in words
 
 
 @dataclass(frozen=True)
 class Flow:
-    """A residual stream; norms and writers are in the order in which they run.
+    """A residual stream; norms and writers are in the order in which they run."""
 
-    Attributes:
-        norms: those that read the stream.
-        aside: the others, such as those of queries and keys.
-        writers: the names of embeddings, convolutions and linear maps.
-        added: the names of parameters, their last axis along the stream.
-        obstacle: why centring the writers would leave a mean on the stream or change the model's outputs; None if it
-            would do neither.
-        unseen: a map or embedding that took no part, in words.
-        blocked: the first norm of the stream that reads what no weights centre.
-        projected: the module before which a projection takes the mean out.
-    """
-
-    norms: tuple[StreamNorm, ...]
-    aside: tuple[StreamNorm, ...]
-    writers: tuple[str, ...]
-    added: tuple[str, ...]
-    obstacle: str | None
-    unseen: str | None
-    blocked: str | None
-    projected: str | None = None
+    norms: tuple[StreamNorm, ...]  # those that read the stream
+    aside: tuple[StreamNorm, ...]  # the others, such as those of queries and keys
+    writers: tuple[str, ...]  # the names of embeddings, convolutions and linear maps
+    added: tuple[str, ...]  # the names of parameters, their last axis along the stream
+    obstacle: str | None  # why centring the writers would leave a mean on the stream or change the outputs, in words
+    unseen: str | None  # a map or embedding that took no part, in words
+    blocked: str | None  # the first norm of the stream that reads what no weights centre
+    projected: str | None = None  # the module before which a projection takes the mean out
 
 
 def judged(trace: Trace) -> Flow:

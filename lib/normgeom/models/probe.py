@@ -27,23 +27,15 @@ SCALES = torch.logspace(-8, 6, 113, dtype=torch.float32).double()  # which float
 
 @dataclass(frozen=True)
 class Probe:
-    """What calls of a module show.
+    """What calls of a module show."""
 
-    Attributes:
-        kind: ``"layer"`` if a shift along 1 changes nothing, else ``"rms"``.
-        rows, outputs: random rows of size ROW, and what becomes of them.
-        unit: a row of ±1, for LayerNorm less its mean, of root mean square 1.
-        surface, bias: of the outputs for ±LONG · unit, half the difference and half the sum.
-        shares: how much of ``surface`` SCALES · unit keep.
-    """
-
-    kind: str
-    rows: Tensor
-    outputs: Tensor
-    unit: Tensor
-    surface: Tensor
-    bias: Tensor
-    shares: Tensor
+    kind: str  # "layer" if a shift along 1 changes nothing, else "rms"
+    rows: Tensor  # random, of size ROW
+    outputs: Tensor  # what becomes of them
+    unit: Tensor  # a row of ±1, for LayerNorm less its mean, of root mean square 1
+    surface: Tensor  # half the difference of the outputs for ±LONG · unit
+    bias: Tensor  # half their sum
+    shares: Tensor  # how much of ``surface`` SCALES · unit keep
 
     def site(self, name: str, module: nn.Module, place: str, eps: float, token_axis: int | None) -> NormSite:
         """The module as a norm whose ε acts at this place."""

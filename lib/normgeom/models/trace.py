@@ -18,10 +18,10 @@ from normgeom.norms.formula import center
 
 
 class Matrix(NamedTuple):
-    """A linear map's weight, the axis of it that runs along the stream, and its bias, by their names."""
+    """The parameters of a linear map, by their names."""
 
     weight: str
-    axis: int
+    axis: int  # of the weight, that runs along the stream
     bias: str | None = "bias"
 
 
@@ -47,16 +47,14 @@ def matrix_of(module: nn.Module, kinds: dict[type, Matrix]) -> Matrix | None:
 class Read(NamedTuple):
     """What a norm or a map was given in one call, or, without a name, what the model returned.
 
-    Attributes:
-        sources: the norms, maps and parameters that are in it, in the order in which they ran, each with the sum of the
-            factors of its vectors in one vector of the read: 1 for a copy or an average.  None for a source that is in
-            it otherwise than as a summand.
-        whole: whether it is the sum of these and nothing else.
+    ``sources`` are the norms, maps and parameters that are in it, in the order in which they ran, each with the sum of
+    the factors of its vectors in one vector of the read: 1 for a copy or an average.  None for a source that is in it
+    otherwise than as a summand.
     """
 
     name: str
     sources: dict[str, float | None]
-    whole: bool
+    whole: bool  # whether it is the sum of these and nothing else
 
     @property
     def odd(self) -> str | None:
