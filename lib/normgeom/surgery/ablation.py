@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from normgeom.models.flow import check_present
 from normgeom.models.held import acting, projected
 from normgeom.models.sites import NormSite, check_held_once, find_norms
-from normgeom.models.watch import entries, evaluating, forward, replace_module, watch
+from normgeom.models.watch import check_texts, evaluating, forward, replace_module, watch
 from normgeom.norms.formula import center, upcast
 from normgeom.norms.functions import rms_norm
 
@@ -95,8 +95,8 @@ def freeze_norms(
 
     Raises:
         ValueError: there is no batch, or one is padded; a site is no norm of this model; the model holds none; a norm
-            saw no vector that counts, or scales that are not finite, or all 0; parameters on the meta device or on
-            several.  Nothing has been changed then.
+            saw no vector that counts, or scales that are not finite, or all 0; token ids outside of the vocabulary;
+            parameters on the meta device or on several.  Nothing has been changed then.
 
     Sources: Heimersheim (2024); Baroni et al. (2025).
 
@@ -109,9 +109,8 @@ def freeze_norms(
     check_present(model)
     if not (batches := list(batches)):
         raise ValueError("batches: expected at least one, got none")
-    for mask in (entries(batch).get("attention_mask") for batch in batches):
-        if mask is not None and not mask.all():
-            raise ValueError("batches: expected texts without padding, an attention_mask leaves tokens out")
+    for batch in batches:
+        check_texts("batches", model, batch)
     chosen = _chosen(model, sites, batches[0], "norms")
     sums = {site.name: torch.zeros(2, dtype=torch.float64) for site in chosen}
 
