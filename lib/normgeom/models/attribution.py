@@ -64,7 +64,7 @@ def attribute(
 
     Raises:
         ValueError: padding; tokens or an answer outside the vocabulary; one sequence with ``"resample"``; a stream that
-            cannot be followed, with the place; logits that are not linear in the normalised stream, such as capped ones.
+            cannot be followed, with the place; logits that are not linear in the normalised stream, as capped ones.
         TypeError: token ids of a non-integer dtype.
 
     Example:

@@ -11,7 +11,7 @@ from normgeom.models.flow import check_present
 from normgeom.models.held import acting, projected
 from normgeom.models.sites import NormSite, check_held_once, find_norms
 from normgeom.models.watch import check_texts, evaluating, forward, replace_module, watch
-from normgeom.norms.formula import center, upcast
+from normgeom.norms.formula import affine, center, upcast
 from normgeom.norms.functions import rms_norm
 
 
@@ -37,8 +37,7 @@ class ReducedNorm(nn.Module):
         if self.scale is None:
             return rms_norm(x, self.weight, self.bias, self.eps)
         wide = center(upcast(x)) if self.centered else upcast(x)
-        y = wide / self.scale.to(wide.dtype) * self.weight.to(wide.dtype) + self.bias.to(wide.dtype)
-        return y.to(x.dtype)
+        return affine(wide / self.scale.to(wide.dtype), self.weight, self.bias).to(x.dtype)
 
 
 def drop_mean_subtraction(

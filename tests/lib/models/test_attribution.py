@@ -222,7 +222,7 @@ def mixed(**changes):
         (
             "gpt2",
             dict(inputs=mixed(attention_mask=IDS > 10)),
-            "^inputs: expected texts without padding, attention_mask leaves",
+            "^inputs: expected texts without padding",
         ),
         ("gpt2", dict(inputs=IDS[:1], ablate="resample"), "^inputs: expected two sequences or more"),
         ("gpt2", dict(ablate="noise"), "^ablate: expected one of 'mean', 'zero', 'resample', got 'noise'$"),
