@@ -148,8 +148,8 @@ def _operate(model: nn.Module, steps: list[Callable], example_inputs: Tensor | M
     if dtype_of(model) != torch.float64:
         with suppress(RuntimeError):  # a CPU does not compute everything in every dtype
             _prove(cpu_copy(model, double=False), flow, steps, call, "its own weights")
-    if _fold in steps and (kept := [norm.kept for norm in flow.norms if norm.kept]):
-        warnings.warn(f"norms of the stream keep gain and bias: {kept[0]}", stacklevel=3)
+    if _fold in steps and (kept := next((norm.kept for norm in flow.norms if norm.kept), None)):
+        warnings.warn(f"norms of the stream keep gain and bias: {kept}", stacklevel=3)
     if flow.projected:
         warnings.warn(f"no weights centre what enters {flow.projected}: a projection before it does", stacklevel=3)
     for step in steps:
@@ -174,8 +174,8 @@ def _reasons(model: nn.Module, trial: Trial, flow: Flow, steps: list[Callable]) 
         yield flow.unseen
     for name, parameter in model.named_parameters():
         if type(parameter) is not nn.Parameter or parameter.dtype.itemsize == 1:
-            what = f"{type(parameter).__name__} of {parameter.dtype}"
-            yield f"expected plain parameters of 16 bits or more, {name} is a {what}"
+            found = f"{name} is a {type(parameter).__name__} of {parameter.dtype}"
+            yield f"expected plain parameters of 16 bits or more, {found}"
     if _center in steps:  # a bound that no example reaches
         before, writers = trial.answer(), map(trial.model.get_submodule, flow.writers)
         raised = [(m, lambda *call: call[-1] + _FAR) for m in writers if not isinstance(m, nn.MultiheadAttention)]
@@ -227,37 +227,35 @@ def _change(after: list[Tensor], before: list[Tensor]) -> float:
 
 
 def _untie(model: nn.Module, flow: Flow) -> None:
-    """Give a head that shares an embedding's weight a copy of its own."""
+    """Give a head that shares an embedding's weight a copy of its own, for good."""
     names = {module: name for name, module in model.named_modules()}
     embeddings = {module.weight for module in names if isinstance(module, nn.Embedding)}
     tied = [m for m in names if not isinstance(m, nn.Embedding) and getattr(m, "weight", None) in embeddings]
     for module in tied:
         module.weight = nn.Parameter(module.weight.detach().clone(), requires_grad=module.weight.requires_grad)
-    if getattr(getattr(model, "config", None), "tie_word_embeddings", False):
-        head = model.get_output_embeddings()
-        if head in tied or names.get(head) in (name for norm in flow.norms for name in norm.readers):
-            model.config.tie_word_embeddings = False
-            getattr(model, "all_tied_weights_keys", {}).pop(f"{names[head]}.weight", None)
+    by_name = getattr(getattr(model, "config", None), "tie_word_embeddings", False)
+    if by_name and (head := model.get_output_embeddings()) is not None:
+        model.config.tie_word_embeddings = False
+        getattr(model, "all_tied_weights_keys", {}).pop(f"{names[head]}.weight", None)
 
 
 def _fold(model: nn.Module, flow: Flow) -> None:
     for norm in (norm for norm in (*flow.norms, *flow.aside) if not norm.kept):
         module = model.get_submodule(norm.name)
-        bias = norm.bias and _wide(getattr(module, norm.bias))
-        gain = norm.gain and _wide(getattr(module, norm.gain)) + norm.offset
+        bias = _wide(getattr(module, norm.bias)) if norm.bias else torch.zeros(norm.dim)
+        gain = _wide(getattr(module, norm.gain)) + norm.offset if norm.gain else torch.ones(norm.dim)
         for reader in map(model.get_submodule, norm.readers):
             matrix = matrix_of(reader, READS)
             weight = getattr(reader, matrix.weight)
-            if bias is not None and bias.any():
+            if bias.any():
                 if getattr(reader, matrix.bias) is None:
                     make_bias(reader)
                 old = getattr(reader, matrix.bias)
                 _set(old, _wide(old) + torch.tensordot(_wide(weight), bias, dims=([matrix.axis], [0])))
-            if gain is not None:
-                _set(weight, _wide(weight) * (gain if matrix.axis else gain[:, None]))
-        if bias is not None:
+            _set(weight, _wide(weight) * (gain if matrix.axis else gain[:, None]))
+        if norm.bias:
             _set(getattr(module, norm.bias), torch.zeros_like(bias))
-        if gain is not None:
+        if norm.gain:
             _set(getattr(module, norm.gain), torch.full_like(gain, 1 - norm.offset))
 
 
@@ -289,8 +287,7 @@ def _swap(model: nn.Module, flow: Flow) -> None:
     for of in flow.norms:
         norm = model.get_submodule(of.name)
         like = next(norm.parameters(), next(model.parameters()))
-        new = RMSNorm(of.dim, eps=of.eps, device=like.device, dtype=like.dtype)
-        replace_module(model, norm, new.requires_grad_(like.requires_grad))
+        replace_module(model, norm, RMSNorm(of.dim, eps=of.eps).to(like).requires_grad_(like.requires_grad))
 
 
 def _set(parameter: Tensor, value: Tensor) -> None:
