@@ -28,14 +28,7 @@ def stream(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> 
     once, which takes twice the memory of float32 weights.  A norm is of the stream if it reads a sum of what
     embeddings, linear maps, convolutions and parameters wrote.  What the run on the example does not reach, such as
     another branch of the code, is not seen.
-
-    Args:
-        model: any module; a transformers model of text or of images needs no example.
-        example_inputs: as in :func:`normgeom.find_norms`.
-
-    Raises:
-        ValueError: the copy does not run, or runs no norm; parameters are on the meta device or on several.
-        TypeError: no example was given and none can be made for this model.
+    Model and example are as in :func:`normgeom.find_norms`; a ValueError says why no copy runs, or shows no norm.
 
     >>> import torch
     >>> from normgeom.models.flow import stream
@@ -70,9 +63,7 @@ class Stream(NamedTuple):
 def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
     """The stream of a decoder as its own weights write it, on the beginning of ``inputs``; norms may end its branches.
 
-    Raises:
-        ValueError: the last norm reads more than a sum of what modules wrote, or does not feed exactly one linear map;
-            the logits are no multiple of what that map puts out.
+    A ValueError says where it cannot be followed.
     """
     beginning = tree_map(_beginning, inputs if isinstance(inputs, Tensor) else dict(inputs))
     trace = Trial(model, beginning, drawn=False).trace
@@ -187,9 +178,6 @@ def answer(model: nn.Module, call: tuple) -> list[Tensor]:
     """The floating-point numbers that a model on the CPU returns, but no hidden states where there are logits.
 
     It is called in the dtype of its weights.  A model of float64 weights computes in float64 throughout.
-
-    Raises:
-        ValueError: there are none, or no finite ones.
     """
     args, kwargs = cast(call, dtype := dtype_of(model))
     with double_throughout() if dtype == torch.float64 else nullcontext(), by_its_modules():

@@ -44,12 +44,7 @@ class Flow:
 
 def judged(trace: Trace) -> Flow:
     """What a run shows of a stream."""
-    begin = {name for name, module in trace.modules.items() if isinstance(module, (nn.Embedding, _ConvNd, Projection))}
-    of_stream: list[Read] = []
-    for read in (read for read in trace.reads if read.name in trace.norms):
-        summands = {source for source, share in read.sources.items() if share is not None} - trace.norms.keys()
-        if len(summands) > 1 or summands & (begin | trace.parameters.keys()):  # a map's output alone is no stream
-            of_stream.append(read)
+    of_stream = [read for read in trace.reads if read.name in trace.norms and _is_of_stream(trace, read)]
     names = {read.name for read in of_stream}
     sources = {source: share for read in of_stream for source, share in read.sources.items()}
     written = [source for source, share in sources.items() if share is not None and source not in trace.norms]
@@ -63,6 +58,14 @@ def judged(trace: Trace) -> Flow:
         next(_unseen(trace, of_maps=True), None),
         next(_blocked(trace, of_stream), None),
     )
+
+
+def _is_of_stream(trace: Trace, read: Read) -> bool:
+    """Whether it is a sum, or what begins a stream; a map's output alone is none."""
+    summands = {source for source, share in read.sources.items() if share is not None} - trace.norms.keys()
+    begins = (nn.Embedding, _ConvNd, Projection)
+    begun = any(source in trace.parameters or isinstance(trace.modules[source], begins) for source in summands)
+    return begun or len(summands) > 1
 
 
 def _blocked(trace: Trace, of_stream: list[Read]) -> Iterator[str]:
