@@ -17,25 +17,6 @@ from normgeom_lab.common.checks import Draws
 from normgeom_lab.common.stream import blocks, final_norm, head_of, writers
 
 
-def components(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
-    """What each of :func:`writers` adds to the stream in one run, ``(batch, length, d)`` each (eq-residual-sum).
-
-    All add up to the input of the final norm, the first of them to the stream there, also where blocks are parallel.
-    """
-    named, final, written = writers(model), final_norm(model), {}
-
-    def enter(norm, args, kwargs):
-        written[norm] = args[0]
-
-    def leave(module, args, kwargs, output):
-        written[module] = output
-
-    with evaluating(model), hooked([(final, enter)], [(module, leave) for module in named.values()]):
-        forward(model, ids)
-    end = written[final]
-    return {name: written[module].reshape(-1, *end.shape[1:]).expand_as(end) for name, module in named.items()}
-
-
 class Run(NamedTuple):
     """The stream of a pre-norm model before each block and before its final norm, that norm's output, the logits."""
 
@@ -46,16 +27,32 @@ class Run(NamedTuple):
 
 def followed(model: nn.Module, ids: Tensor) -> Run:
     """Run a model on ``ids`` ``(batch, length)``, in evaluation mode and without gradients, and keep its stream."""
-    final, streams, ends = final_norm(model), [], []
+    return _watched(model, ids)[0]
+
+
+def components(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
+    """What each of :func:`writers` adds to the stream in one run, ``(batch, length, d)`` each (eq-residual-sum).
+
+    All add up to the input of the final norm, the first of them to the stream there, also where blocks are parallel.
+    """
+    run, written = _watched(model, ids)
+    end = run.streams[-1]
+    return {name: y.reshape(-1, *end.shape[1:]).expand_as(end) for name, y in written.items()}
+
+
+def _watched(model: nn.Module, ids: Tensor) -> tuple[Run, dict[str, Tensor]]:
+    final, named, streams, put_out = final_norm(model), writers(model), [], {}
 
     def enter(module, args, kwargs):
         streams.append(args[0] if args else kwargs["hidden_states"])
 
     def leave(module, args, kwargs, output):
-        ends.append(output)
+        put_out[module] = output
 
-    with evaluating(model), hooked([(module, enter) for module in (*blocks(model), final)], [(final, leave)]):
-        return Run(streams, logits=forward(model, ids).logits, normalized=ends[0])
+    before = [(module, enter) for module in (*blocks(model), final)]
+    with evaluating(model), hooked(before, [(module, leave) for module in (final, *named.values())]):
+        logits = forward(model, ids).logits
+    return Run(streams, put_out[final], logits), {name: put_out[module] for name, module in named.items()}
 
 
 @dataclass(frozen=True)
