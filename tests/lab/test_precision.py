@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from norm_checks import draw
-from normgeom.checks import Draws
 from normgeom_lab import precision as lab
+from normgeom_lab.common.checks import Draws
 from normgeom_lab.common.recording import record
 
 FORMATS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24, torch.float64: 53}
