@@ -8,9 +8,8 @@ import pandas as pd
 from normgeom.models.sites import find_norms
 from normgeom.surgery.ablation import freeze_norms
 from normgeom.text.tokens import random_windows, windows
-from normgeom.training.loop import adamw
+from normgeom.training.loop import adamw, fit
 from normgeom.training.stages import held_out_loss
-from normgeom_lab.common.loop import fit
 from normgeom_lab.common.typed import recorded_twins
 from torch import Tensor, nn
 

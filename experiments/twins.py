@@ -79,7 +79,7 @@ def trained(part: str, norm: str, rate: float, decay: float, start: str, seed: i
     folder = _kept() / "-".join(map(str, point.values()))
     held_out = windows(text[-HELD_OUT:], size.length, size.batch)
     with claimed(folder, point) as claim:
-        fit_and_measure(model, text[:-HELD_OUT].numpy(), held_out, size, seed, claim, progress=False)
+        fit_and_measure(model, text[:-HELD_OUT], held_out, size, seed, claim, progress=False)
     return folder
 
 

@@ -62,21 +62,23 @@ def load_tokenizer(name: str, config: object = None) -> Encoder:
     return Encoder(name, max(words.values()) + 1, encode, end, tokenizer.save_pretrained)
 
 
-def token_ids(corpus: Corpus, encoder: Encoder, most: int) -> Iterator[Tensor]:
-    """The first ``most`` token ids of a corpus, a tensor ``(n,)`` for each document."""
+def token_ids(corpus: Corpus, encoder: Encoder, most: int) -> Tensor:
+    """The first ``most`` token ids of a corpus, ``(n,)``; no document is read after that."""
+    parts, count = [], 0
     for number, text in enumerate(corpus.texts()):
         ids = encoder.encode(text)
         if number and corpus.between:
             ids = torch.cat([encoder.end, ids])
-        yield ids[:most]
-        most -= len(ids)
-        if most <= 0:
-            return
+        parts.append(ids)
+        count += len(ids)
+        if count >= most:
+            break
+    return torch.cat([encoder.end[:0], *parts])[:most]
 
 
 def first_windows(corpus: Corpus, encoder: Encoder, tokens: int, length: int, batch_size: int) -> list[Tensor]:
     """:func:`windows` of the first ``tokens`` of a corpus."""
-    return windows(torch.cat([encoder.end[:0], *token_ids(corpus, encoder, tokens)]), length, batch_size)
+    return windows(token_ids(corpus, encoder, tokens), length, batch_size)
 
 
 def windows(tokens: Tensor, length: int, batch_size: int) -> list[Tensor]:
