@@ -19,7 +19,7 @@ from normgeom.training.twins import Size, save_twin
 
 # The paper's three, and the null that is exact for RMSNorm (cor-sign-null): a rank among 40.
 DIRECTIONS = ("uniform", "random_a", "random_b", *(f"signs_{i}" for i in range(39)))
-CHECKPOINT, STATE = "checkpoint-", ("model", "optimizer", "schedule")
+CHECKPOINT = "checkpoint-"  # and the number of steps, the name of its folder
 
 
 def reading_order(count: int, epoch: int, seed: int) -> Tensor:
@@ -107,7 +107,10 @@ class _Run:
         before = [path.name for path in claim.folder.glob(f"{CHECKPOINT}*")]
         with claim.writing(f"{CHECKPOINT}{self.step}") as part:
             part.mkdir()
-            torch.save({name: getattr(self, name).state_dict() for name in STATE}, part / "state.pt")
+            torch.save(
+                {name: getattr(self, name).state_dict() for name in ("model", "optimizer", "schedule")},
+                part / "state.pt",
+            )
             for name, table in self.tables.items():
                 table.to_parquet(part / f"{name}.parquet", index=False)
         claim.drop(*before)

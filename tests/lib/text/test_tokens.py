@@ -52,8 +52,8 @@ def test_bytes_there_and_back(text):
 def test_a_tokenizer(words, tmp_path):
     encoder = load_tokenizer(str(words))
     assert encoder.encode("vectors hidden vectors here").tolist() == [2, 1, 2, 0], "nothing added at either end"
-    assert encoder.encode("").dtype == encoder.end.dtype == torch.int64
-    assert encoder.end.tolist() == [300] and encoder.name == "words", "no folder of this machine"
+    assert encoder.encode("").dtype == torch.int64
+    assert encoder.name == "words", "no folder of this machine"
     assert encoder.vocabulary == 301, "the largest id counts: a training would take ids that it has no rows for"
     encoder.save(tmp_path / "again")
     assert load_tokenizer(str(tmp_path / "again")).encode("hidden").tolist() == [1]
@@ -115,15 +115,7 @@ def test_windows_do_not_depend_on_where_pieces_end(tokens, cut):
     assert [batch.tolist() for batch in got] == [batch.tolist() for batch in expected]
 
 
-@pytest.mark.parametrize(
-    ("between", "expected"), [("\n\n", [1, 2, 300, 1, 300, 2]), ("", [1, 2, 1, 2])], ids=["documents", "a file"]
-)
-def test_documents_are_joined_by_the_end_of_text(words, between, expected):
-    corpus = of("hidden vectors", "hidden", "vectors", between=between)
-    assert token_ids(corpus, load_tokenizer(str(words)), 100).tolist() == expected
-
-
-def test_without_an_end_of_text_documents_are_joined_by_a_blank_line():
+def test_documents_are_joined_by_a_blank_line():
     (batch,) = first_windows(of("ab", "c"), BYTES, 5, length=5, batch_size=1)
     assert bytes(batch[0].tolist()) == b"ab\n\nc"
 
