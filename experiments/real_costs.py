@@ -143,11 +143,9 @@ class Changeable:
         def keep(site: ng.NormSite, x: Tensor, _) -> None:
             self.inputs[site.name] = x
 
+        inner, inputs = model.model, dict(input_ids=ids, use_cache=False)
         with ng.watch(model, self.sites, keep):
-            inner = model.model
-            self.resumed = Resumed(
-                [*inner.layers, inner.norm], lambda: forward(inner, dict(input_ids=ids, use_cache=False))
-            )
+            self.resumed = Resumed([*inner.layers, inner.norm], lambda: forward(inner, inputs))
         self.large = {name: shares(x).topk(LARGEST).indices for name, x in self.inputs.items()}
         self.logp = self._predictions(len(inner.layers))
         self.loss = self._loss(self.logp)
@@ -173,13 +171,13 @@ class Changeable:
     def cost(self, change: AbstractContextManager, sites: Sequence[ng.NormSite]) -> pd.DataFrame:
         """What a change of some norms costs: loss and divergence from the unchanged predictions, a row a block."""
         with change:
-            logp = self._predictions(min(map(self.block, sites)))
+            logp = self._predictions(min(map(self.layer, sites)))
         kl = (self.logp.exp() * (self.logp - logp)).sum(-1)
         cost = (self._loss(logp) - self.loss).mean(1)
         return pd.DataFrame(dict(block=range(len(kl)), cost=cost, kl=kl.mean(1)))
 
-    def block(self, site: ng.NormSite) -> int:
-        """The number of the block in which a norm is; the final norm is one of its own."""
+    def layer(self, site: ng.NormSite) -> int:
+        """The number of the layer in which a norm is; the final norm is one of its own."""
         _, kind, *rest = site.name.split(".")
         return int(rest[0]) if kind == "layers" else len(self.resumed.blocks) - 1
 
@@ -201,8 +199,8 @@ class Changeable:
         return (site.weight.square().sum() / site.dim**2 / normalised.square().sum(-1)).mean(1)
 
     @torch.no_grad()
-    def _predictions(self, block: int) -> Tensor:
-        h = self.resumed.ends(block)[-1]
+    def _predictions(self, layer: int) -> Tensor:
+        h = self.resumed.ends(layer)[-1]
         return self.head(h[:, :-1][:, self.predicted]).log_softmax(-1)
 
     def _loss(self, logp: Tensor) -> Tensor:

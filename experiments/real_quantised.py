@@ -6,28 +6,22 @@ from itertools import product
 
 import normgeom as ng
 import torch
+from normgeom.models.flow import stream
 from torch import Tensor
 
 from experiments.real_models import about
 from experiments.real_rounding import CORPUS, MODELS, Network, Norm, at_the_end, normalised, short, unrounded
 from experiments.registry import experiment
 
-READERS = {  # of a norm, by its name in its block
-    "input_layernorm": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "self_attn_layer_norm": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "pre_feedforward_layernorm": ("mlp.gate_proj", "mlp.up_proj"),
-    "post_attention_layernorm": ("mlp.gate_proj", "mlp.up_proj"),  # of Llama; Gemma's writes to the stream
-    "final_layer_norm": ("fc1",),
-}
 
-
-def readers(network: Network, site: ng.NormSite) -> Tensor | None:
-    """The matrices that read a norm, stacked; None if there are none, as where it writes to the stream."""
-    block, name = network.blocks[network.block[site]], site.name.rpartition(".")[2]
-    writes = name.startswith("post") and hasattr(block, "pre_feedforward_layernorm")
-    if name not in READERS or writes:
-        return None
-    return torch.cat([block.get_submodule(reader).weight for reader in READERS[name]]).detach()
+def readers(network: Network) -> dict[ng.NormSite, Tensor]:
+    """For each norm but the last, the matrices that read it, stacked; norms that write to the stream have none."""
+    flow, found = stream(network.model, network.example), {}
+    maps = {norm.name: norm.readers for norm in flow.norms}
+    for site, block in network.block.items():
+        if block < len(network.blocks) - 1 and maps.get(site.name):
+            found[site] = torch.cat([network.model.get_submodule(name).weight for name in maps[site.name]]).detach()
+    return found
 
 
 @cache
@@ -97,7 +91,7 @@ def one_quantised(site: ng.NormSite, x: Tensor, matrices: Tensor, bits: int, tur
 def int8_and_int4(model: str) -> dict[str, list[dict]]:
     network = Network(model)
     inputs, base, rows, last = network.inputs(), network.run(unrounded)[-1], [], []
-    read = {site: matrices for site in inputs if (matrices := readers(network, site)) is not None}
+    read = readers(network)
     for form, bits in product(FORMS, (8, 4)):
         q = FORMS[form](base.shape[-1])
         columns = [one_quantised(site, network.measured(inputs[site]), w, bits, q) for site, w in read.items()]
