@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from experiments.registry import experiment, registry
 from experiments.stamps import key, of_module
 
-SEEDS, HELD_OUT = (0, 1, 2), 8192
+SEEDS = (0, 1, 2)
+HELD_OUT = 8192  # bytes
 STAGES = (1, 5, 10, 20, 50, 100)  # percents of the updates
 RULE = (
     "AdamW, β = 0.9 and 0.95, matrices and embeddings decay, gradients clipped to norm 1, linear warm-up over a tenth, "
