@@ -11,14 +11,14 @@ from normgeom.surgery.ablation import scales
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from experiments.real_attribution import COUNT, LENGTH, ON, case, ratio
+from experiments.real_attribution import COUNT, LENGTH, ON, case
 from experiments.real_models import LANGUAGE, PARTS, Resumed, about, blocks, direction, language_model
 from experiments.registry import experiment
 
 COUNTED, EVERY = 24_000, 12  # windows of the other text; every so many are fitted
 UNIFORM = 0.1  # share of a uniform guess in that by frequency
 RIDGE = 1e-5  # of the mean square of an entry
-ALPHAS, DRAWN = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0), ("random_0", "random_1")
+ALPHAS = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1, 4)
 LONG, TOKENS = 20, 128
 
 
@@ -112,11 +112,11 @@ def lens(model: str, text: str) -> pd.DataFrame:
 @experiment(
     "published-steering",
     "How far a vector, added at all positions but the first to the stream that the middle block reads, moves the "
-    "logits at the last position: root mean square over the vocabulary of the change less its mean.  alpha: its length "
-    "over the mean length of the stream there.  direction: text, from the mean stream of these texts to that of the "
-    "standard library's documentation; or one of those drawn.  of: live, with norms as they are, held, with all scales "
-    "held as without the vector: means over texts (share); ratio: held over live.  low, high: 90 % over resampled "
-    "texts.",
+    "logits at the last position: root mean square over the vocabulary of the change less its mean, median over texts; "
+    "infinite where float32 overflows.  alpha: its length over the mean length of the stream there.  direction: text, "
+    "from the mean stream of these texts to that of the standard library's documentation; random, a drawn one.  of: "
+    "live, with norms as they are; held, with all scales held as without the vector; ratio, held over live.  low, "
+    "high: 90 % over resampled texts.",
     dict(model=LANGUAGE, text=PARTS),
     minutes=8,
     corpus=ON,
@@ -128,17 +128,25 @@ def steering(model: str, text: str) -> list[dict]:
     name = f"model.layers.{len(network.model.layers) // 2}.input_layernorm"
     documented = blocks(language_model(model)[1], "stdlib", COUNT, LENGTH)
     here, there = (streams(network, texts)[name][:, 1:].flatten(0, 1) for texts in (ids, documented))
-    vectors = {way: direction(way, here.shape[-1]) for way in DRAWN}
-    vectors["text"] = normalize(there.mean(0) - here.mean(0), dim=0)
+    towards = normalize(there.mean(0) - here.mean(0), dim=0)
+    vectors = dict(text=towards, random=direction("random_0", here.shape[-1]))
     size, moved, rows = here.norm(dim=-1).mean(), {}, []
     for norms in ("live", "held"):
         with ng.held_scales(network, ids) if norms == "held" else nullcontext():
             moved[norms] = steered(network, ids, {(way, a): a * size * v for way, v in vectors.items() for a in ALPHAS})
     for (way, alpha), live in moved["live"].items():
-        held, one = moved["held"][way, alpha], torch.ones_like(live)
-        for of, above, below in (("live", live, one), ("held", held, one), ("ratio", held, live)):
-            rows.append(dict(direction=way, alpha=alpha, of=of) | ratio(above[None], below[None]))
+        held = moved["held"][way, alpha].nan_to_num(torch.inf)
+        for of, values in dict(live=live, held=held, ratio=held / live).items():
+            rows.append(dict(direction=way, alpha=alpha, of=of) | middle(values))
     return rows
+
+
+def middle(values: Tensor) -> dict[str, float]:
+    """The median, and 90 % of the medians of resampled values, which may be infinite."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = values[torch.randint(len(values), (1000, len(values)), generator=generator)].median(1).values
+    low, high = (drawn.quantile(q, interpolation="nearest") for q in (0.05, 0.95))
+    return dict(moved=float(values.median()), low=float(low), high=float(high))
 
 
 def steered(network: nn.Module, ids: Tensor, vectors: dict) -> dict:

@@ -72,7 +72,7 @@ def test_lenses_are_whole_runs_read_by_hand(model):
 
 def test_steering_is_a_whole_run_with_a_longer_stream(model):
     rows = real_streams.steering("tiny", "valid")
-    found = {(row["direction"], row["alpha"], row["of"]): row["share"] for row in rows}
+    found = {(row["direction"], row["alpha"], row["of"]): row["moved"] for row in rows}
     ids, documented = windows(None, "valid", 40, 11)[:, :-1], windows(None, "stdlib", 40, 10)
     here, there = (read_by_blocks(model, texts)[0][MIDDLE] for texts in (ids, documented))
     v = here.norm(dim=-1).mean() * F.normalize(there.mean(0) - here.mean(0), dim=0)
@@ -83,18 +83,13 @@ def test_steering_is_a_whole_run_with_a_longer_stream(model):
             after = model(ids, use_cache=False).logits[:, -1]
         with torch.no_grad():
             change = after - model(ids, use_cache=False).logits[:, -1]
-        return change.std(-1, correction=0).mean().item()
+        return change.std(-1, correction=0).median().item()
 
-    for alpha in (0.25, 8.0):
+    for alpha in (1 / 16, 1):
         assert found["text", alpha, "live"] == pytest.approx(moved(alpha), rel=1e-3)
         with ng.held_scales(model, ids):
             assert found["text", alpha, "held"] == pytest.approx(moved(alpha), rel=1e-3)
-    assert all(
-        found[way, a, "ratio"] == pytest.approx(found[way, a, "held"] / live)
-        for (way, a, of), live in found.items()
-        if of == "live"
-    )
-    assert all(row["low"] < row["share"] < row["high"] for row in rows)
+    assert all(row["low"] <= row["moved"] <= row["high"] for row in rows) and found["random", 4, "ratio"] > 1
 
 
 def test_lengths_are_quartiles_of_hidden_states(model):

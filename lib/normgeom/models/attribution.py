@@ -60,7 +60,9 @@ def attribute(
     Returns:
         a row for each part, in the order in which they run: ``part`` (an embedding's name, ``"attn 0"``, ``"mlp 0"``,
         …, ``"head 0.3"``), and the means over the sequences of the four numbers.  The model runs in its own dtype, as
-        often as there are parts, and a float64 copy of it once, on few tokens; sums are float64.
+        often as there are parts, and a float64 copy of it once, on few tokens; sums are float64.  For the numbers of
+        one sequence call it with that one; with ``"mean"`` the mean is then over its positions only.  For the logit at
+        position t call it with ``inputs[:, : t + 1]``.
 
     Raises:
         ValueError: padding; an answer outside the vocabulary; one sequence with ``"resample"``; a stream that cannot be
