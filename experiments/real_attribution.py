@@ -9,11 +9,9 @@ from normgeom.models.attribution import COLUMNS, REPLACED, Run, effects
 from normgeom.models.flow import Part, followed
 from normgeom.models.held import acting, per_unit, projected
 from normgeom.models.watch import forward, hooked
-from normgeom.surgery.ablation import scales
-from normgeom_lab.common.tiny import divergence
 from torch import Tensor, nn
 
-from experiments.real_models import LANGUAGE, PARTS, Resumed, about, blocks, language_model, resampled, sites_of
+from experiments.real_models import LANGUAGE, PARTS, Resumed, about, blocks, language_model, resampled
 from experiments.registry import experiment
 
 COUNT, LENGTH = 40, 10  # texts, and tokens read of each
@@ -160,37 +158,6 @@ def ratio(above: Tensor, below: Tensor) -> dict[str, float]:
     above, below = above.sum(0), below.sum(0)
     low, high = resampled(above, torch.Generator().manual_seed(0), over=below)
     return dict(share=float(above.sum() / below.sum()), low=float(low), high=float(high))
-
-
-@experiment(
-    "published-lens",
-    "The logit lens at the input of each norm over the stream: divergence of its predictions from the model's, in "
-    "nats, with the scale of the stream there (own) and with the final one (final); the stream's scale over the final "
-    "one; how often the lens chooses the model's token.  Means over all positions but the first.",
-    dict(model=LANGUAGE, text=PARTS),
-    minutes=4,
-    corpus=ON,
-    **about(*LANGUAGE),
-)
-def lens(model: str, text: str) -> pd.DataFrame:
-    network, ids, _, _ = case(model, text)
-    writers = {part.writer for part in branches(network, ids)}  # in Gemma, norms that read what a branch computed
-    sites = [site for site in sites_of(network) if site.name not in writers]
-    streams = {}
-    with ng.watch(network, sites, lambda site, x, _: streams.update({site.name: x[:, 1:]})):
-        forward(network, dict(input_ids=ids, use_cache=False))
-    *_, end = sites
-    read = lambda name: network.lm_head(end.module(streams[name]))  # noqa: E731
-    rows = []
-    with torch.no_grad():
-        truth = read(end.name)
-        for site in sites:
-            ratio, z = scales(end, streams[site.name]) / scales(end, streams[end.name]), read(site.name)
-            lenses = dict(own=z, final=z * ratio[..., None].to(z))
-            kl = {name: float(divergence(truth, logits).mean()) for name, logits in lenses.items()}
-            agree = float((z.argmax(-1) == truth.argmax(-1)).float().mean())
-            rows.append(dict(site=site.name) | kl | dict(ratio=float(ratio.mean()), agree=agree))
-    return pd.DataFrame(rows).round(4)
 
 
 def case(model: str, text: str) -> tuple[nn.Module, Tensor, Tensor, Tensor]:

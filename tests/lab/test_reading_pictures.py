@@ -4,9 +4,18 @@ import pandas as pd
 from normgeom_lab.reading import credits_by_part, fading_part, lenses_by_depth
 
 PARTS = pd.DataFrame(
-    dict(model="M", part=["wte", "m1", "m2"], credit=[0.5, 4.0, 0.6], direct=[0.4, 1.5, 0.5], total=[3.0, -2.5, 0.5])
+    dict(
+        model="M",
+        part=["wte", "m1", "m2"],
+        credit=[0.5, 4.0, 0.6],
+        direct=[0.4, 1.5, 0.5],
+        total=[3.0, -2.5, 0.5],
+        low=[2.5, -4.0, 0.2],
+        high=[3.5, 0.1, 0.9],
+    )
 )
-LENS = pd.DataFrame(dict(model="M", text="valid", own=[1.5, 0.2, 0.0], final=[1.6, 0.3, 0.0]))
+LENSES = dict(own=[1.5, 0.2, 0.0], final=[1.6, 0.3, 0.0], mean=[1.7, 0.4, 0.1], fitted=[0.9, 0.1, 0.0])
+LENS = pd.DataFrame(dict(model="M", text="valid", **LENSES, uniform=2.5, frequency=2.1))
 
 
 def test_each_answer_has_its_marks():
@@ -16,13 +25,18 @@ def test_each_answer_has_its_marks():
         words: list(PARTS[words.split()[0]]) for words in ("total effect", "direct effect", "credit")
     }
     assert len({line.get_marker() for line in marks.values()}) == 3, "told apart by colour alone"
+    (bars,) = figure.axes[0].collections
+    assert [[y for _, y in bar] for bar in bars.get_segments()] == [[2.5, 3.5], [-4.0, 0.1], [0.2, 0.9]]
     assert "from -2.5 to 3.0" in alt and "most for m1, 4.00 and 1.50" in alt
 
 
 def test_lenses_end_before_the_prediction():
     figure, alt = lenses_by_depth(LENS)
-    assert [list(line.get_ydata()) for line in figure.axes[0].lines[:2]] == [[1.5, 0.2], [1.6, 0.3]]
-    assert "1.5 and 1.6 nats at first" in alt
+    drawn = {line.get_label(): list(line.get_ydata()) for line in figure.axes[0].lines}
+    assert [drawn[f"{name} scale"] for name in ("own", "final", "mean")] == [[1.5, 0.2], [1.6, 0.3], [1.7, 0.4]]
+    assert drawn["fitted map"] == [0.9, 0.1] and drawn["frequency guess"] == [2.1, 2.1]
+    assert len({(line.get_linestyle(), line.get_color()) for line in figure.axes[0].lines}) == len(drawn) == 6
+    assert "own scale 1.5, final scale 1.6" in alt and "uniform guess 2.5" in alt
 
 
 FADED = pd.DataFrame(

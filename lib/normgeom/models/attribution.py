@@ -61,6 +61,8 @@ def attribute(
         one row per part, in the order in which the parts run: ``part`` (an embedding's name, ``"attn 0"``, ``"mlp 0"``,
         …, ``"head 0.3"``), and the means of the four numbers over the sequences.  The model runs in its own dtype, once
         per part, and a float64 copy of it runs once on few tokens; sums are float64.
+        For the numbers of one sequence, pass only that one (the ``"mean"`` is then over its positions); for the logit
+        at position t, pass ``inputs[:, : t + 1]``.
 
     Raises:
         ValueError: ``inputs`` are padded; a token id or an answer is outside the vocabulary; there is only one sequence

@@ -17,16 +17,26 @@ _ANSWERS = {
     "credit": ("x", COLORS["random_a"], "credit"),
 }
 
+_LENSES = {
+    "own": ("-", COLORS["uniform"], "own scale"),
+    "final": ("--", COLORS["random_a"], "final scale"),
+    "mean": (":", COLORS["random_b"], "mean scale"),
+    "fitted": ("-.", COLORS["ink"], "fitted map"),
+    "uniform": (":", COLORS["null"], "uniform guess"),
+    "frequency": ("--", COLORS["null"], "frequency guess"),
+}
+
 _LOST = {"logit": "in truth", "frozen": "with the scale frozen", "tangent": "along the tangent"}
 
 
 def credits_by_part(rows: pd.DataFrame) -> tuple[Figure, str]:
-    """Credit, direct and total effect of each part, in the order in which they run; a panel a model."""
+    """Credit, direct and total effect of each part, with intervals of the last, in running order; a panel a model."""
     words = []
     with style():
         figure, axes = plt.subplots(rows.model.nunique(), 1, figsize=(WIDTH, 5), squeeze=False)
         for axis, (model, parts) in zip(axes.flat, rows.groupby("model", sort=False), strict=True):
             place = np.arange(len(parts))
+            axis.vlines(place, parts.low, parts.high, color=COLORS["null"], lw=0.7)
             for name, (marker, color, label) in _ANSWERS.items():
                 axis.plot(place, parts[name], marker, color=color, label=label, ms=4)
             axis.set_title(model)
@@ -45,22 +55,23 @@ def credits_by_part(rows: pd.DataFrame) -> tuple[Figure, str]:
 
 
 def lenses_by_depth(rows: pd.DataFrame) -> tuple[Figure, str]:
-    """The divergence of two logit lenses from the model's prediction, by depth; a panel a model, a line a text."""
-    words, looks = [], {"own": ("-", COLORS["uniform"]), "final": ("--", COLORS["random_a"])}
+    """The divergence of logit lenses and of two guesses from the model's prediction; a panel a model, a line a text."""
+    words = []
     with style():
         figure, axes = plt.subplots(1, rows.model.nunique(), figsize=(WIDTH, 3.4), sharey=True, squeeze=False)
         for axis, (model, of_model) in zip(axes.flat, rows.groupby("model", sort=False), strict=True):
             for number, (_, at) in enumerate(of_model.groupby("text")):
-                at = at.iloc[:-1]  # at the end both are the prediction
-                for scale, (dash, color) in looks.items():
-                    look = dict(color=color, lw=1.4, label=None if number else f"{scale} scale")
-                    axis.semilogy(np.arange(len(at)) / len(at), at[scale], dash, **look)
+                at = at.iloc[:-1]  # at the end all lenses but that of the mean scale are the prediction
+                for lens, (dash, color, label) in _LENSES.items():
+                    look = dict(color=color, lw=1.4, label=None if number else label)
+                    axis.semilogy(np.arange(len(at)) / len(at), at[lens], dash, **look)
             axis.set(title=model, xlabel="share of the depth")
-            words.append(f"{model}: {at.own.iloc[0]:.1f} and {at.final.iloc[0]:.1f} nats at first")
+            first = ", ".join(f"{label} {at[lens].iloc[0]:.1f}" for lens, (_, _, label) in _LENSES.items())
+            words.append(f"{model}, at the first block: {first}")
         ticks_of_powers(axes[0, 0].yaxis)
         axes[0, 0].set_ylabel("KL / nats")
         label_ends(axes[0, -1])
-    return figure, f"Divergence with the stream's own and the final scale. {'; '.join(words)}."
+    return figure, f"Divergence from the model's prediction, in nats. {'; '.join(words)}."
 
 
 def fading_part(faded: pd.DataFrame, kept: float) -> tuple[Figure, str]:

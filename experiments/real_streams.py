@@ -1,0 +1,188 @@
+"""What the streams of published models say and do before the last norm: lenses, steering, and lengths."""
+
+from contextlib import nullcontext
+
+import normgeom as ng
+import pandas as pd
+import torch
+from normgeom.models.held import per_unit, projected
+from normgeom.models.watch import forward, hooked
+from normgeom.surgery.ablation import scales
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from experiments.real_attribution import COUNT, LENGTH, ON, case
+from experiments.real_models import LANGUAGE, PARTS, Resumed, about, blocks, direction, language_model
+from experiments.registry import experiment
+
+COUNTED, EVERY = 24_000, 12  # windows of the other text; every so many are fitted
+UNIFORM = 0.1  # share of a uniform guess in that by frequency
+RIDGE = 1e-5  # of the mean square of an entry
+ALPHAS = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1, 4)
+LONG, TOKENS = 20, 128
+
+
+def read_by_blocks(network: nn.Module) -> list[ng.NormSite]:
+    """The norms at the beginning of the blocks, and the final one."""
+    return [site for site in ng.find_norms(network) if site.name.endswith(("input_layernorm", "model.norm"))]
+
+
+@torch.no_grad()
+def streams(network: nn.Module, ids: Tensor) -> dict[str, Tensor]:
+    """What each norm of :func:`read_by_blocks` reads, ``(texts, positions, d)``, by its name."""
+    found = {}
+    with ng.watch(network, read_by_blocks(network), lambda site, x, _: found.update({site.name: x})):
+        forward(network, dict(input_ids=ids, use_cache=False))
+    return found
+
+
+def normalised(site: ng.NormSite, x: Tensor) -> Tensor:
+    """n and a 1, ``(..., d + 1)``."""
+    n = projected(site, x) * per_unit(site, x)
+    return torch.cat([n, torch.ones_like(n[..., :1])], -1)
+
+
+@torch.no_grad()
+def translators(network: nn.Module, ids: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """By norm, the map from n and 1 to what the final norm writes, by least squares; and the mean final scale."""
+    end, d = read_by_blocks(network)[-1], network.config.hidden_size
+    sums, scale = {}, []
+    for batch in ids.split(100):
+        read = {name: x[:, 1:].flatten(0, 1) for name, x in streams(network, batch).items()}
+        target = end.module(read[end.name])
+        scale.append(scales(end, read[end.name]))
+        for name, x in read.items():
+            n = normalised(end, x)
+            sums[name] = sums.get(name, 0) + (n.T @ torch.cat([n, target], 1)).double()
+    fitted = {}
+    for name, products in sums.items():
+        square, cross = products.split([d + 1, d], 1)
+        square = square + RIDGE * square.diagonal().mean() * torch.eye(d + 1)
+        fitted[name] = torch.linalg.solve(square, cross).float()
+    return fitted, torch.cat(scale).mean()
+
+
+@experiment(
+    "published-lens",
+    "The logit lens at the input of each block and of the final norm: divergence of its predictions from the model's, "
+    "in nats, with the scale of the stream there (own), with the final one of the same token (final), with the mean "
+    "final one (mean), and with an affine map in place of the norm (fitted): from the normalised stream to what the "
+    f"final norm writes, by least squares on {COUNTED // EVERY} windows of {LENGTH} tokens of the other part of "
+    "WikiText-2.  uniform: of a uniform guess; frequency: of the frequencies of tokens in that other part, with "
+    f"{UNIFORM:.0%} of a uniform guess.  ratio: the stream's scale over the final one; agree, agree_fitted: how often "
+    "the lens (with any scale), or the fitted one, chooses the model's token.  Means over all positions but the first.",
+    dict(model=LANGUAGE, text=PARTS),
+    minutes=15,
+    corpus=ON,
+    **about(*LANGUAGE),
+)
+@torch.no_grad()
+def lens(model: str, text: str) -> pd.DataFrame:
+    network, ids, _, _ = case(model, text)
+    (other,) = set(PARTS) - {text}
+    rest = blocks(language_model(model)[1], other, COUNTED, LENGTH)
+    fitted, mean = translators(network, rest[::EVERY])
+    end, rows = read_by_blocks(network)[-1], []
+    read = {name: x[:, 1:].flatten(0, 1) for name, x in streams(network, ids).items()}
+    truth = network.lm_head(end.module(read[end.name]))
+    log_p, last = truth.log_softmax(-1), scales(end, read[end.name])
+    p, uniform = log_p.exp(), torch.full_like(truth[0], 1 / truth.shape[-1])
+    counts = torch.bincount(rest[:, 1:].flatten(), minlength=len(uniform))
+    frequency = (1 - UNIFORM) * counts / counts.sum() + UNIFORM * uniform
+
+    def apart(z: Tensor) -> float:
+        """The mean divergence of the predictions of logits z from the model's."""
+        return float(((p * log_p).sum(-1) - (p * z).sum(-1) + z.logsumexp(-1)).mean())
+
+    null = dict(uniform=apart(uniform.log()), frequency=apart(frequency.log()))
+    for name, x in read.items():
+        s, z, linear = (
+            scales(end, x),
+            network.lm_head(end.module(x)),
+            network.lm_head(normalised(end, x) @ fitted[name]),
+        )
+        tempered = dict(final=z * (s / last)[:, None].to(z), mean=z * (s / mean)[:, None].to(z))
+        kl = {lens: apart(logits) for lens, logits in dict(own=z, **tempered, fitted=linear).items()}
+        agree = [float((logits.argmax(-1) == truth.argmax(-1)).float().mean()) for logits in (z, linear)]
+        about_it = dict(ratio=float((s / last).mean()), agree=agree[0], agree_fitted=agree[1])
+        rows.append(dict(site=name) | kl | null | about_it)
+    return pd.DataFrame(rows).round(4)
+
+
+@experiment(
+    "published-steering",
+    "How far a vector, added at all positions but the first to the stream that the middle block reads, moves the "
+    "logits at the last position: root mean square over the vocabulary of the change less its mean, median over texts; "
+    "infinite where float32 overflows.  alpha: its length over the mean length of the stream there.  direction: text, "
+    "from the mean stream of these texts to that of the standard library's documentation; random, a drawn one.  of: "
+    "live, with norms as they are; held, with all scales held as without the vector; ratio, held over live.  low, "
+    "high: 90 % over resampled texts.",
+    dict(model=LANGUAGE, text=PARTS[:1]),
+    minutes=4,
+    corpus=ON,
+    **about(*LANGUAGE),
+)
+@torch.no_grad()
+def steering(model: str, text: str) -> list[dict]:
+    network, ids, _, _ = case(model, text)
+    name = f"model.layers.{len(network.model.layers) // 2}.input_layernorm"
+    documented = blocks(language_model(model)[1], "stdlib", COUNT, LENGTH)
+    here, there = (streams(network, texts)[name][:, 1:].flatten(0, 1) for texts in (ids, documented))
+    towards = normalize(there.mean(0) - here.mean(0), dim=0)
+    vectors = dict(text=towards, random=direction("random_0", here.shape[-1]))
+    size, moved, rows = here.norm(dim=-1).mean(), {}, []
+    for norms in ("live", "held"):
+        with ng.held_scales(network, ids) if norms == "held" else nullcontext():
+            moved[norms] = steered(network, ids, {(way, a): a * size * v for way, v in vectors.items() for a in ALPHAS})
+    for (way, alpha), live in moved["live"].items():
+        held = moved["held"][way, alpha].nan_to_num(torch.inf)
+        for of, values in dict(live=live, held=held, ratio=held / live).items():
+            rows.append(dict(direction=way, alpha=alpha, of=of) | middle(values))
+    return rows
+
+
+def middle(values: Tensor) -> dict[str, float]:
+    """The median, and 90 % of the medians of resampled values, which may be infinite."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = values[torch.randint(len(values), (1000, len(values)), generator=generator)].median(1).values
+    low, high = (drawn.quantile(q, interpolation="nearest") for q in (0.05, 0.95))
+    return dict(moved=float(values.median()), low=float(low), high=float(high))
+
+
+def steered(network: nn.Module, ids: Tensor, vectors: dict) -> dict:
+    """How far each vector, added to the stream that the middle block reads, moves the logits of each text."""
+    resumed, layer = Resumed(network, ids, slice(-1, None)), len(network.model.layers) // 2
+
+    def logits(v: Tensor) -> Tensor:
+        def add(_module, args, kwargs):
+            return (torch.cat([args[0][:, :1], args[0][:, 1:] + v], 1), *args[1:]), kwargs
+
+        with hooked(before=[(network.model.layers[layer], add)]):
+            return network.lm_head(network.model.norm(resumed.end(layer))[:, -1])
+
+    before = logits(torch.zeros(ids.shape[1] - 1, 1))
+    return {name: (logits(v) - before).std(-1, correction=0) for name, v in vectors.items()}
+
+
+@experiment(
+    "published-lengths",
+    "Lengths of the streams that the middle block reads, over the median of all but the first positions; of: x, the "
+    "stream, or x/s, divided by the scale of the block's first norm (for an RMSNorm √d, up to ε).  tokens: all, or "
+    "all but the first of each text.  share_first: of the squared lengths, that of first positions.",
+    dict(model=LANGUAGE, text=PARTS),
+    minutes=3,
+    corpus=f"WikiText-2, {LONG} windows of {TOKENS} tokens spread over each of its parts, begun by BOS",
+    **about(*LANGUAGE),
+)
+def lengths(model: str, text: str) -> list[dict]:
+    network, tokenizer = language_model(model)
+    ids, site = blocks(tokenizer, text, LONG, TOKENS), read_by_blocks(network)[len(network.model.layers) // 2]
+    x, rows = streams(network, ids)[site.name].double(), []
+    for of, vectors in (("x", x), ("x/s", x / scales(site, x)[..., None])):
+        size = vectors.norm(dim=-1)
+        unit, share = size[:, 1:].median(), float(size[:, 0].square().sum() / size.square().sum())
+        for tokens, chosen in (("all", size), ("but first", size[:, 1:])):
+            names, at = ("least", "quarter", "median", "three_quarters", "most"), torch.linspace(0, 1, 5).double()
+            found = dict(zip(names, (chosen.flatten().quantile(at) / unit).tolist(), strict=True))
+            rows.append(dict(of=of, tokens=tokens) | found | dict(share_first=share))
+    return rows
