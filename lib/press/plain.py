@@ -18,6 +18,7 @@ STATEMENTS = ("theorem", "proposition", "corollary", "lemma", "definition", "con
 MORE_STATEMENTS = ("example", "algorithm", "assumption", "axiom", "property", "criterion", "notation")
 OPENING = "opening"  # the class of a page's first picture, which a notebook draws itself
 TITLED = re.compile(r"(?P<words>.*?)\s*<(?P<target>[^<>]+)>", re.S)
+NOTE, NOTED = re.compile(r"^\[\^([\w-]+)\]: (.+)(\n+|$)", re.M), re.compile(r"\[\^([\w-]+)\]")
 LOCAL_LINK = re.compile(r"\]\((#[^)]*|[^):]*\.(?:md|ipynb)[^)]*)\)")
 
 
@@ -38,7 +39,9 @@ class Plain:
     notebooks: list[str]
 
     def render(self, text: str) -> str:
-        """``text`` without MyST."""
+        """``text`` without MyST; a note of the margin is a parenthesis where it is referred to."""
+        notes = {name: words for name, words, _ in NOTE.findall(text)}
+        text = NOTED.sub(lambda found: f" ({self._note(notes, found[1])})", NOTE.sub("", text))
         lines, out, at = text.split("\n"), [], 0
         for block in blocks(text):
             out += lines[at : block.start]
@@ -81,6 +84,11 @@ class Plain:
         if label not in self.labels:
             raise self._unknown(f"the label {label}, which no built page defines")
         return self.labels[label]
+
+    def _note(self, notes: dict[str, str], name: str) -> str:
+        if name not in notes:
+            raise self._unknown(f"the note {name}, which its own cell does not have")
+        return notes[name]
 
     def _linked(self, words: str, doc: str) -> str:
         name = posixpath.relpath(doc, "chapters")

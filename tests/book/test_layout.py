@@ -37,8 +37,23 @@ def test_a_page_has_few_parts_and_one_left_edge(walks, screen, most):
         found = page.layout[{"desk": DESK, "phone": PHONE}[screen]["width"]]
         assert len(found["edges"]) <= 1, f"{name}: left edges at {found['edges']}"
         assert not found["unsaid"], f"{name}: tables that scroll do not say so"
+        assert not found["covering"], f"{name}: notes of the margin that cover something"
         if name[:2] > "00" and name[:2].isdigit():
             assert all(found[kind] <= most[kind] for kind in most), f"{name}: {found}, at most {most}"
+
+
+def test_notes_are_in_the_margin_and_folded_on_a_phone(browser, html, walks):
+    chapters = {name: page.layout for name, page in walks.items() if name[:2] > "00" and name[:2].isdigit()}
+    assert len(chapters) == 12 and all(seen[DESK["width"]]["notes"] for seen in chapters.values())
+    assert not any(seen[PHONE["width"]]["notes"] for seen in chapters.values())
+    page = browser.new_page(viewport=PHONE)
+    page.goto((html / "chapters/05-jacobians.html").as_uri())
+    page.locator("input.margin-toggle").first.focus()
+    page.keyboard.press("Space")
+    assert page.locator(".sidenote").first.is_visible() and not page.locator(".sidenote").nth(1).is_visible()
+    page.emulate_media(media="print")
+    assert all(note.is_visible() for note in page.locator("section > p > .sidenote").all())
+    page.close()
 
 
 def luminance(colour: str) -> float:

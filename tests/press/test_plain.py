@@ -61,7 +61,7 @@ CASES = {
     ),
     "`{eq}` in code, ``{eq}`eq-mean` `` too": "`{eq}` in code, ``{eq}`eq-mean` `` too",
     "```python\n:::{note}\n```": "```python\n:::{note}\n```",
-    "A note[^1].\n\n[^1]: By {eq}`eq-mean`.": "A note[^1].\n\n[^1]: By (1.1).",
+    "A note.[^why] More.\n\n[^why]: By {eq}`eq-mean`.\n\nText": "A note. (By (1.1).) More.\n\nText",
 }
 
 
@@ -77,6 +77,7 @@ UNKNOWN = {
     "{eq}`eq-no`": "no plain form for the label eq-no, which no built page defines",
     "{doc}`08-no`": "no plain form for {doc}`08-no`, which is no page",
     "{cite}`nobody`": "no plain form for the source nobody",
+    "A note.[^why]": "no plain form for the note why, which its own cell does not have",
     "{term}`x <no\nterm>`": "no plain form for the term no term, which is in no glossary",
     "{numref}`sec-project`": "no plain form for a reference to sec-project: it has no number",
     "[there](#sec-project)": "no plain form for the link (#sec-project)",
