@@ -15,7 +15,6 @@ from press.myst import ROLE, Block, blocks
 
 ADMONITIONS = ("note", "tip", "hint", "important", "warning", "caution", "attention", "seealso")
 STATEMENTS = ("theorem", "proposition", "corollary", "lemma", "definition", "conjecture", "observation", "remark")
-MORE_STATEMENTS = ("example", "algorithm", "assumption", "axiom", "property", "criterion", "notation")
 OPENING = "opening"  # the class of a page's first picture, which a notebook draws itself
 TITLED = re.compile(r"(?P<words>.*?)\s*<(?P<target>[^<>]+)>", re.S)
 NOTE, NOTED = re.compile(r"^\[\^([\w-]+)\]: (.+)(\n+|$)", re.M), re.compile(r"\[\^([\w-]+)\]")
@@ -127,10 +126,6 @@ def _solution(plain: Plain, block: Block) -> str:
     return _folded(plain, f"Solution to {plain.number(block.argument)}", block)
 
 
-def _dropdown(plain: Plain, block: Block) -> str:
-    return _folded(plain, plain._prose(block.argument), block)
-
-
 def _image(plain: Plain, block: Block) -> str:
     if block.options.get("class") == OPENING:
         return ""
@@ -210,11 +205,10 @@ def _term(plain: Plain, text: str) -> str:
 
 DIRECTIVES: dict[str, Callable[[Plain, Block], str]] = {
     "math": _math,
-    **{f"prf:{name}": _statement for name in (*STATEMENTS, *MORE_STATEMENTS, "proof")},
+    **{f"prf:{name}": _statement for name in (*STATEMENTS, "proof")},
     **dict.fromkeys((*ADMONITIONS, "admonition"), _admonition),
     "exercise": _exercise,
     "solution": _solution,
-    "dropdown": _dropdown,
     "figure": _image,
     "image": _image,
 }
@@ -225,10 +219,7 @@ ROLES: dict[str, Callable[[Plain, str], str]] = {
     "ref": _reference("ref"),
     "numref": _reference("numref"),
     "doc": _doc,
-    "cite": _cite(textual=False),
     "cite:p": _cite(textual=False),
     "cite:t": _cite(textual=True),
     "term": _term,
-    "math": lambda plain, text: f"${text}$",
-    "code": lambda plain, text: f"`{text}`",
 }

@@ -1,6 +1,7 @@
 """What the eye meets: the measure of the text, one left edge, tables that say that they scroll, ink in the dark."""
 
 import re
+from itertools import combinations
 
 import pytest
 from walk import DESK, PHONE
@@ -60,6 +61,19 @@ def luminance(colour: str) -> float:
     parts = [int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4)]
     red, green, blue = (v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def apart(one: str, other: str) -> float:
+    return sum((int(one[at : at + 2], 16) - int(other[at : at + 2], 16)) ** 2 for at in (0, 2, 4)) ** 0.5
+
+
+def test_colours_of_lines_differ_in_the_dark_too(html):
+    for figure in (html / "_images").glob("*.svg"):
+        svg = figure.read_text("utf-8")
+        inks, lines = dict(INK.findall(svg.replace('"', "'"))), set(re.findall(r'style="[^"]*stroke: #(\w{6})', svg))
+        pairs = [pair for pair in combinations(sorted(lines), 2) if apart(*pair) > 60]
+        alike = [pair for pair in pairs if apart(*(inks.get(colour, colour) for colour in pair)) < 50]
+        assert not alike, f"{figure.name}: {alike}"
 
 
 def test_ink_stands_out_in_the_dark(html):
