@@ -42,9 +42,10 @@ LAYOUT = """() => {
     const says = e => said(e, '::before') || said(e.querySelector('caption'), '::after');
     const box = e => e.getBoundingClientRect();
     const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
-    const notes = shown('.sidenote'), inTheWay = shown('img, table, pre, p, .sidenote').concat(
-        [...document.querySelectorAll('.page-toc li')]);
-    const covers = note => inTheWay.some(e => !e.contains(note) && !note.contains(e) && meet(box(e), box(note)));
+    const notes = shown('.sidenote'), inTheWay = shown('img, table, pre, p, .sidenote');
+    const contents = document.querySelector('.page-toc a');  // which stay where they are while the page scrolls
+    const covers = note => contents?.checkVisibility() && box(note).right > box(contents).left
+        || inTheWay.some(e => !e.contains(note) && !note.contains(e) && meet(box(e), box(note)));
     return {
         notes: notes.length,
         covering: notes.filter(covers).map(e => e.innerText.slice(0, 40)),
