@@ -114,8 +114,8 @@
     host.setAttribute("aria-label", "Slides");
     button(host, "Light or dark", "◐", () => (root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark"));
     buttons = [
-      button(host, "The slide before", "‹", () => show(at - 1)),
-      button(host, "The next slide", "›", () => show(at + 1)),
+      button(host, "Previous slide", "‹", () => show(at - 1)),
+      button(host, "Next slide", "›", () => show(at + 1)),
     ];
     show(byAddress(), false);
     addEventListener("keydown", pressed);

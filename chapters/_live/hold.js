@@ -42,7 +42,7 @@
     if (!divide) {
       return `${start} Dotted: the path from x ${
         centre ? "through x minus its mean " : ""
-      }to the output y. Without a division nothing bounds the outputs.`;
+      }to the output y. Without the division, the outputs are unbounded.`;
     }
     if (!centre) {
       return `${start} Grey circles: the sphere on which n lies if ε = 0. Blue: the ellipsoid that contains all outputs; dashed, LayerNorm’s slice of it. Dotted: the path from x through n to y.`;
@@ -51,7 +51,7 @@
     return `${start} Grey circle: where n lies if ε = 0. Blue: the ellipse that contains all outputs, which lie on its rim if ε = 0${axes}. Dotted: the path from x through x minus its mean and n to the output y.`;
   };
   const HINT =
-    "Drag x, or drag the background to turn the picture. Keyboard: arrows move x, Page Up and Page Down move it along (1, 1, 1), Shift with an arrow turns the picture, Home puts x back.";
+    "Drag x, or drag the background to turn the picture. Keyboard: arrow keys move x, Page Up and Page Down move it along (1, 1, 1), Shift with an arrow key turns the picture, Home returns x to its start.";
   const SMALL = 0.4; // radius of the circle around x
   const TURN = 0.5; // of the picture, at first
 
@@ -63,7 +63,7 @@
         start: { x: [1.2, -1, -2.3] },
         then: { x: [2.7, 0.5, -0.8] },
         answer:
-          "Nothing. A multiple of (1, 1, 1) changes the mean, and with it the angle; the mean is subtracted. Switch “subtract the mean” off, and y moves.",
+          "Nothing. Adding a multiple of (1, 1, 1) changes the mean, and with it the angle, but the mean is subtracted. If you switch “subtract the mean” off, y moves.",
       },
       {
         ask: "If x shrinks to a quarter of its length, will n stay near the grey circle?",
@@ -77,7 +77,7 @@
         start: {},
         then: { on: { centre: false } },
         answer:
-          "On a whole ellipsoid with semi-axes √3·|γ|, or inside it: that is RMSNorm. Turn the picture. LayerNorm’s outputs are one slice of it (dashed).",
+          "On an ellipsoid with semi-axes √3·|γ|, or inside it: without the subtraction, this is RMSNorm. Turn the picture. LayerNorm’s outputs are one slice of the ellipsoid (dashed).",
       },
     ],
     ellipse: [
@@ -86,10 +86,10 @@
         start: {},
         then: { gain: [1.5, 1, 0] },
         answer:
-          "None. The third entry of y is 0 whatever x is, so the ellipse lies flat in the plane of the axes 1 and 2. But the third entry of n is minus the sum of the other two, so nothing is lost.",
+          "None. The third entry of y is 0 for every x, so the ellipse lies in the plane of axes 1 and 2. But the third entry of n is minus the sum of the other two, so nothing is lost.",
       },
       {
-        ask: "Set a second gain to 0. What will be left?",
+        ask: "Set a second gain to 0. What will be left of the ellipse?",
         start: { gain: [1.5, 1, 0] },
         then: { gain: [1.5, 0, 0] },
         answer: "A segment: one semi-axis is 0.",
@@ -98,7 +98,7 @@
         ask: "Change the sign of the second gain. Will the semi-axes change?",
         start: {},
         then: { gain: [1.5, -1, 0.5] },
-        answer: "No. The ellipse is mirrored along axis 2; its semi-axes depend only on the squares of the gains.",
+        answer: "No. The ellipse is reflected along axis 2; its semi-axes depend only on the squares of the gains.",
       },
       {
         ask: "Make all three gains equal. Where will the ellipse lie?",
@@ -113,18 +113,18 @@
         start: { x: [0.6, 0, -0.6] },
         then: { x: [1.8, 0, -1.8] },
         answer:
-          "It shrinks in proportion to 1/σ, as long as ε is small compared with σ²: the same step moves the output of a longer vector less.",
+          "It shrinks in proportion to 1/σ, as long as ε is small compared with σ²: the longer the vector, the less the same step changes its output.",
       },
       {
-        ask: "The image of the circle is a segment. What will a larger ε make of it?",
+        ask: "The image of the circle is a segment. How will it change if ε is larger?",
         start: { x: [0.6, 0, -0.6] },
         then: { x: [0.6, 0, -0.6], eps: 0.3 },
         answer:
-          "It gets a width. A norm loses two directions of three, (1, 1, 1) and n; a large ε lets a little of n through. If ε is larger still, the whole image shrinks, because the norm divides by √ε.",
+          "It becomes wider. LayerNorm suppresses two of three directions, (1, 1, 1) and n; with a large ε it passes on a little of the change along n. If ε is larger still, the whole image shrinks, because the norm divides by about √ε.",
       },
       {
         ask:
-          "The true image of the circle (dashed) agrees with the Jacobian’s. Will it still if x moves towards (1, 1, 1)?",
+          "The true image of the circle (dashed) agrees with the Jacobian’s. Will it still agree if x moves towards (1, 1, 1)?",
         start: { x: [1.5, 0, -1.2] },
         then: { x: [0.5, 0, -0.4] },
         answer: "No. Where the circle is not small compared with σ, its true image is bent along the ellipse.",
@@ -134,7 +134,7 @@
         start: {},
         then: { on: { centre: false } },
         answer:
-          "An ellipse, unless x lies in the plane of the small circle: RMSNorm loses one direction of three, that of x.",
+          "An ellipse, unless x lies in the plane of the small circle: RMSNorm suppresses one of three directions, that of x.",
       },
     ],
   };
@@ -239,7 +239,7 @@
         const wrong = typeof value === "number" && !(Math.abs(value) <= FARTHEST);
         input.setAttribute("aria-invalid", wrong);
         warning.textContent = wrong
-          ? `${label}: expected a number from −1,000,000 to 1,000,000; what was there before stays.`
+          ? `${label}: expected a number from −1,000,000 to 1,000,000; the previous value is kept.`
           : "";
         if (!wrong) {
           write(value);

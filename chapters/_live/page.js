@@ -26,7 +26,7 @@ globalThis.livePage = (() => {
   const questions = (parent, list, change) => {
     const asked = make(parent, "p", { class: "live-question" });
     const row = make(parent, "div", { class: "live-row" });
-    const show = make(row, "button", { type: "button" }, "Make a guess, then show");
+    const show = make(row, "button", { type: "button" }, "Make a guess, then show the answer");
     const next = make(row, "button", { type: "button" }, "Next question");
     const answer = make(parent, "p", { role: "status" });
     next.hidden = list.length === 1;

@@ -11,7 +11,7 @@
     "Ninety vectors in space.",
     "Subtract the mean: all of them lie in one plane.",
     "Divide by the standard deviation: nearly all of them lie on one circle. ε keeps the short ones inside.",
-    "Gain and bias: a tilted, flat ellipse. It contains every output of this LayerNorm.",
+    "Apply gain and bias: the circle becomes a tilted ellipse, which contains every output of this LayerNorm.",
   ];
   // The recipe, for three entries; each way point of a vector.
   const stages = (x) => {

@@ -6,17 +6,17 @@
 {
   const { make, speaker, questions, onceAFrame, whenSeen, minus, SILENT } = livePage;
   const WEIGHTS = document.currentScript.src.replace(/type-here\.js.*$/, "twins.js");
-  const MODELS = { layer: "with LayerNorm", rms: "with RMSNorm", converted: "the first, converted to RMSNorm" };
+  const MODELS = { layer: "with LayerNorm", rms: "with RMSNorm", converted: "with LayerNorm, converted to RMSNorm" };
   const QUANTITIES = {
     angle: { words: "angle to (1, …, 1) in degrees", say: (v) => v.toFixed(1) },
     occupancy: { words: "occupancy, d·cos²", say: (v) => v.toPrecision(2) },
     length: { words: "length", say: (v) => v.toFixed(1) },
-    largest: { words: "entry of largest size", say: (v) => v.toFixed(1) },
+    largest: { words: "entry with the largest absolute value", say: (v) => v.toFixed(1) },
   };
   const LEGEND = {
-    before: "● before a norm",
-    after: "■ after it",
-    untouched: "┄ before it, in the unchanged network",
+    before: "● before the norm",
+    after: "■ after the norm",
+    untouched: "┄ before the norm, in the unchanged network",
   };
   const BEST = 5; // bytes that are shown
   const [TOLD, MARKED] = [12, 40]; // places of a chart whose numbers are all read out; whose marks are large
@@ -36,35 +36,36 @@
   const QUESTIONS = [
     {
       ask:
-        "10 was added to every entry of the stream, and the angles before the norms fell from 90° to less than 10°. What will happen to the prediction if you take it away again?",
+        "We added 10 to every entry of the stream, and the angles before the norms fell from about 90° to less than 10°. What will happen to the prediction if we undo this?",
       start: { shift: 10 },
       then: { shift: 0 },
       answer: "Nothing, beyond rounding: every LayerNorm subtracts the mean.",
     },
     {
-      ask: "This network has RMSNorm. What will happen to its prediction if 10 is added to every entry?",
+      ask: "This network has RMSNorm. What will happen to its prediction if we add 10 to every entry of the stream?",
       start: { model: "rms" },
       then: { model: "rms", shift: 10 },
-      answer: "It breaks: RMSNorm does not subtract the mean.",
+      answer: "It becomes useless: RMSNorm does not subtract the mean.",
     },
     {
-      ask: "How far will the prediction move if no norm subtracts the mean?",
+      ask: "How much will the prediction change if no norm subtracts the mean?",
       start: {},
       then: { uncentred: "everywhere" },
-      answer: "Little on average, because the means happen to be small. Add a number to the stream and the cost grows.",
+      answer:
+        "Little on average, because the means happen to be small. If you then add a number to the stream, it changes much more.",
     },
     {
-      ask: "All nine norms become RMSNorms, and the mean is taken out of the weights. Which prediction will change?",
+      ask: "We remove the mean from the weights and turn all nine norms into RMSNorms. Which predictions will change?",
       start: {},
       then: { model: "converted" },
-      answer: "None, beyond rounding. The angles are now 90° at every input, because nothing has a mean any more.",
+      answer: "None, beyond rounding. The angle before every norm is now 90°, because the stream now has mean 0.",
     },
     {
-      ask: "Remove attention of block 1. Will the cost be what it is credited with?",
+      ask: "Remove attention of block 1. Will the logit fall by the credit of this part?",
       start: {},
       then: { removed: "h.0.attn" },
       answer:
-        "No: the scale changes without it, and later parts read a different stream. Hold the scales, and the first two of the three numbers agree.",
+        "No: without the part the scale changes, and later parts read a different stream. If you hold the scales, the first two of the three numbers agree.",
     },
   ];
 
@@ -148,7 +149,7 @@
       networks = await load();
     } catch (error) {
       loading = undefined;
-      const words = `The network cannot be run: ${error.message}. “make book” writes its weights anew.`;
+      const words = `The network cannot run: ${error.message}. “make book” writes its weights again.`;
       make(host, "p", { class: "live-warning", role: "alert" }, words);
       return;
     }
@@ -246,7 +247,7 @@
       const empty = !found.run || failed;
       if (area.value !== state.text) area.value = state.text;
       const cut = found.all > found.ids.length ? `It reads the last ${found.ids.length} bytes of ${found.all}.` : "";
-      const asked = "Type something: the network predicts a byte from those before it.";
+      const asked = "Type something: the network predicts each byte from the bytes before it.";
       const broken = "The network computed a value that is not a finite number. Undo the last change.";
       said.textContent = failed ? broken : empty ? asked : cut;
       for (const part of [strip, heading, next, effect, looking, legend]) part.hidden = empty;
@@ -324,10 +325,10 @@
       if (touched) {
         const other = state.model === "converted" ? "the network that was converted" : "the unchanged network";
         words.push(
-          `From ${other}, the prediction is ${number(found.divergences[at])} nats away at this position,`,
-          `${
+          `From ${other}, the prediction differs by ${number(found.divergences[at])} nats at this position`,
+          `and by ${
             number(found.divergence)
-          } on average over the positions (KL). The logit that moves most, at any of them, moves by ${
+          } on average over the positions (KL). The largest change of a logit, at any position, is ${
             number(found.change)
           }.`,
         );
@@ -340,12 +341,12 @@
         const { frozen, direct } = normgeom.effects(network, whole, state.removed, at, token, changes);
         words.push(
           `With the part, the logit of ${shown(token)} is ${number(above(whole.logits))} above the mean logit.`,
-          `The part is credited with ${
-            number(frozen)
-          } of that while the final scale is held. Without the part it sinks by ${number(direct)}`,
-          `if the part is taken out before the final norm, and by ${
+          `With the final scale held, the part is credited with ${number(frozen)} of this. The logit falls by ${
+            number(direct)
+          }`,
+          `if the part is removed just before the final norm, and by ${
             number(above(whole.logits) - above(run.logits))
-          } if it is taken out of the whole network.`,
+          } if it is removed from the whole network.`,
         );
       }
       return (effect.textContent = words.join(" "));

@@ -43,8 +43,8 @@ def gaps_by_size(gaps: Mapping[int, float]) -> tuple[Figure, str]:
         label_ends(axis)
     words = ", ".join(f"{gaps[size]:.2f} at {size}" for size in (sizes[0], sizes[len(sizes) // 3], sizes[-1]))
     return figure, (
-        f"A falling curve, the difference of batch norm by the number of examples in a batch: {words}. "
-        "The line of layer norm is at zero."
+        f"A falling curve: the difference for batch norm, by the number of examples in a batch: {words}. "
+        "For layer norm the line lies at zero."
     )
 
 
@@ -67,7 +67,7 @@ def one_far_out(before: Tensor, batch: Tensor, layer: Tensor) -> tuple[Figure, s
                 axis.text(end, height + 0.32, f"first at {far:.4g}", color=color, ha=side)
             axis.text(-3.4, 0.32 + height, f"{name}: others' standard deviation {spread:.2f}", color=COLORS["ink"])
             words.append(f"{name}: the first is at {far:.2f}, and the others have standard deviation {spread:.2f}")
-        axis.set(xlim=(-3.5, 3.5), ylim=(-2.4, 0.6), yticks=[], xlabel="first feature (diamond: of the first example)")
+        axis.set(xlim=(-3.5, 3.5), ylim=(-2.4, 0.6), yticks=[], xlabel="first feature (diamond: first example)")
         axis.spines["left"].set_visible(False)
     return figure, f"The first feature of {len(before)} examples, on three lines. {'; '.join(words).capitalize()}."
 

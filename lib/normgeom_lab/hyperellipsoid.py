@@ -90,7 +90,7 @@ def critical_points(gain: Tensor) -> tuple[Figure, str]:
         top.legend(loc="upper center")
         line.plot(roots, 0 * roots, "o", color=COLORS["random_a"])
         line.plot(turns, 0 * turns, "s", color=COLORS["uniform"])
-        line.set(yticks=[], xlabel="t, in units of γ²")
+        line.set(yticks=[], xlabel="t")
         line.grid(False)
     return figure, (
         f"A curve that crosses zero at the squared gains {_listed(roots)} and has critical points between them, at "
@@ -115,10 +115,10 @@ def secular_equation(gain: Tensor, deficit: float) -> tuple[Figure, str]:
         for pole in poles.tolist():
             axis.axvline(pole, color=COLORS["null"], lw=0.8, ls=":")
         axis.axhline(0, color=COLORS["null"], lw=0.8)
-        axis.set(ylim=(-9, 9), xlabel="λ, in units of γ²", ylabel="left side of the equation")
+        axis.set(ylim=(-9, 9), xlabel="λ", ylabel="left side of the equation")
         figure.legend(loc="outside upper center", ncols=2)
     return figure, (
-        f"Branches that rise from minus to plus infinity between the poles {_listed(poles)}. Without a deficit there "
+        f"Branches that rise from minus to plus infinity between the poles {_listed(poles)}. Without a deficit, there "
         f"are {len(poles) - 1} branches with one root each. With a deficit of {deficit:g} there is one more branch, "
         f"between zero and the first pole, with its root at {float(roots[0]):.3f}, and the other roots lie a little "
         "further to the right."
@@ -137,9 +137,10 @@ def gains_by_norm(gains: pd.DataFrame) -> tuple[Figure, str]:
             axis.plot(place, rows.q100 / rows.q50, ".", color=COLORS["random_a"], ms=4)
             axis.plot(place, (rows.q00 / rows.q50).clip(lower=1e-4), ".", color=COLORS["random_b"], ms=4)
             axis.set(yscale="log", title=model, xlabel="norms, first to last")
+            over = rows.q100 / rows.q50
             words.append(
-                f"{model}: largest gain over the median {(rows.q100 / rows.q50).median():.1f} in the median norm, at "
-                f"most {(rows.q100 / rows.q50).max():.0f}; {(rows.q00 == 0).sum()} norms with a gain of 0"
+                f"{model}: the largest gain is {over.median():.1f} times the median gain in the median norm, and at "
+                f"most {over.max():.0f} times; {(rows.q00 == 0).sum()} norms have a gain of 0"
             )
         ticks_of_powers(axes[0, 0].yaxis)
         axes[0, 0].set_ylabel("gain / median gain")
@@ -155,16 +156,16 @@ def shares_near_surface(found: pd.DataFrame, theory: pd.DataFrame, edge: float) 
             axis.plot(theory.index, theory[d], color=COLORS[key], lw=1.3)
             axis.plot(found.index, found[d], MARKERS[key], color=COLORS[key], label=f"d = {d}")
             low, high = (float(np.interp(share, theory[d], theory.index)) for share in (0.1, 0.9))
-            words.append(f"for {d} features it climbs from 0.1 at {low:.1f} to 0.9 at {high:.1f}")
+            words.append(f"rises from 0.1 at {low:.1f} to 0.9 at {high:.1f} for {d} features")
             off.append(float(np.abs(found[d] - np.interp(found.index, theory.index, theory[d])).max()))
         axis.axvline(edge, color=COLORS["null"], ls=":", lw=1)
         axis.set(xscale="log", xlabel="standard deviation of the inputs / √ε", ylabel="share within 5 % of the surface")
         ticks_of_powers(axis.xaxis)
         axis.legend()
     return figure, (
-        "Rising curves of a share, which are steeper for more features. As a function of the standard deviation in "
-        f"units of √ε, {'; '.join(words)}. A dotted line marks {edge:.2f}. Samples lie within {max(off):.2f} of the "
-        "curves."
+        "Rising curves, steeper for more features: the share of outputs near the surface against the standard "
+        f"deviation of the inputs in units of √ε. The share {'; '.join(words)}. A dotted line marks {edge:.2f}. The "
+        f"markers lie within {max(off):.2f} of the curves."
     )
 
 

@@ -85,8 +85,8 @@ def towards_the_ring(x: Tensor, eps: float) -> tuple[Figure, str]:
         axis.legend(loc="upper right")
     spread, share = float(x.std(-1, correction=0).median()), float(n.norm(dim=-1).median()) / 3**0.5
     return figure, (
-        f"Images of {len(x)} vectors with a median standard deviation of {spread:.1g}, for ε = {eps:g}. Their median "
-        f"length is {share:.2f} times the ring's radius √3."
+        f"Normalised vectors of {len(x)} inputs with a median standard deviation of {spread:.1g}, for ε = {eps:g}. "
+        f"Their median length is {share:.2f} times the ring's radius √3."
     )
 
 
@@ -102,7 +102,7 @@ def length_by_spread(x: Tensor, *eps: float) -> tuple[Figure, str]:
             found = layer_norm(x, eps=e).norm(dim=-1) / x.shape[-1] ** 0.5
             axis.plot(spread, found, marker, color=line.get_color())
             off.append(float((found - 1 / torch.sqrt(1 + e / spread**2)).abs().max()))
-        axis.set(xscale="log", xlabel="standard deviation σ of the input", ylabel="length of n over √d")
+        axis.set(xscale="log", xlabel="standard deviation σ of the input", ylabel="length of n / √d")
         ticks_of_powers(axis.xaxis)
         axis.legend()
     roots = ", ".join(f"{e**0.5:.2g} for ε = {e:g}" for e in eps)

@@ -150,7 +150,7 @@ def test_keys_move(first):
 
 
 def test_the_address_and_the_buttons_choose(first, html):
-    first.get_by_role("button", name="The next slide").click()
+    first.get_by_role("button", name="Next slide").click()
     assert first.evaluate(NOW) == 1
     assert first.url.endswith("#slide-words")
     first.goto(first.url.partition("#")[0] + "#slide-fig-ring")

@@ -7,7 +7,7 @@ import pytest
 
 LEDGER = "chapters/appendix/ledger.html"
 DESK, PHONE = {"width": 1300, "height": 900}, {"width": 390, "height": 844}
-CHAPTER = "Where outputs live"
+CHAPTER = "Where outputs lie"
 ROWS = """() => [...document.querySelectorAll("#the-ledger tbody tr")].filter(row => row.checkVisibility())
     .map(row => [row.closest("section").querySelector("h2").firstChild.textContent, row.cells[1].textContent.trim()])"""
 
@@ -79,7 +79,7 @@ def test_the_keyboard_is_enough(ledger, rows):
 
 
 def test_a_link_to_a_hidden_chapter_shows_all_again(ledger, rows):
-    ledger.get_by_label("Chapter").select_option("And during training?")
+    ledger.get_by_label("Chapter").select_option("The mean subtraction during training")
     link = ledger.locator("#the-ledger h2 a.headerlink").nth(2).get_attribute("href")
     ledger.evaluate("link => { location.hash = link }", link)
     assert shown(ledger) == rows

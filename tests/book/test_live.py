@@ -310,7 +310,7 @@ def test_each_change_is_told(open_page):
     assert after(model="converted")[1] < 1e-12
     assert host.get_by_label("Leave the subtraction out").is_disabled(), "RMSNorm has none to leave out"
     words, divergence = after(model="layer", removed="h.3.mlp")
-    assert divergence > 1e-3 and "credited with" in words and "out of the whole network" in words
+    assert divergence > 1e-3 and "credited with" in words and "from the whole network" in words
 
 
 def test_positions_are_chosen_by_keyboard(open_page):

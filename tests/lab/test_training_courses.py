@@ -150,4 +150,4 @@ def test_pictures_of_a_course_show_its_numbers():
     curves = pd.DataFrame(dict(step=[1, 2, 1, 2], seed=[0, 0, 1, 1], loss=[5.0, 4.0, 7.0, 2.0]))
     figure, words = lab.losses_over_steps({"LN": curves})
     assert figure.axes[0].lines[0].get_ydata().tolist() == [6.0, 3.0], "the mean over seeds"
-    assert "LN from 6.00 to 3.00 nats a token" in words
+    assert "LN from 6.00 to 3.00 nats per token" in words

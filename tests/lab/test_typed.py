@@ -106,7 +106,7 @@ def test_the_live_view_draws_what_is_chosen(shown):
     assert words.startswith("A network. At position 6, angle to (1, …, 1) in degrees")
     *controls, picture = view.children
     named = {control.description: control for control in controls}
-    assert "0 nats a byte" in picture.value
+    assert "0 nats per byte" in picture.value
     named["add"].value = 10.0
     shifted = picture.value
     assert "e-" in shifted.split("unchanged network: ")[1][:12], "the gauge: a rounding error"

@@ -136,7 +136,7 @@ def _norm(site: NormSite, found: Typed, centred: bool, held: Tensor | None):
 
 
 def type_here(text: str, controls: Sequence[str] = CONTROLS) -> None:
-    """Display a network that reads what one types: widgets where a kernel runs; on a page what its script computes."""
+    """Display a network that reads what the reader types: widgets in Jupyter, what its script computes on a page."""
     networks = recorded_twins()
     networks["converted"] = to_rms_norm(copy.deepcopy(networks["layer"]))
     sites = [site.name for site in find_norms(networks["layer"])]
@@ -154,7 +154,7 @@ def type_here(text: str, controls: Sequence[str] = CONTROLS) -> None:
 
     def draw(text, quantity, model="layer", shift=0.0, uncentred="nowhere", removed="none", held=False) -> str:
         if not text:
-            return "<p>Type something: the network predicts a byte from those before it.</p>"
+            return "<p>Type something: the network predicts each byte from the bytes before it.</p>"
         network, ids = networks[model], _bytes(networks[model], text)
         plain = typed(network, ids)
         reference = typed(networks["layer"], ids) if model == "converted" else plain
@@ -165,8 +165,8 @@ def type_here(text: str, controls: Sequence[str] = CONTROLS) -> None:
         kl = float(divergence(reference.logits, found.logits).mean())
         largest = float((reference.logits - found.logits).abs().max())
         words = (
-            f"Next: {next_bytes(found.logits[-1])}. From the unchanged network: {kl:.2g} nats a byte (KL, mean "
-            f"over positions), no logit by more than {largest:.2g}."
+            f"Next: {next_bytes(found.logits[-1])}. KL from the unchanged network: {kl:.2g} nats per byte (mean over "
+            f"positions); no logit changes by more than {largest:.2g}."
         )
         figure, alt = at_norms(found.before, found.after, len(found.logits) - 1, quantity)
         return f"<p>{escape(words)}</p>{image(figure, alt)}"

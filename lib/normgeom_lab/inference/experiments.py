@@ -98,7 +98,7 @@ def of_uniform(angles: pd.DataFrame, side: str = "in", positions: str = "rest") 
 
 def in_words(angles: pd.DataFrame) -> pd.DataFrame:
     """Some columns of a survey's table under names in words, one row a norm."""
-    words = dict(kind="kind", tokens="tokens", mean_deg="mean angle / degrees", std_deg="spread / degrees")
+    words = dict(kind="kind", tokens="tokens", mean_deg="mean angle / degrees", std_deg="standard deviation / degrees")
     rows = angles.set_index("site")[[*words, "occupancy"]].replace({"kind": {"layer": "LayerNorm", "rms": "RMSNorm"}})
     return rows.rename(columns=words).rename_axis("norm")
 

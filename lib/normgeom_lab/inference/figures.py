@@ -36,7 +36,7 @@ def angles_by_layer(tables: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:
                 words.append(
                     f"{side}puts of {model}: mean angle to the uniform vector between {uniform.mean_deg.min():.1f} and "
                     f"{uniform.mean_deg.max():.1f} degrees, "
-                    f"spread {uniform.std_deg.min():.1f} to {uniform.std_deg.max():.1f}"
+                    f"standard deviation {uniform.std_deg.min():.1f} to {uniform.std_deg.max():.1f}"
                 )
             axes[0].set_ylabel("angle / degrees")
         for axis in grid[-1]:
@@ -106,7 +106,7 @@ def nulls_by_layer(panels: Mapping[str, tuple[pd.Series, Mapping[str, pd.DataFra
 
 
 def errors_by_layer(tables: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:
-    """The error of dropping the mean at each LayerNorm beside the mean |cos| to the uniform direction at its input."""
+    """The error of dropping the mean at each LayerNorm next to the mean |cos| to the uniform direction at its input."""
     columns = {"drop_error": ("change of the output", "-", "o"), "mean_abs_cos": ("mean |cos| at the input", "--", "s")}
     words = []
     with _panels(tables, "relative error") as (figure, axes):

@@ -57,7 +57,7 @@ def sublayers() -> tuple[Figure, str]:
             axis.text(0, 4.6, "+", ha="center", va="center", bbox=dict(boxstyle="circle,pad=0.2", fc="white"))
     return figure, (
         "Five drawings of a sublayer: the stream runs upwards, a branch f leaves it and is added again. Pre-norm has a "
-        "norm N before f, post-norm on the stream behind the sum, the sandwich before and after f, branch-out after f; "
+        "norm N before f, post-norm on the stream after the sum, the sandwich before and after f, branch-out after f; "
         "DeepNorm is post-norm with a factor α on the stream before the sum."
     )
 
@@ -91,7 +91,7 @@ def gradient_powers(
 
 
 def _points_and_power(axis: Axes, values: Sequence[int], lengths: Tensor, name: str) -> float:
-    """Draw a point a seed and the fitted power as a line; return the power."""
+    """Draw a point for each seed and the fitted power as a line; return the power."""
     axis.loglog(values, lengths, LOOKS[name]["marker"], color=LOOKS[name]["color"], ms=3, alpha=0.6)
     power, _ = power_law(values, lengths)
     x = np.log(np.asarray(values, float))
@@ -101,7 +101,7 @@ def _points_and_power(axis: Axes, values: Sequence[int], lengths: Tensor, name: 
 
 
 def growth_by_sublayer(grown: Mapping[str, Growth]) -> tuple[Figure, str]:
-    """Mean square of the stream and relative update by sublayer, means over stacks, beside 1 + l and 1/√l."""
+    """Mean square of the stream and relative update by sublayer, means over stacks, with 1 + l and 1/√l."""
     ends = {"square": [], "update": []}
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 4.2))
@@ -122,8 +122,8 @@ def growth_by_sublayer(grown: Mapping[str, Growth]) -> tuple[Figure, str]:
         right.set(xlabel="sublayer", title="relative update")
         label_ends(right)
     return figure, (
-        "Left, the mean square of the stream beside the line 1 + l; at the end "
-        f"{', '.join(ends['square'])}. Right, relative updates in double logarithmic axes beside 1/√l; at the end "
+        "Left, the mean square of the stream and the line 1 + l; at the end "
+        f"{', '.join(ends['square'])}. Right, relative updates on double logarithmic axes, and 1/√l; at the end "
         f"{', '.join(ends['update'])}."
     )
 
@@ -133,7 +133,7 @@ def growth_rows(grown: Mapping[str, Growth]) -> dict[str, dict[str, float]]:
     return {
         name: {
             "mean square at the end": float(run.square[:, -1].mean()),
-            "added a sublayer": float(run.added.mean()),
+            "added per sublayer": float(run.added.mean()),
             "least": float(run.added.min()),
             "most": float(run.added.max()),
             "update / stream": float(run.update[:, -4:].mean()),

@@ -31,7 +31,7 @@ def losses_over_steps(curves: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:
             words.append(f"{name} from {mean.iloc[0]:.2f} to {mean.iloc[-1]:.2f}")
         axis.set(xlabel="steps", ylabel="loss / nats per token")
         label_ends(axis)
-    return figure, f"Loss against steps: {', '.join(words)} nats a token."
+    return figure, f"Loss against steps: {', '.join(words)} nats per token."
 
 
 def angles_over_steps(tables: Mapping[str, pd.DataFrame], sites: Sequence[str]) -> tuple[Figure, str]:
@@ -99,7 +99,7 @@ def ranks_over_seeds(ranks: Mapping[str, pd.Series]) -> tuple[Figure, str]:
 
 
 def shapes_over_steps(forms: Mapping[str, pd.DataFrame], by_chance: float) -> tuple[Figure, str]:
-    """Spread of the gains, and their and the longest axes' agreement with the end, against steps: of :func:`shapes`."""
+    """Deviation of the gains, agreement of gains and longest axes with the end, against steps: of :func:`shapes`."""
     words = []
     with style():
         figure, (upper, lower) = plt.subplots(2, 1, figsize=(WIDTH, 5.6), sharex=True)
@@ -121,12 +121,13 @@ def shapes_over_steps(forms: Mapping[str, pd.DataFrame], by_chance: float) -> tu
             means = over[["spread", "correlation", "overlap"]].mean()
             tenth = means.iloc[np.abs(means.index - means.index.max() / 10).argmin()]
             words.append(
-                f"{name}: spread {means.spread.iloc[-1]:.3f} at the end; a tenth of the way the gains correlate "
-                f"with those of the end by {tenth.correlation:.2f}, the axes overlap by {tenth.overlap:.2f}"
+                f"{name}: standard deviation of the gains {means.spread.iloc[-1]:.3f} at the end; after a tenth of the "
+                f"steps their correlation with the final gains is {tenth.correlation:.2f}, and the axes' overlap with "
+                f"the final axes {tenth.overlap:.2f}"
             )
         lower.axhline(by_chance, color=COLORS["null"], linestyle=":")
         lower.text(rows.step.max(), by_chance, "axes, by chance", ha="right", va="bottom")
-        upper.set(ylabel="spread of the gains")
+        upper.set(ylabel="standard deviation of the gains")
         lower.set(xlabel="steps", ylabel="agreement with the final state")
         upper.legend()
     return figure, f"Gains and axes over the course of training. {'; '.join(words)}."
