@@ -47,11 +47,11 @@
     if (!centre) {
       return `${start} Grey circles: the sphere on which n lies if ε = 0. Blue: the ellipsoid that contains all outputs; dashed, LayerNorm’s slice of it. Dotted: the path from x through n to y.`;
     }
-    const axes = jacobian ? "" : ", and its semi-axes";
-    return `${start} Grey circle: where n lies if ε = 0. Blue: the ellipse that contains all outputs, which lie on its rim if ε = 0${axes}. Dotted: the path from x through x minus its mean and n to the output y.`;
+    const axes = jacobian ? "" : " and its semi-axes";
+    return `${start} Grey circle: where n lies if ε = 0. Blue: the ellipse that contains all outputs${axes}; if ε = 0, outputs lie on its rim. Dotted: the path from x through x minus its mean and n to the output y.`;
   };
   const HINT =
-    "Drag x, or drag the background to turn the picture. Keyboard: arrow keys move x, Page Up and Page Down move it along (1, 1, 1), Shift with an arrow key turns the picture, Home returns x to its start.";
+    "Drag x, or drag the background to turn the picture. Keyboard: arrow keys move x, Page Up and Page Down move it along (1, 1, 1), Shift with an arrow key turns the picture, and Home returns x to its start.";
   const SMALL = 0.4; // radius of the circle around x
   const TURN = 0.5; // of the picture, at first
 
@@ -88,7 +88,7 @@
         start: {},
         then: { gain: [1.5, 1, 0] },
         answer:
-          "None. The third entry of y is 0 for every x, so the ellipse lies in the plane of axes 1 and 2. But the third entry of n is minus the sum of the other two, so nothing is lost.",
+          "None. The third entry of y is 0 for every x, so the ellipse lies in the plane of axes 1 and 2. But nothing is lost, because the third entry of n is minus the sum of the other two.",
       },
       {
         ask: "Set a second gain to 0. What will be left of the ellipse?",
@@ -122,21 +122,21 @@
         start: { x: [0.6, 0, -0.6] },
         then: { x: [0.6, 0, -0.6], eps: 0.3 },
         answer:
-          "It becomes wider. LayerNorm suppresses two of three directions, (1, 1, 1) and n; with a large ε it passes on a little of the change along n. If ε is larger still, the whole image shrinks, because the norm divides by about √ε.",
+          "It becomes wider. LayerNorm suppresses two of the three directions, (1, 1, 1) and n; with a large ε, it passes on a little of the change along n. If ε is larger still, the whole image shrinks, because the norm divides by about √ε.",
       },
       {
         ask:
           "The true image of the circle (dashed) agrees with the Jacobian’s. Will it still agree if x moves towards (1, 1, 1)?",
         start: { x: [1.5, 0, -1.2] },
         then: { x: [0.5, 0, -0.4] },
-        answer: "No. Where the circle is not small compared with σ, its true image is bent along the ellipse.",
+        answer: "No. If the circle is not small compared with σ, its true image is bent along the ellipse.",
       },
       {
         ask: "Switch the subtraction off. What will the image become?",
         start: {},
         then: { on: { centre: false } },
         answer:
-          "An ellipse, unless x lies in the plane of the small circle: RMSNorm suppresses one of three directions, that of x.",
+          "An ellipse, unless x lies in the plane of the small circle: RMSNorm suppresses only one of the three directions, that of x.",
       },
     ],
   };

@@ -137,7 +137,7 @@ globalThis.normgeom = (() => {
       weights[name] = Float64Array.from(bits.subarray(at, at + count), half);
       at += count;
     }
-    if (sizes.width % 4) throw new Error(`expected a width that 4 divides, got ${sizes.width}`);
+    if (sizes.width % 4) throw new Error(`expected a width divisible by 4, got ${sizes.width}`);
     if (at !== bits.length) throw new Error(`expected ${at} numbers, got ${bits.length}`);
     return { ...sizes, weights };
   };

@@ -65,7 +65,7 @@
       start: {},
       then: { removed: "h.0.attn" },
       answer:
-        "No: without the part the scale changes, and later parts read a different stream. If you hold the scales, the first two of the three numbers agree.",
+        "No. Without the part, the scale changes, and later parts read a different stream. If you hold the scales, the first two of the three numbers agree.",
     },
   ];
 
@@ -116,7 +116,7 @@
         reject(error);
       }
     };
-    script.onerror = () => reject(new Error("its weights, twins.js, are not there"));
+    script.onerror = () => reject(new Error("its weights, twins.js, are missing"));
     document.head.append(script);
   }));
 
@@ -149,7 +149,7 @@
       networks = await load();
     } catch (error) {
       loading = undefined;
-      const words = `The network cannot run: ${error.message}. “make book” writes its weights again.`;
+      const words = `The network cannot run: ${error.message}. Run “make book” to write its weights again.`;
       make(host, "p", { class: "live-warning", role: "alert" }, words);
       return;
     }
@@ -265,7 +265,7 @@
         inputs.uncentred.options[0].textContent = state.model === "layer" ? "nowhere" : "RMSNorm subtracts nothing";
         if (state.model !== "layer") inputs.uncentred.value = "";
       }
-      if (empty) return speak(failed ? broken : "Nothing is typed.");
+      if (empty) return speak(failed ? broken : "No text has been typed.");
       const at = Math.min(state.at, found.ids.length - 1);
       list(found, at);
       const guess = bars(found, at);
@@ -325,10 +325,10 @@
       if (touched) {
         const other = state.model === "converted" ? "the network that was converted" : "the unchanged network";
         words.push(
-          `From ${other}, the prediction differs by ${number(found.divergences[at])} nats at this position`,
+          `The prediction differs from that of ${other} by ${number(found.divergences[at])} nats at this position`,
           `and by ${
             number(found.divergence)
-          } on average over the positions (KL). The largest change of a logit, at any position, is ${
+          } on average over all positions (KL). The largest change of a logit, at any position, is ${
             number(found.change)
           }.`,
         );
@@ -371,7 +371,7 @@
       series: series(found, sites.map((name) => [name, at])),
     });
     const byPosition = (found) => ({
-      where: `At the norm ${inWords(state.site)}`,
+      where: `At one norm (${inWords(state.site)})`,
       short: found.ids.map((byte, t) => (found.ids.length <= MARKED || t % 8 === 0 ? shown(byte) : "")),
       long: found.ids.map((byte, t) => `position ${t + 1}, ${shown(byte)}`),
       series: series(found, found.ids.map((_, t) => [state.site, t])),

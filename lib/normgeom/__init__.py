@@ -1,7 +1,7 @@
 """normgeom: what LayerNorm and RMSNorm do to a vector, to a network, and to what we believe about networks.
 
-A name's module is loaded when the name is first asked for, so that ``import normgeom`` is cheap and a norm can be had
-without what surveys, surgery and pictures need.
+The module of a public name is loaded when the name is first used, so that ``import normgeom`` is cheap and the norms
+work without the packages that surveys, surgery and pictures need.
 """
 
 from importlib import import_module

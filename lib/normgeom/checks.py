@@ -23,20 +23,20 @@ def verify(
     wrong: str | None = None,
     asserts: bool = True,
 ) -> None:
-    """Assert that a statement holds and that the check could have told if it did not; print one line.
+    """Assert that a statement holds and that the check rejects a near miss; print one line.
 
     Args:
         label: the statement's label in the book, ``eq-…``, ``thm-…``, ``claim-…``.
-        holds: the deviation of the statement, at most ``tol``; of several the largest counts.
-        breaks: the deviation of a near miss, a plausible wrong version, above ``tol``; of several the smallest counts.
-            A mapping gives each near miss its name.
-        tol: the line between the two, in the same units.
+        holds: the deviation of the statement, which must be at most ``tol``; if there are several, the largest counts.
+        breaks: the deviation of a near miss, a plausible wrong version, which must be above ``tol``; if there are
+            several, the smallest counts.  A mapping gives each near miss its name.
+        tol: the bound that separates the two, in the same units.
         wrong: what was changed in the wrong version; by default the names in ``breaks``.
-        asserts: whether the chapter runs at its default parameters.  Where it does not, a measured ``claim-`` is
-            reported and nothing is raised; any other label asserts always.
+        asserts: whether the chapter runs with its default parameters.  If it does not, a measured ``claim-`` is only
+            reported and raises nothing; other labels always assert.
 
     Raises:
-        ValueError: ``tol`` is not positive and finite, or there is no deviation at all.
+        ValueError: ``tol`` is not positive and finite, or ``holds`` or ``breaks`` is empty.
         AssertionError: ``holds`` is above ``tol`` (or NaN), or ``breaks`` is not.
 
     Example:
@@ -70,7 +70,7 @@ def verify(
 
 
 def _extreme(name: str, deviations: Deviations, of) -> float:
-    """The largest or smallest of some deviations; NaN where there is one."""
+    """The largest or smallest of some deviations; NaN if one of them is NaN."""
     if isinstance(deviations, Mapping):
         deviations = deviations.values()
     if isinstance(deviations, Tensor):

@@ -1,4 +1,4 @@
-"""The command ``normgeom``: options, their ranges, and one line for each error that a user can fix."""
+"""The command ``normgeom``: options and their ranges; an error that the user can fix is reported in one line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ except ModuleNotFoundError:
 
 
 @contextmanager
-def _one_line(stopped: str = "the same command goes on from here") -> Iterator[None]:
+def _one_line(stopped: str = "the same command resumes from here") -> Iterator[None]:
     """Report a warning, a refusal or Ctrl-C in one line; a RuntimeError is a bug and keeps its traceback."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: click.echo(f"Warning: {message}", err=True)
@@ -37,7 +37,7 @@ def _end(status: int, said: str) -> NoReturn:
 
 
 class _WholeNumber(click.IntRange):
-    """Written as 1000000, 1_000_000 or 1e6."""
+    """A whole number written as 1000000, 1_000_000 or 1e6."""
 
     name = "whole number"
 
@@ -47,12 +47,12 @@ class _WholeNumber(click.IntRange):
         return super().convert(value, param, ctx)
 
 
-# What several commands take.
+# Options that several commands share.
 _DEVICES, _DTYPES = ["cpu", "cuda", "mps", "xpu"], ["auto", "float64", "float32", "bfloat16", "float16"]
 _COUNT = _WholeNumber(1)
 _SIZES = ["0.2M", "1M", "5M", "10M", "70M", "160M", "410M", "1B"]
-_DEVICE = click.option("--device", type=click.Choice(_DEVICES), help="[default: an accelerator, if there is one]")
-_OUT = click.option("--out", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Folder of results.")
+_DEVICE = click.option("--device", type=click.Choice(_DEVICES), help="[default: an accelerator if there is one]")
+_OUT = click.option("--out", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Folder for results.")
 _QUIET = click.option(
     "-q", "--quiet", "progress", flag_value=False, default=True, show_default=False, help="Show no progress bars."
 )
@@ -66,26 +66,26 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--model", required=True, help="Name on the hub, or folder that save_pretrained wrote.")
+@click.option("--model", required=True, help="Name on the hub, or a folder written by save_pretrained.")
 @_OUT
-@click.option("--tokens", default=1_000_000, type=_COUNT, help="Read at most this many tokens.")
+@click.option("--tokens", default=1_000_000, type=_COUNT, help="Largest number of tokens to read.")
 @click.option("--corpus", default="wikipedia", help="wikipedia, openwebtext, stdlib or a text file.")
-@click.option("--length", default=512, type=_COUNT, help="Tokens per window, at most the model's positions.")
+@click.option("--length", default=512, type=_COUNT, help="Tokens per window; not more than the model's positions.")
 @click.option("--batch-size", default=8, type=_COUNT, help="Windows per batch.")
 @click.option("--nulls", default=0, type=click.IntRange(0), help="More directions per null: random, signs, matched.")
 @_SEED
 @_DEVICE
-@click.option("--dtype", default="auto", type=click.Choice(_DTYPES), help="auto: as saved.")
+@click.option("--dtype", default="auto", type=click.Choice(_DTYPES), help="auto: the dtype of the saved model.")
 @_QUIET
 def survey(out: str, **options: object) -> None:
-    """Angles between hidden vectors and fixed directions, before and after every norm of a model.
+    """Measure angles between hidden vectors and fixed directions, before and after every norm of a model.
 
     The directions are 1, thirty sign vectors, and those of --nulls.
 
-    DIR gets table.parquet, provenance.json and state.safetensors, which is saved on the way, so the same command
-    resumes.  No other command can use DIR.
+    The results are table.parquet, provenance.json and state.safetensors in DIR.  The state is saved during the run, so
+    that the same command resumes an interrupted one.  DIR can hold the results of one command only.
 
-    It takes about as long as the model needs to read the tokens.
+    A survey takes about as long as the model needs to read the tokens.
     """
     with _one_line():
         from normgeom.commands.survey import TABLE, survey_model
@@ -98,23 +98,23 @@ def survey(out: str, **options: object) -> None:
 @click.option("--size", required=True, type=click.Choice(_SIZES), help="The last four are the paper's.")
 @_OUT
 @click.option("--corpus", default="openwebtext", help="openwebtext, wikipedia, stdlib or a text file.")
-@click.option("--tokenizer", default="gpt2", help="Name on the hub, folder, or bytes.")
+@click.option("--tokenizer", default="gpt2", help="Name on the hub, a folder, or bytes.")
 @_SEED
-@click.option("--steps", type=_COUNT, help="[default: the size's]")
-@click.option("--batch-size", type=_COUNT, help="Windows per step.  [default: the size's]")
+@click.option("--steps", type=_COUNT, help="[default: depends on the size]")
+@click.option("--batch-size", type=_COUNT, help="Windows per step.  [default: depends on the size]")
 @click.option("--precision", default="no", type=click.Choice(["no", "bf16"]), help="no: float32; bf16: mixed.")
 @click.option("--micro-batch", type=_COUNT, help="Windows that the device processes at once.")
 @click.option("--held-out", default=1_000_000, type=_COUNT, help="Tokens held out to measure on, the last ones read.")
 @_DEVICE
 @_QUIET
 def train(out: str, **options: object) -> None:
-    """Train two GPT-2 models that differ only in the norm, and measure their norms on the way.
+    """Train two GPT-2 models that differ only in the norm, and measure their norms during training.
 
-    DIR gets provenance.json and a folder for each norm, with the model and Parquet tables (curve, loss, survey, gains,
-    surface).  The same command resumes where it stopped; no other training can use DIR.
+    The results in DIR are provenance.json and a folder for each norm, with the model and Parquet tables (curve, loss,
+    survey, gains, surface).  The same command resumes an interrupted training; DIR can hold one training only.
 
-    On one processor core both twins take about a minute at size 0.2M, and a quarter of an hour at 1M; larger sizes
-    are meant for an accelerator.
+    On one processor core, both twins together take about a minute at size 0.2M and a quarter of an hour at 1M; larger
+    sizes are meant for an accelerator.
     """
     with _one_line():
         from normgeom.commands.train import train_twins
@@ -127,12 +127,12 @@ def train(out: str, **options: object) -> None:
 @click.argument("model")
 @click.argument("out", metavar="OUT", type=click.Path(file_okay=False))
 def convert(model: str, out: str) -> None:
-    """Convert MODEL from LayerNorm to RMSNorm, so that it computes the same, and write it to the folder OUT.
+    """Convert MODEL from LayerNorm to RMSNorm without changing its function, and write it to the folder OUT.
 
-    MODEL is a name on the hub or a folder that save_pretrained wrote.  normgeom.load_converted loads OUT.
+    MODEL is a name on the hub or a folder written by save_pretrained.  Load OUT with normgeom.load_converted.
     A small model takes seconds; memory must hold the model and a copy of it in float64.
     """
-    with _one_line(stopped="the same command begins anew"):
+    with _one_line(stopped="the same command starts again from the beginning"):
         from normgeom.commands.convert import convert_model
 
         had = convert_model(model, out)["had"]
@@ -143,13 +143,13 @@ def convert(model: str, out: str) -> None:
 @click.argument("model")
 @click.pass_context
 def doctor(context: click.Context, model: str) -> None:
-    """Examine the norms of MODEL: list what each one is, and what looks wrong with it.
+    """Examine the norms of MODEL: list the properties of each norm and what looks wrong with it.
 
-    MODEL is a name on the hub or a folder that save_pretrained wrote.  The exit code is 0 if MODEL is sound, 1 if there
-    is a problem, and 2 if it cannot be examined, for example because weights are NaN.  It takes as long as the model
-    needs to read 256 tokens a few times.
+    MODEL is a name on the hub or a folder written by save_pretrained.  The exit code is 0 if MODEL is sound, 1 if there
+    is a problem, and 2 if it cannot be examined, for example because weights are NaN.  The command takes as long as the
+    model needs to read 256 tokens a few times.
     """
-    with _one_line(stopped="the same command begins anew"):
+    with _one_line(stopped="the same command starts again from the beginning"):
         from normgeom.commands.doctor import examine, lines
 
         report = examine(model)

@@ -1,4 +1,4 @@
-"""The folder of a long run: one process works in it, for one command; it knows what made each of its files."""
+"""The folder of a long run: one process works in it, for one command, and a note records how its files were made."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROVENANCE, LOCK = "provenance.json", ".normgeom.lock"
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A path to write a file or a folder to, which becomes ``path`` when the block ends without an error."""
+    """A path for writing a file or a folder, which becomes ``path`` when the block ends without an error."""
     part = path.with_name(path.name + ".part")
     remove(part)  # what a killed run left
     try:
@@ -44,7 +44,7 @@ def remove(path: Path) -> None:
 
 
 def digest(path: Path) -> str | None:
-    """SHA-256 of a file, or of the names and digests of a folder's files; None if there is neither."""
+    """SHA-256 of a file, or of the names and digests of the files in a folder; None if ``path`` is neither."""
     if path.is_dir():
         inside = {str(p.relative_to(path)): digest(p) for p in sorted(path.rglob("*")) if p.is_file()}
         return hashlib.sha256(json.dumps(inside).encode()).hexdigest()
@@ -56,10 +56,10 @@ def digest(path: Path) -> str | None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make a folder and keep other processes out of it; a folder that is empty in the end is removed.
+    """Make a folder and keep other processes out of it; if the folder is empty at the end, it is removed.
 
     Raises:
-        BlockingIOError: another process holds it.
+        BlockingIOError: another process uses the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK)
@@ -77,9 +77,9 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 class Claim:
-    """A folder that one run holds, and its note, ``provenance.json``: what was asked, and the digest of each result.
+    """A folder that one run holds, and its note ``provenance.json``: what was asked for, and a digest of each result.
 
-    Whenever the run is killed, a result that is in its place is the one that was noted.
+    If the run is killed at any time, every result that is in its place agrees with the note.
     """
 
     def __init__(self, folder: Path, note: dict):
@@ -95,7 +95,7 @@ class Claim:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Path]:
-        """A path to write a result to, which takes its place when the block ends without an error."""
+        """A path for writing a result, which is moved to its place when the block ends without an error."""
         with atomic_path(self.folder / name) as part:
             yield part
             self.files[name] = digest(part)
@@ -103,7 +103,7 @@ class Claim:
             self.save()
 
     def drop(self, *names: str) -> None:
-        """Forget and delete results."""
+        """Delete results and their digests."""
         for name in names:
             self.files.pop(name, None)
         self.save()
@@ -111,7 +111,7 @@ class Claim:
             remove(self.folder / name)
 
     def check(self, name: str) -> bool:
-        """Whether a result is there; an OSError says what to delete if it is not as this run left it."""
+        """Whether a result is there; if it is not as this run left it, an OSError says what to delete."""
         path = self.folder / name
         found = digest(path)
         if found not in (None, self.files.get(name)):
@@ -121,11 +121,11 @@ class Claim:
 
 @contextmanager
 def claimed(out: Path, asked: dict) -> Iterator[Claim]:
-    """Hold ``out`` for one command with all that decides its results, ``asked``; without results its note goes too.
+    """Hold ``out`` for one command; ``asked`` is all that decides its results.  Without results the note is deleted.
 
     Raises:
         ValueError: the folder holds something else.
-        BlockingIOError: another process works there.
+        BlockingIOError: another process uses the folder.
     """
     path = out / PROVENANCE
     with locked(out):
@@ -148,7 +148,7 @@ def _results(out: Path) -> list[str]:
 
 
 def _same(path: Path, asked: dict) -> dict:
-    """The note of a folder, which is that of the same run."""
+    """The note of a folder, after a check that it belongs to the same run."""
     try:
         note = json.loads(path.read_text("utf-8"))
         there = dict(note["asked"])
@@ -167,13 +167,13 @@ def now() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that decide a result."""
+    """The versions of Python and of the packages that decide a result."""
     packages = ("torch", "transformers", "tokenizers", "normgeom")
     return dict(python=platform.python_version()) | {name: metadata.version(name) for name in packages}
 
 
 def usable_device(name: str | None) -> torch.device:
-    """The device of that name, by default an accelerator where there is one; a ValueError if it cannot be used."""
+    """The device of that name, by default an accelerator if there is one; a ValueError if it cannot be used."""
     try:
         device = torch.device(name or torch.accelerator.current_accelerator(check_available=True) or "cpu")
         torch.zeros(1, device=device).item()

@@ -1,4 +1,4 @@
-"""Recorded measurements that the book carries, each with a note of how it came to be."""
+"""The measurements that were recorded for the book, each with a note of how it was made."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Record(NamedTuple):
 
 
 def recorded(name: str) -> Record:
-    """The measurement that the book carries under ``name``: ``.table`` and ``.provenance``.
+    """The recorded measurement of that name: ``.table`` and ``.provenance``.
 
     Raises:
-        ValueError: there is none of that name; the message lists those there are.
+        ValueError: no record has that name; the message lists the names.
 
     Example:
         >>> import normgeom as ng

@@ -76,11 +76,11 @@ def losses_of_designs(best: pd.DataFrame, beyond: float) -> tuple[Figure, str]:
         said=best["mean"].map(lambda mean: f"{mean:.2f}" if mean <= beyond else f"beyond {beyond:g}")
     )
     words = "; ".join(f"{TITLES[name]} {', '.join(means[means.design == name].said)}" for name in order)
-    return figure, f"Losses in nats a byte at {', '.join(map(str, depths))} blocks, the lowest above: {words}."
+    return figure, f"Losses in nats per byte at {', '.join(map(str, depths))} blocks, lowest mean first: {words}."
 
 
 def what_becomes_of_rays() -> tuple[Figure, str]:
-    """Rays of the plane, and their images under RMSNorm, DyT and a frozen norm with the same gain."""
+    """Rays in the plane, and their images under RMSNorm, DyT and a frozen norm with the same gain."""
     gain, lengths = torch.tensor([1.0, 0.6]), torch.linspace(0.05, 3, 60)
     angles = torch.arange(12) * (2 * math.pi / 12) + math.pi / 12
     rays = lengths[:, None, None] * torch.stack([angles.cos(), angles.sin()], -1)  # (lengths, rays, 2)
@@ -110,7 +110,7 @@ def what_becomes_of_rays() -> tuple[Figure, str]:
 
 
 def step_on_the_sphere(*steps: float) -> tuple[Figure, str]:
-    """The angle by which nGPT's step rotates the stream, by the angle to the branch's proposal, for each a < ½."""
+    """The angle by which nGPT's step rotates the stream, against the angle to the branch's proposal, for each a < ½."""
     theta, words = np.linspace(0, np.pi, 721), []
     with style():
         figure, axis = plt.subplots()
@@ -121,17 +121,17 @@ def step_on_the_sphere(*steps: float) -> tuple[Figure, str]:
             top = np.degrees(theta[phi.argmax()]), phi.max()
             axis.plot(*top, _MARKS[k], color=line.get_color(), ms=6)
             axis.annotate(f"a = {a:g}", top, (0, 7), textcoords="offset points", ha="center")
-            words.append(f"for a = {a:g} up to {top[1]:.1f} degrees at {top[0]:.0f}")
+            words.append(f"{top[1]:.1f} degrees at θ = {top[0]:.0f} for a = {a:g}")
         axis.set(xlabel="angle θ to the branch's proposal / degrees", ylabel="rotation φ / degrees")
         axis.set(xticks=range(0, 181, 45), ylim=(0, 45))
     return figure, (
-        "Curves that rise from 0, turn down beyond a right angle and return to 0 for an opposite proposal: "
+        "Curves rise from 0, turn down beyond a right angle and return to 0 for an opposite proposal. Their maxima are "
         f"{'; '.join(words)}. Dashed: the lines aθ, which the curves follow at small angles."
     )
 
 
 def removed_one_by_one(runs: pd.DataFrame) -> tuple[Figure, str]:
-    """The loss while norms are frozen one at a time during training, and of training with all norms."""
+    """The loss while norms are frozen one at a time during training, and the loss of training with all norms."""
     arms = {
         "removed": dict(label="norms frozen, one by one", color="#D55E00", marker="o"),
         "kept": dict(label="all norms kept", color="#0072B2", marker="s", ls="--"),
@@ -149,6 +149,6 @@ def removed_one_by_one(runs: pd.DataFrame) -> tuple[Figure, str]:
     removed, kept = (courses[arm]["mean"] for arm in arms)
     return figure, (
         f"Loss over training steps. It starts at {removed.iloc[0]:.3f} nats, jumps and falls again at most norms, "
-        f"reaches at most {removed.max():.3f}, and ends at {removed.iloc[-1]:.3f} with no norm dividing. With all "
-        f"norms and as much training it ends at {kept.iloc[-1]:.3f}. Bars: the range of {runs.seed.nunique()} seeds."
+        f"reaches at most {removed.max():.3f}, and ends at {removed.iloc[-1]:.3f} when no norm divides. With all norms "
+        f"and the same training it ends at {kept.iloc[-1]:.3f}. Bars: the range of {runs.seed.nunique()} seeds."
     )

@@ -13,21 +13,21 @@ from normgeom.records import recorded
 from normgeom_lab.common.pictures import at_side, null_band
 from normgeom_lab.common.published import NAMES
 
-HOLDS, FAILS, UNDECIDED = "holds", "fails", "cannot be told"
-SPARED = 0.1  # nats a token: what it may cost to do without 1
+HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
+CHEAP = 0.1  # nats per token: what it may cost to do without 1
 
 
 def limits(rows: pd.DataFrame) -> pd.Series:
     """The multiples of random directions' 95 % quantile above which an occupancy is more than chance.
 
-    At least 2, and as much as is five times as far above the median as the quantile: more where vectors keep to few
-    dimensions. With quantiles of 100 directions chance exceeds these limits in at most one of 5,000 cases.
+    A limit is at least 2, and at least five times as far above the median as the quantile is, which is more if vectors
+    lie in few dimensions.  With quantiles of 100 directions, chance exceeds a limit in at most one of 5,000 cases.
     """
     return np.maximum(2, (rows["median"] + 5 * (rows.high - rows["median"])) / rows.high)
 
 
 def by_excess(rows: pd.DataFrame) -> str:
-    """Are occupancies as small as those of random directions, with at most a tenth above their 95 % quantile?"""
+    """Are occupancies as small as those of random directions, at most a tenth of them above the 95 % quantile?"""
     times = rows.occupancy / rows.high
     if (times > limits(rows)).any():
         return FAILS
@@ -35,7 +35,7 @@ def by_excess(rows: pd.DataFrame) -> str:
 
 
 def of_seeds(verdicts: Sequence[str], fewest: int = 1) -> str:
-    """Holds if it fails at no seed and holds at nine tenths of them or more; fails if it fails at more than half."""
+    """The verdict over seeds: holds if none fails and nine tenths or more hold; fails if more than half fail."""
     found = np.array(verdicts)
     if len(found) < fewest:
         return UNDECIDED
@@ -56,31 +56,31 @@ def little_along_one(rows: pd.DataFrame) -> tuple[str, str]:
 
 
 def ordinary(rows: pd.DataFrame) -> tuple[str, str]:
-    """Is 1 like random directions, of which a tenth lie outside of the middle nine tenths by chance?"""
+    """Is 1 like random directions, of which a tenth lie outside the middle nine tenths by chance?"""
     below, above = rows.occupancy < rows.low, rows.occupancy > rows.high
     share = (below | above).mean()
     times = rows.occupancy / rows["median"]
     sentence = (
         f"At {below.sum()} of {len(rows)} norms the occupancy of 1 is below the middle nine tenths of random "
-        f"directions, and at {above.sum()} above; it is {times.min():.2g} to {times.max():.2g} times their median."
+        f"directions, and at {above.sum()} above them; it is {times.min():.2g} to {times.max():.2g} times their median."
     )
     return HOLDS if share <= 0.2 else FAILS if share > 0.5 else UNDECIDED, sentence
 
 
-def spared(rows: pd.DataFrame) -> tuple[str, str]:
-    """Does it cost less than 0.1 nats a token, on each text, if no norm of a model reads or removes 1 any more?"""
+def dispensable(rows: pd.DataFrame) -> tuple[str, str]:
+    """Does it cost less than 0.1 nats per token, on each text, if no norm of a model reads or removes 1 any more?"""
     one, signs = (rows[(rows.direction == "1") == of_one].cost for of_one in (True, False))
     sentence = (
-        f"Without 1 at all norms the loss increases by {one.min():.2f} to {one.max():.2f} nats a token, on {len(one)} "
-        f"texts; without a vector of signs by {signs.min():.2f} to {signs.max():.2f}."
+        f"Without 1 at all norms, the loss changes by {one.min():.2f} to {one.max():.2f} nats per token on "
+        f"{len(one)} texts; without a sign vector, by {signs.min():.2f} to {signs.max():.2f}."
     )
-    return HOLDS if one.max() < SPARED else FAILS, sentence
+    return HOLDS if one.max() < CHEAP else FAILS, sentence
 
 
 def little_at_checkpoints(angles: pd.DataFrame) -> tuple[str, str]:
     """Is the component along 1 no larger than along a random direction, at any checkpoint and norm?
 
-    This takes three seeds: with RMSNorm the occupancy of 1 at one seed is one draw from the null (cor-sign-null).
+    A verdict needs three seeds: with RMSNorm the occupancy of 1 at one seed is one draw from the null (cor-sign-null).
     """
     uniform = angles[(angles.direction == "uniform") & (angles.step > 0)]
     times = uniform.occupancy / uniform.high
@@ -95,32 +95,33 @@ def little_at_checkpoints(angles: pd.DataFrame) -> tuple[str, str]:
     return of_seeds(verdicts, fewest=3), sentence
 
 
-# 97.5 % quantiles of Student's t for 2, 3, … pairs; from ten pairs on that of ten, which is a little too large.
+# 97.5 % quantiles of Student's t for 2, 3, … pairs; for more than ten pairs that of ten, which is a little too large.
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 
 
 def comparable_losses(loss: pd.DataFrame) -> tuple[str, str]:
-    """Do RMSNorm networks end within 1 % of their LayerNorm twins' loss, by the 95 % interval of Student's t?"""
+    """Do RMSNorm networks end within 1 % of their LayerNorm twins' loss, by a 95 % interval of Student's t?"""
     rows = _main(loss)
     losses = rows.pivot(index=[*rows.columns.drop(["norm", "loss"])], columns="norm", values="loss").dropna()
     apart = (losses.rms - losses.layer) / losses.layer.mean()
     mean, count = apart.mean(), len(apart)
-    found = f"RMSNorm's final loss less LayerNorm's is {mean:+.2%} of {losses.layer.mean():.3f} nats"
+    found = f"RMSNorm's final loss minus LayerNorm's is {mean:+.2%} of {losses.layer.mean():.3f} nats"
     if count == 1:
-        return UNDECIDED, f"{found}, in one pair; how much seeds scatter is not known."
+        return UNDECIDED, f"{found}, in one pair; the scatter between seeds is unknown."
     reach = STUDENT[min(count - 2, len(STUDENT) - 1)] * apart.sem()
     verdict = HOLDS if abs(mean) + reach < 0.01 else FAILS if abs(mean) - reach > 0.01 else UNDECIDED
-    return verdict, f"{found}, ± {reach:.2%} at 95 %; {count} pairs from {apart.min():+.2%} to {apart.max():+.2%}."
+    return verdict, f"{found}, ± {reach:.2%} at 95 %; {count} pairs, from {apart.min():+.2%} to {apart.max():+.2%}."
 
 
 def at_surface(forms: pd.DataFrame) -> tuple[str, str]:
-    """Do 95 % of the outputs or more lie within 5 % of the ellipsoid's surface, at each norm, after training?"""
+    """After training, do at least 95 % of the outputs of each norm lie within 5 % of the ellipsoid's surface?"""
     last = forms[forms.step == forms.step.max()]
     least = last.near.groupby(last.seed).min()
     at = last.loc[last.near.idxmin()]
     sentence = (
-        f"At each of {last.site.nunique()} norms in {_seeds(least)} at least {at.near:.2%} of the outputs lie "
-        f"within 5 % of the surface, at {at.site} fewest; their 5 % quantile is there {at.q05:.4f} of the way out."
+        f"At each of {last.site.nunique()} norms and with {_seeds(least)}, at least {at.near:.2%} of the outputs lie "
+        f"within 5 % of the surface; at {at.site}, which has the fewest, their 5 % quantile is {at.q05:.4f} of the way "
+        "from the centre to the surface."
     )
     return of_seeds(np.select([least >= 0.95, least < 0.9], [HOLDS, FAILS], UNDECIDED)), sentence
 
@@ -130,7 +131,7 @@ def _seeds(of_each: Sequence) -> str:
 
 
 def _main(loss: pd.DataFrame) -> pd.DataFrame:
-    """The losses of the training that the other tables are of, where there are several."""
+    """The losses of the main training, which the other tables describe, if there are several."""
     return loss[loss.part == "main"] if "main" in set(loss.part) else loss
 
 
@@ -143,7 +144,7 @@ CLAIMS = {
     # The geometry paper, section 3.3, figures 4 and 7 to 13: 1 behaves as arbitrary vectors do.
     "ordinary": (ordinary, "survey", "side == 'in'"),
     # The geometry paper, its conclusion: the subtraction, and with it the component along 1, is dispensable.
-    "spared": (spared, "costs", ""),
+    "dispensable": (dispensable, "costs", ""),
     # The geometry paper, section 3.3, figures 4, 14, 17, 20, 23, 26, 29, 32 and 35: in training, hidden vectors are at
     # 90° to 1, from early checkpoints on and whatever the layer.
     "training, LayerNorm": (little_at_checkpoints, "angles", "norm == 'layer' and side == 'in'"),
@@ -159,10 +160,10 @@ MODELS = NAMES | {"whisper-base": "Whisper base"}
 
 
 def models(surveys: str | Path = "") -> dict[str, pd.DataFrame]:
-    """Of each model the occupancy of 1 at each ``site``, with the quantiles ``low``, ``median``, ``high`` of a null.
+    """For each model the occupancy of 1 at each ``site``, with the quantiles ``low``, ``median``, ``high`` of a null.
 
-    Published models as recorded, on all texts; then those of which ``normgeom survey`` wrote folders to ``surveys``.
-    First positions are left out; the null are Gaussian directions.
+    First the recorded published models, on all texts, then those with a folder of ``normgeom survey`` in ``surveys``.
+    First positions are left out; the null consists of Gaussian directions.
     """
     speech = recorded("published-speech-angles").table.rename(columns={"recording": "text"})
     rows = pd.concat([recorded("published-angles").table, speech.assign(model="whisper-base")], ignore_index=True)
@@ -178,9 +179,9 @@ def models(surveys: str | Path = "") -> dict[str, pd.DataFrame]:
 
 
 def costs() -> dict[str, pd.DataFrame]:
-    """What published models lose without 1, and without vectors of signs, at all norms: a row a direction and text.
+    """What published models lose without 1, and without sign vectors, at all norms: one row per direction and text.
 
-    A LayerNorm does without 1 where it does not subtract the mean, its weights as they are.
+    For a LayerNorm, doing without 1 means that it does not subtract the mean; the weights stay as they are.
     """
     speech = recorded("published-speech-removed").table.assign(model="whisper-base")
     rows = pd.concat([recorded("published-removed").table, speech])
@@ -215,14 +216,14 @@ def judged(surveys: str | Path = "") -> pd.DataFrame:
 
 
 def overview(found: pd.DataFrame) -> pd.DataFrame:
-    """Verdicts of :func:`judged`: a row a model or pair, a column a claim."""
+    """Verdicts of :func:`judged`: one row per model or pair, one column per claim."""
     table = found.pivot(index="evidence", columns="claim", values="verdict").astype(object)
     table = table.reindex(index=found.evidence.unique(), columns=found.claim.unique())
     return table.where(table.notna(), None)
 
 
 def ends(found: Mapping[str, SimpleNamespace]) -> pd.DataFrame:
-    """How each of :func:`pairs` ends: losses, and the occupancy of 1 at the last norm over the null's median."""
+    """How each of :func:`pairs` ends: losses, and the occupancy of 1 at the last norm divided by the null's median."""
     rows = {}
     for size, pair in found.items():
         last = pair.angles.query("direction == 'uniform' and side == 'in' and step == step.max()")
@@ -231,5 +232,5 @@ def ends(found: Mapping[str, SimpleNamespace]) -> pd.DataFrame:
         loss = _main(pair.loss).groupby("norm").loss.mean()
         rows[size] = {"seeds": last.seed.nunique()}
         for norm, title in (("layer", "LayerNorm"), ("rms", "RMSNorm")):
-            rows[size] |= {f"loss, {title}": loss[norm], f"along 1, {title}": along[norm]}
+            rows[size] |= {f"loss, {title}": loss[norm], f"relative occupancy, {title}": along[norm]}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("pair")

@@ -28,18 +28,18 @@ from normgeom_lab.common.tiny import divergence
 
 ALL = "all"  # instead of a site: at every norm
 
-WHISPER = {  # what the record published-speech-converted holds, as rows of a table
+WHISPER = {  # the columns of the record published-speech-converted, as rows of a table
     "errors unchanged": "word errors, original",
     "errors converted": "word errors, converted to RMSNorm",
     "errors dropped encoder": "word errors, no subtraction in the encoder",
     "errors dropped decoder": "word errors, no subtraction in the decoder",
     "errors dropped": "word errors, no subtraction",
     "largest": "largest logit",
-    "converted in float64": "difference, converted, float64",
-    "unconverted float32": "difference, original, float32",
-    "converted float32": "difference, converted, float32",
-    "unconverted bfloat16": "difference, original, bfloat16",
-    "converted bfloat16": "difference, converted, bfloat16",
+    "converted in float64": "logit difference, converted, float64",
+    "unconverted float32": "logit difference, original, float32",
+    "converted float32": "logit difference, converted, float32",
+    "unconverted bfloat16": "logit difference, original, bfloat16",
+    "converted bfloat16": "logit difference, converted, bfloat16",
 }
 
 COLUMNS = {  # of a table of costs: the name in words, and digits
@@ -90,7 +90,7 @@ def without_subtraction(model: nn.Module, sites: Iterable[str] | None = None) ->
 def with_head(model: nn.Module, direction: Tensor, token: int, t: float) -> nn.Module:
     r"""A copy that shares the other parameters, whose head adds :math:`t\,v^\top(y-\beta)` to the logit of a token.
 
-    That is 0 after a final LayerNorm with bias β if the direction v is :math:`G^{-1}\mathbf 1` (prop-any-cost).
+    This term is 0 after a final LayerNorm with bias β if the direction v is :math:`G^{-1}\mathbf 1` (prop-any-cost).
     """
     final, (reader,) = final_norm(model), flow_of(model).norms[-1].readers
     model = sharing(model)
@@ -145,7 +145,7 @@ def next_by_shift(model: nn.Module, shifts: Sequence[float], ids: Tensor) -> dic
 
 
 def refusal(model: nn.Module) -> str | None:
-    """Why :func:`normgeom.to_rms_norm` does not convert a model, in its words; None where it does."""
+    """The message with which :func:`normgeom.to_rms_norm` refuses a model; None if it converts the model."""
     try:
         to_rms_norm(copy.deepcopy(model))
     except (ValueError, TypeError) as reason:
@@ -241,7 +241,7 @@ def wrong_conversions(model: nn.Module) -> dict[str, nn.Module]:
 ROWS = {  # what distinguishes the rows of a table of costs, in words
     "seed": "seed",
     "model": "model",
-    "way": "the subtraction",
+    "way": "operation",
     "site": "norm",
     "c": "c",
     "centred": "mean removed from",
@@ -268,7 +268,7 @@ def costs_by_site(alone: pd.DataFrame, together: pd.DataFrame, paths: pd.DataFra
         "first norm": (at[first], "s", COLORS["random_a"]),
         "second norm": (at[second], "D", "#CC79A7"),
         "final norm": (at[final], "^", COLORS["random_b"]),
-        "another norm": (alone[alone.site.isin(others)], "o", COLORS["uniform"]),
+        "other norms": (alone[alone.site.isin(others)], "o", COLORS["uniform"]),
         "all norms": (together, "*", COLORS["ink"]),
     }
     paths = paths[paths.c > 0]
@@ -283,7 +283,7 @@ def costs_by_site(alone: pd.DataFrame, together: pd.DataFrame, paths: pd.DataFra
         reach = np.array([0.01, 0.3])
         axes.loglog(reach, 3e-8 * (reach / 0.01) ** 2, ":", color=COLORS["ink"], lw=1)
         axes.text(0.1, 1e-6, "slope 2")
-        axes.set(xlabel="relative change of the norm's output", ylabel="KL / nats per byte")
+        axes.set(xlabel="relative change of the norms' outputs", ylabel="KL / nats per byte")
         ticks_of_powers(axes.xaxis, axes.yaxis)
         figure.legend(loc="outside upper center", ncols=2)
     words = "; ".join(
@@ -292,9 +292,9 @@ def costs_by_site(alone: pd.DataFrame, together: pd.DataFrame, paths: pd.DataFra
         for name, (points, _, _) in groups.items()
     )
     return figure, (
-        f"KL against relative change, both logarithmic. {words}. For other weights of the same functions, lines that "
-        f"rise from {paths.kl.min():.0e} at {100 * paths.drop_error.min():.1f} %, first with slope two, to about "
-        f"{paths.kl.max():.1f} nats."
+        f"KL against relative change, both logarithmic. {words}. For other weights that compute the same functions, "
+        f"lines rise from {paths.kl.min():.0e} at {100 * paths.drop_error.min():.1f} %, with an initial slope of two, "
+        f"to about {paths.kl.max():.1f} nats."
     )
 
 
@@ -310,15 +310,15 @@ def costs_by_shift(paths: pd.DataFrame, standing: pd.Series) -> tuple[Figure, st
         axes.axhspan(standing.min(), standing.max(), color=COLORS["random_a"], alpha=0.3, lw=0)
         axes.axhline(standing.median(), ls="--", color=COLORS["random_a"], label="as trained")
         ticks_of_powers(axes.xaxis, axes.yaxis)
-        axes.set(xlabel="|c|, added to each entry", ylabel="KL / nats per byte")
+        axes.set(xlabel="|c| added to each entry", ylabel="KL / nats per byte")
         label_ends(axes)
     sizes = paths.c.abs()
     near, far = (paths.kl[sizes == c] for c in (sizes[sizes > 0].min(), sizes.max()))
     return figure, (
-        f"KL against the absolute value of c, both logarithmic, one narrow band over {len(standing)} models and both "
-        f"signs: from {near.min():.1g} to {near.max():.1g} nats at {sizes[sizes > 0].min():g}, rising at first with "
-        f"slope two, flattening above 0.1, and between {far.min():.1f} and {far.max():.1f} nats at {sizes.max():g}. "
-        f"In the weights as trained: {standing.min():.1g} to {standing.max():.1g}."
+        f"KL against the absolute value of c, both logarithmic: a narrow band that covers {len(standing)} models and "
+        f"both signs. It lies between {near.min():.1g} and {near.max():.1g} nats at {sizes[sizes > 0].min():g}, rises "
+        f"with an initial slope of two, flattens above 0.1, and lies between {far.min():.1f} and {far.max():.1f} nats "
+        f"at {sizes.max():g}. In the weights as trained the cost is {standing.min():.1g} to {standing.max():.1g} nats."
     )
 
 
@@ -333,9 +333,9 @@ def next_after_shift(found: Mapping[float, Mapping[str, Tensor]], c: float) -> t
             apart = float((found[c][which] - before).abs().mean())
             axis.plot([lowest, 0], [lowest, 0], color=COLORS["null"], lw=1)
             axis.plot(before, found[c][which], marker, color=color, ms=3, alpha=0.6)
-            axis.set(title=f"{which} the subtraction\n{apart:.2f} nats off", xlabel="ln p before")
+            axis.set(title=f"{which} the subtraction\n{apart:.2f} nats off", xlabel="ln p of the original")
             words.append(f"{which} the subtraction they are {apart:.2g} nats off on average")
-        panels[0].set(ylabel=f"ln p, c = {c:g}", ylim=(1.05 * lowest, 0.5), xlim=(1.05 * float(before.min()), 0.5))
+        panels[0].set(ylabel=f"ln p at c = {c:g}", ylim=(1.05 * lowest, 0.5), xlim=(1.05 * float(before.min()), 0.5))
         panels[1].set(xlim=panels[0].get_xlim())
     return figure, (
         f"Log-probabilities of {len(before)} next tokens with c = {c:g} added to every entry, against those of the "

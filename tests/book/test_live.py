@@ -299,7 +299,7 @@ def test_each_change_is_told(open_page):
         settled(page)
         return effect.text_content(), host.evaluate("(host) => host.live.found.divergence")
 
-    assert "From the unchanged network" in after()[0], "a page starts with the change that it asks about"
+    assert "from that of the unchanged network" in after()[0], "a page starts with the change that it asks about"
     assert after(shift=0)[0] == "The network is unchanged."
     assert after(shift=10)[1] < 1e-12
     assert after(uncentred="everywhere")[1] > 1e-3
@@ -329,7 +329,8 @@ def test_positions_are_chosen_by_keyboard(open_page):
     assert host.locator(".network-chart").get_attribute("aria-label").startswith("At position 1,")
     host.evaluate("(host) => host.live.change({ site: 'h.1.ln_2' })")
     settled(page)
-    assert host.locator(".network-chart").get_attribute("aria-label").startswith("At the norm block 2, before the MLP")
+    chart = host.locator(".network-chart").get_attribute("aria-label")
+    assert chart.startswith("At one norm (block 2, before the MLP)")
 
 
 def test_weights_that_do_not_load_are_told(open_page):
@@ -338,7 +339,7 @@ def test_weights_that_do_not_load_are_told(open_page):
 
     page = open_page("type-here", ".network", without)
     page.wait_for_selector(".network .live-warning")
-    assert "its weights, twins.js, are not there" in page.locator(".network .live-warning").text_content()
+    assert "its weights, twins.js, are missing" in page.locator(".network .live-warning").text_content()
     assert page.locator(".network img").is_visible(), "the still picture stays"
 
 

@@ -1,4 +1,4 @@
-"""Each claim on made-up tables where it holds, where it fails and where it cannot be told; and a model of one's own."""
+"""Each claim on made-up tables where it holds, where it fails and where it is undecided; and a model of one's own."""
 
 import normgeom as ng
 import numpy as np
@@ -111,14 +111,14 @@ def test_ordinary(below, above, verdict):
     occupancies = [LOW / 2] * below + [HIGH * 1.1] * above + [MEDIAN] * (10 - below - above)
     found, sentence = lab.ordinary(surveyed(np.array(occupancies) / HIGH))
     assert found == verdict
-    assert f"At {below} of 10 norms the occupancy of 1 is below" in sentence and f"at {above} above" in sentence
+    assert f"At {below} of 10 norms the occupancy of 1 is below" in sentence and f"at {above} above them" in sentence
 
 
 @pytest.mark.parametrize(("dearest", "verdict"), [(0.09, HOLDS), (0.11, FAILS)])
-def test_spared_on_every_text(dearest, verdict):
+def test_dispensable_on_every_text(dearest, verdict):
     rows = [("1", 0.02), ("1", dearest), ("signs_000", 5.0), ("signs_001", 4.0)]
-    found, sentence = lab.spared(pd.DataFrame(rows, columns=["direction", "cost"]))
-    assert found == verdict and f"by 0.02 to {dearest} nats a token, on 2 texts" in sentence
+    found, sentence = lab.dispensable(pd.DataFrame(rows, columns=["direction", "cost"]))
+    assert found == verdict and f"by 0.02 to {dearest} nats per token on 2 texts" in sentence
     assert sentence.endswith("by 4.00 to 5.00.")
 
 
@@ -207,16 +207,16 @@ def test_a_survey_of_ones_own_is_judged_beside_the_book(tmp_path):
     assert len(found) == len(lab.judged()) + 3
     shown = lab.overview(found[~found.evidence.isin(lab.PAIRS)])
     assert list(shown.index) == ["SmolLM2", "Gemma 3", "Whisper base", "mine"]
-    assert list(shown) == ["before", "after", "ordinary", "spared"]
-    assert shown.after[:3].isna().all() and shown.spared["mine"] is None
+    assert list(shown) == ["before", "after", "ordinary", "dispensable"]
+    assert shown.after[:3].isna().all() and shown.dispensable["mine"] is None
 
 
 def test_what_the_book_has_recorded():
     judged = lab.judged().set_index(["claim", "evidence"])
     found, sentences = judged.verdict, judged.sentence
     assert found["before"].to_dict() == {"SmolLM2": HOLDS, "Gemma 3": HOLDS, "Whisper base": FAILS}
-    assert found["spared"].to_dict() == {"SmolLM2": HOLDS, "Gemma 3": FAILS, "Whisper base": FAILS}
-    assert sentences["spared"].str.contains("on 3 texts").all()
+    assert found["dispensable"].to_dict() == {"SmolLM2": HOLDS, "Gemma 3": FAILS, "Whisper base": FAILS}
+    assert sentences["dispensable"].str.contains("on 3 texts").all()
     assert set(found["losses"].index) == set(lab.PAIRS) and found["losses", "5M"] == UNDECIDED, "one seed"
 
 

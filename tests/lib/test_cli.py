@@ -157,9 +157,9 @@ def test_an_error_is_a_line_unless_it_is_a_bug(arguments, monkeypatch, error):
 @pytest.mark.parametrize(
     ("command", "error", "status", "said"),
     [
-        ("survey", KeyboardInterrupt(), 130, "Stopped: the same command goes on from here"),
+        ("survey", KeyboardInterrupt(), 130, "Stopped: the same command resumes from here"),
         ("survey", ValueError("model: bad"), 2, "Error: model: bad"),
-        ("train", KeyboardInterrupt(), 130, "Stopped: the same command goes on from here"),
+        ("train", KeyboardInterrupt(), 130, "Stopped: the same command resumes from here"),
     ],
 )
 def test_what_ends_a_run_is_said_below_its_bar(arguments, tmp_path, monkeypatch, command, error, status, said):
@@ -181,7 +181,8 @@ def test_ctrl_c_where_nothing_is_kept(arguments, tmp_path, monkeypatch):
 
     monkeypatch.setattr("normgeom.commands.convert.to_rms_norm", fail)
     result = invoke("convert", *arguments["convert"])
-    assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, "Stopped: the same command begins anew")
+    said = "Stopped: the same command starts again from the beginning"
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, said)
     assert not list(tmp_path.iterdir())
 
 

@@ -1,4 +1,4 @@
-"""From a model's name to a folder with the RMSNorm model that computes the same."""
+"""From a model's name to a folder with the RMSNorm model that computes the same function."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ TEXTS, LENGTH = 2, 64
 def convert_model(model: str, out: str | os.PathLike) -> dict:
     """Convert a pre-norm LayerNorm model to RMSNorm and write it, in the dtype of its weights, to a new folder.
 
-    :func:`normgeom.to_rms_norm` proves first, in float64 on the beginning of the standard library's documentation, that
-    the logits stay the same.  Returns what ``out/provenance.json`` holds.
+    :func:`normgeom.to_rms_norm` first checks, in float64 on the beginning of the standard library's documentation, that
+    the logits stay the same.  Returns the content of ``out/provenance.json``.
     """
     out = Path(out).resolve()
     if out.exists() and any(out.iterdir()):

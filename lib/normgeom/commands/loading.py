@@ -1,4 +1,4 @@
-"""Models by name or from a folder, whole or refused."""
+"""Models by name or from a folder; an incomplete model is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _converted(name: str) -> dict | None:
 
 
 def load_config(name: str) -> PreTrainedConfig:
-    """The configuration of what :func:`load_model` loads; an OSError as there."""
+    """The configuration of the model that :func:`load_model` loads; it raises the same OSError."""
     with _reading(name):
         settings = _converted(name)
         if settings is None:
@@ -45,27 +45,27 @@ def load_config(name: str) -> PreTrainedConfig:
 
 
 def most_tokens(config: PreTrainedConfig, length: int) -> int:
-    """``length``, or the number of positions that a configuration states, if that is less."""
+    """``length``, or the number of positions in a configuration if that is smaller."""
     return min(length, getattr(config.get_text_config(), "max_position_embeddings", None) or length)
 
 
 def described(name: str) -> dict:
-    """A model's name and its commit on the hub; of a folder the last part of its name, and a digest of its files."""
+    """The name of a model and its commit on the hub; for a folder, its last name and a digest of its files."""
     if Path(name).is_dir():
         return dict(name=Path(name).resolve().name, sha256=digest(Path(name)))
     return dict(name=name, commit=Path(hf_hub_download(name, "config.json")).parent.name)
 
 
 def load_model(name: str, dtype: str = "auto", head: bool = False) -> nn.Module:
-    """A transformers model on the CPU, in evaluation mode; also what ``normgeom train`` and ``convert`` wrote.
+    """A transformers model on the CPU in evaluation mode, or one that ``normgeom train`` or ``convert`` wrote.
 
     Args:
-        name: on the hub, or a folder.
-        dtype: ``"auto"`` is that of the saved weights.
+        name: a name on the hub, or a folder.
+        dtype: ``"auto"`` is the dtype of the saved weights.
         head: True loads it with ``AutoModelForCausalLM``, False with ``AutoModel``.
 
     Raises:
-        OSError: it cannot be loaded; the message says why.
+        OSError: the model cannot be loaded; the message says why.
         ValueError: weights are missing, unexpected or not finite; the message names them.
     """
     logging.set_verbosity_error()  # it lists the weights of each head that is left out

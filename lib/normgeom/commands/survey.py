@@ -1,4 +1,4 @@
-"""A survey from names alone: a model and a corpus go in, a folder with a table and its provenance comes out."""
+"""A survey from the names of a model and a corpus: it writes a folder with a table and its provenance."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def survey_model(
     dtype: str = "auto",
     progress: bool = True,
 ) -> dict:
-    """Survey a transformers model and write what was found to a folder; the arguments are the command's options.
+    """Survey a transformers model and write the results to a folder; the arguments are the command's options.
 
     ``table.parquet`` is the table of :class:`normgeom.Survey`.  ``provenance.json``, which is returned, records
-    the request before the first batch and the outcome at the end.  ``state.safetensors`` is saved on the way, so the
-    same call resumes an earlier one.
+    the request before the first batch and the outcome at the end.  ``state.safetensors`` is saved during the run, so
+    that the same call resumes an earlier one.
     """
     out = Path(out)
     config = load_config(model)

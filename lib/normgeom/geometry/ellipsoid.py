@@ -17,8 +17,8 @@ KINDS = {nn.LayerNorm: True, functions.LayerNorm: True, nn.RMSNorm: False, funct
 class Ellipsoid:
     r"""The image of LayerNorm or RMSNorm, :math:`\{\gamma\odot n+\beta\}` with n orthogonal to 1 for LayerNorm.
 
-    For ε = 0 and at most one zero gain (none for RMSNorm) the outputs are the surface; for ε > 0 they fill its inside
-    and never reach it (thm-image).  With more zero gains they fill the inside for every ε.
+    For ε = 0 and at most one zero gain (none for RMSNorm) the outputs form the surface; for ε > 0 they fill the
+    interior and never reach the surface (thm-image).  With more zero gains they fill the interior for every ε.
 
     Args:
         weight: the gain γ, ``(d,)``, finite, of any sign; zeros are allowed.
@@ -27,12 +27,13 @@ class Ellipsoid:
 
     Attributes:
         dim: the dimension: d minus the number of zero gains, and for LayerNorm d − 1 without zero gains
-            (prop-zero-gains).  It may be 0: then every output is β.
-        center: β, ``(d,)``.  Like all results it is float64, on the device of ``weight`` (the CPU if that has none).
+            (prop-zero-gains).  If it is 0, every output is β.
+        center: β, ``(d,)``.  Like all results it is float64, on the device of ``weight`` (on the CPU if that device has
+            no float64).
 
     Raises:
         TypeError: ``weight`` or ``bias`` is not a floating-point tensor.
-        ValueError: a wrong shape, or an empty or non-finite ``weight`` or ``bias``.
+        ValueError: the shape of ``weight`` or ``bias`` is wrong, or one of them is empty or not finite.
 
     Source: Riechers (2024) for LayerNorm with ε and nonzero gains.
 
@@ -64,7 +65,7 @@ class Ellipsoid:
         """The image of a norm of torch or of this library, or of a site that ``find_norms`` found in any model.
 
         Raises:
-            TypeError: ``norm`` is another module: what its parameters mean is not known.
+            TypeError: ``norm`` is another module, whose parameters may mean something else.
             ValueError: it normalises more than one axis.
         """
         if type(norm) in KINDS:
@@ -81,15 +82,15 @@ class Ellipsoid:
 
     @cached_property
     def semi_axes(self) -> Tensor:
-        r"""Lengths of the semi-axes, ``(dim,)``, descending: √d times the singular values of GΠ (thm-semi-axes)."""
+        r"""The lengths of the semi-axes, ``(dim,)``, descending: √d times the singular values of GΠ (thm-semi-axes)."""
         values = secular.eigvalsh(**self._matrix)
         return (len(values) * values[len(values) - self.dim :].flip(0)).sqrt() * self._size
 
     def axes(self, k: int | None = None) -> Tensor:
-        """Unit vectors along the k longest semi-axes, all if None, as columns ``(d, k)`` (thm-semi-axes).
+        """Unit vectors along the k longest semi-axes (along all if None), as columns ``(d, k)`` (thm-semi-axes).
 
-        In each, the first entry of at least half the largest size is positive.  Axes of equal length are one
-        orthonormal choice of many.
+        In each vector, the first entry that is at least half as large as the largest is positive.  For axes of equal
+        length this is one of many orthonormal choices.
 
         Raises:
             ValueError: ``k`` is not between 0 and ``dim``.
@@ -101,9 +102,9 @@ class Ellipsoid:
 
     @property
     def complement(self) -> Tensor:
-        """An orthonormal basis, ``(d, d − dim)``, of what is orthogonal to every output minus β (prop-zero-gains).
+        """An orthonormal basis, ``(d, d − dim)``, of the space orthogonal to every output minus β (prop-zero-gains).
 
-        G⁻¹1 for LayerNorm without zero gains, not 1 itself; the coordinates of zero gains otherwise.
+        For LayerNorm without zero gains this is the direction of G⁻¹1, not of 1; otherwise the axes of the zero gains.
         """
         if self._zeros.any() or not self.centered:
             return torch.eye(len(self.weight)).to(self.weight)[:, self._zeros]
@@ -111,17 +112,20 @@ class Ellipsoid:
         return (normal / torch.linalg.vector_norm(normal))[:, None]
 
     def radius(self, y: Tensor) -> Tensor:
-        """How far out outputs ``y`` ``(..., d)`` are, ``(...)``: ‖n‖/√d of the shortest n that gives y (thm-image).
+        """The relative radius ``(...)`` of outputs ``y`` ``(..., d)``: ‖n‖/√d for the shortest n that gives y
+        (thm-image).
 
-        1 on the surface, below 1 inside; NaN rows give NaN.
+        It is 1 on the surface and below 1 inside; NaN rows give NaN.
 
         Raises:
             TypeError: ``y`` is not a floating-point tensor.
-            ValueError: a wrong last dimension, or rows of ``y`` that are no outputs of this norm: off their span, or
-                beyond the surface, by more than √ε_machine of the dtype of ``y``, as a share of the length of n.
+            ValueError: the last dimension is wrong, or rows of ``y`` are not outputs of this norm: they lie outside the
+                span of the outputs, or beyond the surface, by more than √ε_machine of the dtype of ``y``, relative to
+                the length of n.
 
-        The bound leaves room for kernels that centre once.  A gain so small that rounding of ``y`` or of the bias, over
-        the gain, is not small reads noise: pass a weight in which it is zero.
+        The bound leaves room for kernels that subtract the mean once.  If a gain is so small that the rounding error of
+        ``y`` or of the bias, divided by the gain, is not small, the result is noise: pass a weight in which this gain
+        is zero.
         """
         check_floating("y", y)
         d = len(self.weight)
@@ -141,15 +145,15 @@ class Ellipsoid:
         off |= squares > d * (1 + tolerance**0.5) ** 2
         if off.any():
             raise ValueError(
-                f"y: expected outputs of this norm, got {int(off.sum())} of {off.numel()} rows off them; "
-                "the bias belongs to y, and the gain must be this norm's"
+                f"y: expected outputs of this norm, but {int(off.sum())} of {off.numel()} rows are not; "
+                "y must include the bias, and the gain must be this norm's"
             )
         return (squares / d).sqrt()
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """Images at ε = 0 of ``n`` isotropic Gaussian vectors, ``(n, d)``: uniform directions, mapped by the gain.
+        """The images ``(n, d)`` at ε = 0 of ``n`` isotropic Gaussian vectors: uniform directions, mapped by the gain.
 
-        On the surface this is not the uniform distribution by area: long axes are sampled more thinly.
+        This distribution is not uniform in the area of the surface: points are less dense along long axes.
 
         Raises:
             ValueError: ``n`` is negative.

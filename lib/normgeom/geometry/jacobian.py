@@ -13,11 +13,12 @@ from normgeom.norms.functions import check_arguments, check_floating
 
 
 class NormJacobian:
-    r"""The derivative of LayerNorm or RMSNorm by its input, ε included.
+    r"""The derivative of LayerNorm or RMSNorm with respect to its input, including ε.
 
     LayerNorm has :math:`J=\frac1sG(\Pi-\frac1dnn^\top)` with :math:`s=\sqrt{\sigma^2+\varepsilon}`, :math:`n=\Pi x/s`
     (eq-ln-jacobian); RMSNorm has :math:`J=\frac1rG(I-\frac1dnn^\top)` with :math:`r=\sqrt{\overline{x^2}+\varepsilon}`,
-    :math:`n=x/r` (eq-rms-jacobian).  Where s or r is 0, which takes ``eps=0``, there is no derivative: NaN.
+    :math:`n=x/r` (eq-rms-jacobian).  If s or r is 0, which requires ``eps=0``, no derivative exists, and results are
+    NaN.
 
     Args:
         x: ``(..., d)``, floating point; each row has its own Jacobian.
@@ -26,11 +27,11 @@ class NormJacobian:
         centered: True for LayerNorm, False for RMSNorm.
 
     Raises:
-        TypeError, ValueError: as :func:`normgeom.layer_norm`.
+        TypeError, ValueError: as in :func:`normgeom.layer_norm`.
 
-    n and γ/s are computed here, once: after changing ``x`` or ``weight`` in place, make a new object.  Squares leave
-    the range of float32 as in the norms, and that of float64, in which singular values are computed, for entries beyond
-    1e154 or, with ``eps=0``, below 1e-154.
+    n and γ/s are computed once, at construction: after changing ``x`` or ``weight`` in place, make a new object.
+    Squares leave the range of float32 as in the norms.  Singular values are computed in float64, whose range squares
+    leave for entries beyond 1e154 or, with ``eps=0``, below 1e-154.
 
     Example:
         >>> import torch, normgeom as ng
@@ -52,20 +53,21 @@ class NormJacobian:
         """The Jacobian of ``site``, one of ``ng.find_norms(model)``, at its input ``x`` ``(..., d)``.
 
         Raises:
-            TypeError, ValueError: ``x`` is not what a norm of ``site.dim`` features takes; each head has its own gain.
+            TypeError, ValueError: ``x`` is not an input of a norm of ``site.dim`` features, or each head has its own
+                gain.
         """
         check_floating("x", x)
         return cls(x, site.weight.to(x.device), site.eps, site.kind == "layer")
 
     def matvec(self, v: Tensor) -> Tensor:
-        r"""How the output moves with the input: :math:`Jv`, in O(d) (eq-products).
+        r"""The directional derivative of the output: :math:`Jv`, in O(d) (eq-products).
 
         Args:
             v: ``(..., d)``, floating point; its leading dimensions broadcast with those of ``x``.
 
         Returns:
-            ``(..., d)`` in the dtype of ``x``, computed in at least float32 by plain torch operations: differentiable
-            by ``x``, ``weight`` and ``v``, in ``torch.func`` too.
+            ``(..., d)`` in the dtype of ``x``, computed in at least float32 by plain torch operations, so that you can
+            differentiate it with respect to ``x``, ``weight`` and ``v``, also in ``torch.func``.
 
         Raises:
             TypeError: ``v`` is not a floating-point tensor.
@@ -74,14 +76,14 @@ class NormJacobian:
         return (self._slope * self._project(self._widened(v))).to(self.x.dtype)
 
     def rmatvec(self, v: Tensor) -> Tensor:
-        r"""What backpropagation passes on: :math:`J^\top v`, in O(d) (eq-products).
+        r"""The gradient that backpropagation passes on: :math:`J^\top v`, in O(d) (eq-products).
 
-        Argument, result and errors are those of :meth:`matvec`.
+        The argument, the result and the errors are those of :meth:`matvec`.
         """
         return self._project(self._slope * self._widened(v)).to(self.x.dtype)
 
     def dense(self) -> Tensor:
-        """The matrices, ``(..., d, d)`` in the dtype of ``x``: row i is the derivative of output i."""
+        """The Jacobian matrices, ``(..., d, d)`` in the dtype of ``x``: row i is the derivative of output i."""
         d = self.x.shape[-1]
         start = torch.eye(d, dtype=self._n.dtype, device=self._n.device) - (1 / d if self.centered else 0)
         projected = start - self._n.unsqueeze(-1) * self._n.unsqueeze(-2) / d
@@ -91,10 +93,11 @@ class NormJacobian:
     def singular_values(self) -> Tensor:
         r"""The singular values, ``(..., d)``, descending, in float64, without gradient (thm-jacobian-spectrum).
 
-        :math:`JJ^\top` is diagonal minus rank one for RMSNorm and minus rank two for LayerNorm: one secular equation a
-        row, and for LayerNorm another that all rows share; O(d²) time a row.  The smallest value, often far below the
-        rounding of the largest, keeps its relative accuracy (down to 1e-150 of the largest gain over s).  A row that is
-        not finite gives NaN.  Not for ``torch.func.vmap``: rows are batched here.
+        :math:`JJ^\top` is a diagonal matrix minus one of rank one for RMSNorm and of rank two for LayerNorm.  So there
+        is one secular equation per row, and for LayerNorm another one that all rows share; the time is O(d²) per row.
+        The smallest value, often far below the rounding error of the largest, keeps its relative accuracy (down to
+        1e-150 of the largest gain over s).  A row that is not finite gives NaN.  ``torch.func.vmap`` does not work
+        here, since rows are already batched.
 
         Raises:
             ValueError: ``weight`` is not finite.
@@ -114,7 +117,7 @@ class NormJacobian:
         return values.reshape(x.shape).flip(-1).sqrt() * scale * slope
 
     def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """n and 1/s (or 1/r), in the dtype of ``x``, computed as in the norms."""
+        """n and 1/s (or 1/r) in the dtype of ``x``, computed as in the norms."""
         x = center(x) if self.centered else x
         scale = rstd(x, self.eps)
         return x * scale, scale
@@ -135,11 +138,11 @@ class NormJacobian:
 
 
 def _centred(gain: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    r"""The singular values √λ of GΠ, and coordinates of each centred row in its right singular vectors.
+    r"""The singular values √λ of GΠ, and the coordinates of each centred row in its right singular vectors.
 
-    With :math:`G\Pi G=Q\Lambda Q^\top` these vectors are :math:`\sqrt{\lambda_i}\,G^{-1}q_i`, constant over the zero
-    gains, and orthogonal to 1.  So a row may be shifted along 1 instead of centred: by minus its mean over the zero
-    gains or, where there are none, by that mean's limit.  Then nothing cancels at small gains.
+    With :math:`G\Pi G=Q\Lambda Q^\top` these vectors are :math:`\sqrt{\lambda_i}\,G^{-1}q_i`.  They are constant over
+    the zero gains and orthogonal to 1.  So instead of centring a row we may shift it along 1: by minus its mean over
+    the zero gains or, if there are none, by the limit of that mean.  Then nothing cancels at small gains.
     """
     values, axes = secular.eigh(gain)
     roots = values.clamp_min(0).sqrt()
@@ -152,7 +155,7 @@ def _centred(gain: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _squares(poles: Tensor, direction: Tensor, deficit: float) -> Tensor:
-    """Eigenvalues of s²JJᵀ (or r²JJᵀ), ascending; NaN where s or r is 0 or x is not finite."""
+    """The eigenvalues of s²JJᵀ (or r²JJᵀ), ascending; NaN if s or r is 0 or x is not finite."""
     if math.isnan(deficit) or not direction.isfinite().all():
         return torch.full_like(poles, torch.nan)
     # Without a direction the deficit is 1, and any will do.

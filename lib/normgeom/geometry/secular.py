@@ -6,8 +6,8 @@ With ``u`` = 1/√d and δ = 0 the matrix is GΠG, whose eigenvalues are the squ
 
 .. math:: \frac{\delta}{0-\lambda}+\sum_i\frac{(1-\delta)\,u_i^2}{\gamma_i^2-\lambda}=0,
 
-a sum of simple poles with positive weights, which has one root between two neighbouring poles.  Nothing is merged by a
-tolerance: only equal squares are one pole.
+a sum of simple poles with positive weights, which has one root between two neighbouring poles.  No tolerance merges
+poles: only equal squares share one.
 
 Sources: Golub (1973) for the equation; Li (1993) for the rational step; Gu and Eisenstat (1994) for the eigenvectors.
 """
@@ -35,17 +35,18 @@ def eigvalsh(gain: Tensor, u: Tensor | None = None, deficit: float = 0.0) -> Ten
 
     Args:
         gain: γ, ``(d,)``, floating point, finite, of any sign; zeros and repeats are allowed.
-        u: ``(d,)``, of any length but zero, used as a unit vector; the uniform vector if None.
-        deficit: δ, from 0 to 1.  It is the argument because 1 − δ would round away what a small eigenvalue is made of.
+        u: ``(d,)``, a nonzero vector, which is scaled to length 1; the uniform vector if None.
+        deficit: δ, from 0 to 1.  The argument is δ because rounding 1 − δ would spoil small eigenvalues.
 
     Returns:
-        ``(d,)`` in float64, on the device of ``gain`` (on the CPU where that has no float64).  Each eigenvalue above
-        1e-300 of the largest squared gain is accurate to a few units in its last place.  Gains below 1e-96 of the
+        ``(d,)`` in float64, on the device of ``gain`` (on the CPU if that device has no float64).  Each eigenvalue
+        above 1e-300 of the largest squared gain is accurate to a few units in its last place.  Gains below 1e-96 of the
         largest, and entries below 1e-48 in a unit ``u``, count as zero; squares beyond 1e308 are infinite.
 
     Raises:
         TypeError: ``gain`` or ``u`` is not a floating-point tensor.
-        ValueError: a wrong shape, an empty or non-finite ``gain`` or ``u``, a zero ``u``, a ``deficit`` outside [0, 1].
+        ValueError: ``gain`` or ``u`` has a wrong shape, is empty or is not finite; ``u`` is zero; or ``deficit`` is
+            outside [0, 1].
 
     Source: Golub (1973).
 
@@ -64,13 +65,13 @@ def eigh(
     r"""Eigenvalues, ascending, and eigenvectors of :math:`G(I-(1-\delta)uu^\top)G` in O(d²) time (eq-secular-vectors).
 
     Args:
-        gain, u, deficit: as in :func:`eigvalsh`, and so are errors.
-        largest: how many eigenpairs to return, those of the largest eigenvalues; all if None.
+        gain, u, deficit: as in :func:`eigvalsh`, which also lists their errors.
+        largest: return this many eigenpairs, those with the largest eigenvalues; all if None.
 
     Returns:
-        ``(k,)`` and ``(d, k)`` in float64.  Columns are orthonormal to rounding even in clusters, because they belong
-        to a direction recomputed from the eigenvalues.  In each, the first entry of at least half the largest size is
-        positive.
+        ``(k,)`` and ``(d, k)`` in float64.  Columns are orthonormal up to rounding even in clusters, because they are
+        computed from a direction that is recomputed from the eigenvalues.  In each column, the first entry that is at
+        least half as large as the largest is positive.
 
     Raises:
         ValueError: ``largest`` is not between 0 and d.
@@ -95,11 +96,12 @@ def eigh(
 
 
 class _Solved:
-    """The eigenvalues, in units of ``scale`` squared, and the eigenvectors that belong to them.
+    """The eigenvalues, in units of ``scale`` squared, and their eigenvectors.
 
-    Coordinates with gain and weight and of one squared gain share a pole: a reflection of these coordinates turns the
-    first of them to their ``share`` of γu, a unit vector.  The firsts have the roots between the poles as eigenvalues.
-    Every other coordinate is an eigenvector by itself, reflected with its pole's, and its squared gain the eigenvalue.
+    Coordinates with nonzero gain and weight and the same squared gain share a pole.  A reflection of these coordinates
+    maps the first of them to ``share``, the unit vector along their part of γu.  The first coordinates belong to the
+    roots between the poles.  Every other coordinate, reflected in the same way, is an eigenvector, and its squared gain
+    is the eigenvalue.
     """
 
     def __init__(self, gain: Tensor, u: Tensor | None, deficit: float):
@@ -175,14 +177,14 @@ class _Solved:
 
 
 def _unit_groups(values: Tensor, group: Tensor) -> Tensor:
-    """``values`` over the length of those of the same group."""
+    """``values`` divided by the length of the vector of all values in the same group."""
     return values / torch.zeros_like(values).index_add_(0, group, values**2).sqrt()[group]
 
 
 def roots(poles: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """The root of Σ weights/(poles − x) between each two neighbours of ``poles``, as nearest pole and offset from it.
 
-    Eigenvectors need its distances from the poles, which subtracting would lose.
+    Eigenvectors need the distances of a root from the poles, which would be inaccurate after a subtraction.
     """
     half = poles.diff() / 2
     index = torch.arange(len(half), device=poles.device)
@@ -215,9 +217,9 @@ def roots(poles: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _without_nearest(poles: Tensor, weights: Tensor, nearest: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-    """Σ weights/(poles − x) and Σ weights/(poles − x)² at x = poles[nearest] + offsets, the nearest pole left out.
+    """Σ weights/(poles − x) and Σ weights/(poles − x)² at x = poles[nearest] + offsets, without the nearest pole.
 
-    Its own term is −weight/offset; next to a pole it is so large that nothing of the others would survive in the sum.
+    The omitted term is −weight/offset; near a pole it is so large that rounding would remove the others from the sum.
     """
     value, slope = torch.empty_like(offsets), torch.empty_like(offsets)
     for rows in blocks(len(offsets), poles):
@@ -231,7 +233,7 @@ def _without_nearest(poles: Tensor, weights: Tensor, nearest: Tensor, offsets: T
 def _rational_step(weight: Tensor, near: Tensor, far: Tensor, rest: Tensor, slope: Tensor) -> Tensor:
     """The η with weight/(near − η) + a + b/(far − η) = 0, where a and b give ``rest`` and its ``slope`` at η = 0.
 
-    ``near`` and ``far`` are the poles seen from the present point; ``weight`` is the near pole's own.
+    ``near`` and ``far`` are the poles relative to the present point; ``weight`` is that of the near pole.
     """
     # Multiplied out it is a η² − p η + q = 0; b = slope·far² is put in by hand where it would cancel.
     own = rest * near + weight
@@ -243,20 +245,20 @@ def _rational_step(weight: Tensor, near: Tensor, far: Tensor, rest: Tensor, slop
 
 
 def _between(low: Tensor, high: Tensor) -> Tensor:
-    """A point inside the bracket, halfway in order of magnitude, since offsets span hundreds of these."""
+    """A point inside the bracket, halfway in order of magnitude, because offsets span hundreds of orders."""
     middle = low.sign() * low.abs().sqrt() * high.abs().sqrt()
     return torch.where(middle == 0, (low + high) * 2.0**-30, middle)
 
 
 def blocks(rows: int, columns: Tensor) -> Iterator[slice]:
-    """Slices of ``rows`` rows such that a block of them with a column for each of ``columns`` fits the budget."""
+    """Slices of ``rows`` rows such that a block of them, with one column for each of ``columns``, fits the budget."""
     budget = BLOCK_BYTES if columns.is_cpu else BLOCK_BYTES_ELSEWHERE
     step = max(8, budget // (8 * max(1, columns.shape[-1])))
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
 
 def double_vector(name: str, v: Tensor) -> Tensor:
-    """``v`` in float64, on the CPU where its device has none, or an error unless it is a finite vector."""
+    """``v`` in float64, on the CPU if its device has no float64; an error unless it is a finite vector."""
     check_floating(name, v)
     if v.dim() != 1 or v.numel() == 0:
         raise ValueError(f"{name}: expected shape (d,) with d ≥ 1, got {tuple(v.shape)}")
@@ -266,9 +268,9 @@ def double_vector(name: str, v: Tensor) -> Tensor:
 
 
 def scaled(gain: Tensor) -> tuple[float, Tensor]:
-    """The power of two at or just below the largest gain, and the gains over it, the negligible ones as zeros.
+    """The power of two at or just below the largest gain, and the gains divided by it, with negligible ones set to 0.
 
-    Dividing by it rounds nothing, and the squares fit.
+    The division causes no rounding, and the squares of the quotients stay in range.
     """
     scale = math.ldexp(1.0, math.frexp(float(gain.abs().max()))[1] - 1)
     gain = gain / scale

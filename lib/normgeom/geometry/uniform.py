@@ -32,7 +32,7 @@ def project_out(x: Tensor, direction: Tensor) -> Tensor:
 
     Args:
         x: ``(..., d)``, floating point.
-        direction: ``(d,)``, floating point, of any length but zero; a zero direction gives NaN.
+        direction: ``(d,)``, floating point, of any nonzero length; a zero direction gives NaN.
 
     Raises:
         TypeError: ``x`` or ``direction`` is not floating point.
@@ -52,8 +52,8 @@ def project_out(x: Tensor, direction: Tensor) -> Tensor:
 def angle(x: Tensor, direction: Tensor) -> Tensor:
     """The angle between ``x`` and ``direction`` in degrees, 0 to 180, ``(...)`` in at least float32 (eq-angle).
 
-    Computed as atan2(‖x_⊥‖, x·u), which keeps its accuracy near 0 and 180 degrees, where an arc cosine loses half of
-    the digits.  The zero vector has no angle: NaN.  Arguments and errors are those of :func:`project_out`.
+    The formula is atan2(‖x_⊥‖, x·u), which stays accurate near 0 and 180 degrees, where an arc cosine loses half of
+    the digits.  For the zero vector the result is NaN.  Arguments and errors are those of :func:`project_out`.
 
     Example:
         >>> import torch, normgeom as ng
@@ -67,7 +67,7 @@ def angle(x: Tensor, direction: Tensor) -> Tensor:
 
 
 def _operands(x: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-    """``x`` widened, and the unit vector along ``direction`` in the same dtype."""
+    """``x`` in the wide dtype, and the unit vector along ``direction`` in the same dtype."""
     check_floating("x", x)
     check_floating("direction", direction)
     if direction.dim() != 1 or x.shape[-1:] != direction.shape:

@@ -1,4 +1,4 @@
-"""What each part of a network contributes to a logit, and what the logit is without the part."""
+"""The contribution of each part of a network to a logit, and the logit without the part."""
 
 from __future__ import annotations
 
@@ -24,47 +24,48 @@ def attribute(
     ablate: str = "mean",
     by: str = "part",
 ) -> pd.DataFrame:
-    r"""What each part of a pre-norm decoder does to the logit of ``answer`` at the last position.
+    r"""The effect of each part of a pre-norm decoder on the logit of ``answer`` at the last position.
 
-    The parts c are what the model adds to its residual stream: embeddings, attentions and MLPs
-    (eq-residual-sum).  Each is replaced by something, and :math:`\Delta` is the part minus its replacement.  With x the
-    stream before the final norm, s its scale and w the gain times the row of the unembedding that belongs to ``answer``
-    (minus that of ``against``), a row has
+    The parts c are the vectors that the model adds to its residual stream: embeddings, attentions and MLPs
+    (eq-residual-sum).  Each part is replaced, and :math:`\Delta` is the part minus its replacement.  Let x be the
+    stream before the final norm, s its scale, and w the gain times the row of the unembedding for ``answer`` (minus the
+    row for ``against``).  Then a row has
 
-    - ``credit``: :math:`w^\top\Pi\Delta/s`, the final scale as in the run (eq-attribution);
-    - ``direct``: by how much the logit falls if only the final norm sees the replacement (eq-removal);
-    - ``total``: by how much it falls if the part is replaced wherever it writes and all that follows runs again;
+    - ``credit``: :math:`w^\top\Pi\Delta/s`, with the final scale as in the run (eq-attribution);
+    - ``direct``: the amount by which the logit falls if only the final norm reads the replacement (eq-removal);
+    - ``total``: the amount by which it falls if the part is replaced where it is written and all later blocks react;
     - ``kappa``: :math:`\langle n,\Delta\rangle/(ds)`, the part's share of the scale (eq-scale-ratio); ``credit`` is
-      about ``direct`` where kappa is small compared with the ratio of ``direct`` to the logit.
+      about ``direct`` if kappa is small compared with the ratio of ``direct`` to the logit.
 
-    The last row, ``baseline``, is the logit that remains, at the same scale, when all parts are replaced: with
-    ``ablate="zero"`` that of the biases of the final norm and of the unembedding.  So the credits add up to the logit,
-    or to the difference of the two.  Its other columns are NaN.
+    The last row, ``baseline``, holds the logit that remains, at the same scale, when all parts are replaced: with
+    ``ablate="zero"`` it comes from the biases of the final norm and of the unembedding.  So the credits add up to the
+    logit, or to the difference of the two logits.  The other columns of this row are NaN.
 
     Args:
         model: a language model whose blocks read the stream through LayerNorms or RMSNorms, also in parallel, or whose
             branches end in norms (Gemma 3); a bridge of TransformerLens 4 as loaded; with nnsight, the module
-            that it wraps, ``traced._module``.  It is unchanged afterwards.  Inside :func:`normgeom.held_scales`
-            ``total`` is measured with the scales of all norms but the final one held.
+            that it wraps, ``traced._module``.  It is unchanged afterwards.  Inside :func:`normgeom.held_scales`,
+            ``total`` is measured with the scales of all norms except the final one held.
         inputs: token ids ``(batch, length)``, without padding, or a mapping passed as ``model(**inputs)``.
-        answer: a token id, or one for each sequence; a word's is the first of
+        answer: a token id, or one for each sequence; the id of a word is the first of
             ``tokenizer(" Paris", add_special_tokens=False).input_ids``.
-        against: another id, or one for each sequence: the logit of ``answer`` minus that of ``against`` is split.
-        ablate: what replaces a part: ``"zero"``, its ``"mean"`` over the positions and sequences of ``inputs``, or
-            ``"resample"``, its value in the next sequence of the batch.  The first position is not replaced and enters
-            no mean: in many models its vector is unlike the others, which attend to it (claim-massive).
-        by: ``"part"``, or ``"head"`` for each attention head in place of the attentions.  The bias of an attention's
-            output belongs to no head and is in ``baseline``.  A norm at the end of the branch keeps its scale from
-            the run for ``credit``, ``direct`` and ``kappa``.
+        against: another id, or one for each sequence; then the logit of ``answer`` minus that of ``against`` is split.
+        ablate: the replacement of a part: ``"zero"``, its ``"mean"`` over the positions and sequences of ``inputs``, or
+            ``"resample"``, its value in the next sequence of the batch.  The first position is not replaced and does
+            not enter the mean: in many models its vector is unlike the others, which attend to it (claim-massive).
+        by: ``"part"``, or ``"head"`` for one row per attention head instead of one per attention.  The bias of an
+            attention's output belongs to no head and is in ``baseline``.  A norm at the end of the branch keeps its
+            scale from the run for ``credit``, ``direct`` and ``kappa``.
 
     Returns:
-        a row for each part, in the order in which they run: ``part`` (an embedding's name, ``"attn 0"``, ``"mlp 0"``,
-        …, ``"head 0.3"``), and the means over the sequences of the four numbers.  The model runs in its own dtype, as
-        often as there are parts, and a float64 copy of it once, on few tokens; sums are float64.
+        one row per part, in the order in which the parts run: ``part`` (an embedding's name, ``"attn 0"``, ``"mlp 0"``,
+        …, ``"head 0.3"``), and the means of the four numbers over the sequences.  The model runs in its own dtype, once
+        per part, and a float64 copy of it runs once on few tokens; sums are float64.
 
     Raises:
-        ValueError: padding; an answer outside the vocabulary; one sequence with ``"resample"``; a stream that cannot be
-            followed, with the place; logits that are not linear in the normalised stream, such as capped ones.
+        ValueError: ``inputs`` are padded; an answer is outside the vocabulary; there is only one sequence with
+            ``"resample"``; the stream cannot be followed (the message says where); the logits are not linear in the
+            normalised stream, as capped logits are not.
 
     Example:
         >>> import torch, normgeom as ng
@@ -104,7 +105,7 @@ def effects(model, inputs, answer, against=None, ablate="mean", by="part") -> tu
 
     whole = reads(x, per_s)
     if (whole + constant - said).abs().max() > run.near * run.logits.abs().max():
-        raise ValueError("model: expected logits that are what its unembedding makes of the stream, with nothing added")
+        raise ValueError("model: expected logits that its unembedding computes from the stream, with nothing added")
     direct = whole - reads(x - changes, per_unit(final, x - changes))
     kappa = (projected(final, x) * changes).mean(-1) * per_s.squeeze(-1) ** 2
     rows = torch.stack([reads(changes, per_s), direct, whole - reads(ends, per_unit(final, ends)), kappa])
@@ -117,7 +118,7 @@ def _after_first(replaced: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Ten
     return lambda y: torch.cat([y[:, :1], replaced(y[:, 1:])], 1)
 
 
-# what replaces what a part writes, ``(batch, length, d)``
+# the replacements of the output of a part, ``(batch, length, d)``
 REPLACED = {
     "mean": _after_first(lambda y: y.flatten(0, 1).mean(0).expand_as(y)),
     "zero": _after_first(torch.zeros_like),
@@ -140,7 +141,7 @@ def _shape(inputs: Tensor | Mapping, ablate: str) -> torch.Size:
 
 
 class Run:
-    """A run of a model: what modules read and wrote, and the end of its stream, ``(batch, d)`` float64."""
+    """A run of a model: the inputs and outputs of modules, and the end of its stream, ``(batch, d)`` float64."""
 
     def __init__(self, model: nn.Module, inputs: Tensor | Mapping, shape: torch.Size):
         self.model, self.inputs, self.shape = model, inputs, shape
@@ -163,10 +164,10 @@ class Run:
         self.near = 0.1 if next(iter(self.written.values())).element_size() < 4 else 1e-4
         if (added - self.end).abs().max() > self.near * self.end.abs().max():
             end = self.stream.final.name
-            raise ValueError(f"model: its stream cannot be followed to {end}, whose input its parts do not add up to")
+            raise ValueError(f"model: its stream cannot be followed to {end}, whose input is not the sum of its parts")
 
     def without(self, writer: str, taken: Tensor) -> Tensor:
-        """The end of the stream in a run in which something is taken from what a module writes."""
+        """The end of the stream in a run in which ``taken`` is subtracted from the output of a module."""
         return self._forward([self.taking(writer, taken)])[0]
 
     def _forward(self, after: Sequence = ()) -> tuple[Tensor, Tensor]:
@@ -185,7 +186,7 @@ class Run:
         return seen[0], (output[0] if isinstance(output, tuple) else output)[:, -1].double()
 
     def taking(self, writer: str, taken: Tensor) -> tuple[nn.Module, Callable]:
-        """A module, and a hook that takes something from what it writes."""
+        """A module, and a hook that subtracts ``taken`` from its output."""
 
         def take(module, args, kwargs, output):
             own = taken.flatten(0, 1)[: output[..., 0].numel()]  # of positions, the same for all sequences
@@ -194,12 +195,12 @@ class Run:
         return self.model.get_submodule(writer), take
 
     def spread(self, y: Tensor) -> Tensor:
-        """``(batch, length, d)`` of vectors that are flattened, or the same for all sequences."""
+        """``(batch, length, d)``, from vectors that are flattened or the same for all sequences."""
         y = y.reshape(-1, self.shape[1], y.shape[-1])
         return y.expand(self.shape[0], -1, -1)
 
     def reader(self, answer: object, against: object) -> tuple[Tensor, Tensor, Tensor]:
-        """What reads the logit from n, ``(batch, d)``, what the biases add to it, ``(batch,)``, and the logit."""
+        """The vectors that read the logit from n, ``(batch, d)``, the part from biases, ``(batch,)``, and the logit."""
         matrix = matrix_of(self.head, WRITES)
         weight, bias = getattr(self.head, matrix.weight).movedim(matrix.axis, 0), getattr(self.head, matrix.bias)
 
@@ -216,7 +217,7 @@ class Run:
         return self.stream.factor * gain * row, self.stream.factor * (row @ shift + constant), said
 
     def pieces(self, part: Part, replaced: Callable, heads: bool) -> Iterator[tuple[str, str, Tensor, Tensor]]:
-        """Of a part, or of each head in it: name, module, what a replacement takes from its output and from the end."""
+        """For a part, or each head in it: name, module, and what its replacement subtracts there and at the end."""
         if not (heads and part.mixes):
             taken = self._taken(self.written[part.writer], replaced)
             yield part.name, part.writer, taken, part.factor * taken[:, -1]

@@ -1,4 +1,4 @@
-"""What a model's norms are, and what looks wrong with them: calls of copies with drawn weights, and what they read."""
+"""The properties of a model's norms, and what looks wrong: copies with random weights are called, and inputs seen."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Finding:
 
 @dataclass(frozen=True, eq=False)
 class NormSheet:
-    """What calls show of one norm; name, module, kind and dim as in :class:`normgeom.NormSite`."""
+    """The properties of one norm, as calls show them; name, module, kind and dim as in :class:`normgeom.NormSite`."""
 
     name: str
     module: nn.Module
@@ -62,8 +62,8 @@ def doctor(model: nn.Module, inputs: Tensor | Mapping | None = None) -> Report:
 
     Args:
         model: any module; it is unchanged afterwards.
-        inputs: as in :func:`normgeom.find_norms`, which see for its warnings.  Where the model is a language model that
-            predicts ``inputs``, its loss tells whether a gain should be w or 1 + w.
+        inputs: as in :func:`normgeom.find_norms`, which describes its warnings.  If the model is a language model that
+            predicts ``inputs``, its loss shows whether a gain should be w or 1 + w.
 
     Returns:
         a list of findings with site, problem, effect, advice and size.  ``.norms`` of the list describes each norm:
@@ -71,7 +71,7 @@ def doctor(model: nn.Module, inputs: Tensor | Mapping | None = None) -> Report:
 
     Raises:
         TypeError: ``model`` is not a module, or ``inputs`` are needed and missing.
-        ValueError: weights are NaN or infinite; the model runs no norm.
+        ValueError: weights are NaN or infinite, or the model runs no norm.
 
     Example:
         >>> import torch, normgeom as ng
@@ -84,7 +84,7 @@ def doctor(model: nn.Module, inputs: Tensor | Mapping | None = None) -> Report:
     if odd := [name for name, p in model.named_parameters() if p.dtype.itemsize > 1 and not p.isfinite().all()]:
         raise ValueError(f"model: expected finite weights, got NaN or Inf in {len(odd)}, the first {odd[0]!r}")
     if not sheets:
-        raise ValueError(f"model: expected one that runs norms, this {type(model).__name__} runs none")
+        raise ValueError(f"model: expected one that runs norms, but this {type(model).__name__} runs none")
     inputs, report = default_example(model) if inputs is None else inputs, Report()
     report.norms = list(sheets.values())
     by_name, sizes = {sheet.name: sheet for sheet in report.norms}, {}
@@ -103,7 +103,7 @@ def doctor(model: nn.Module, inputs: Tensor | Mapping | None = None) -> Report:
 
 @torch.no_grad()
 def _sheet(name: str, module: nn.Module, read: Tensor, token_axis: int | None) -> NormSheet | None:
-    """None if a module does not act on rows as a norm does."""
+    """The properties of a module that acts on rows as a norm does; None for other modules."""
     copies = _drawn(module)
     run, run_bfloat16, run_float16 = (copied.forward for copied in copies)
     acts = probe(copies[0], read.shape, token_axis)
@@ -165,7 +165,7 @@ def _drawn(module: nn.Module) -> list[nn.Module]:
 
 
 def _rounding(got: Tensor, n: Tensor, gain: Tensor, bias: Tensor) -> tuple[str, float]:
-    """When outputs are rounded to bfloat16, and the share of outputs that this does not explain."""
+    """The point at which outputs are rounded to bfloat16, and the share of outputs that this does not explain."""
     half = lambda t: t.bfloat16().double()  # noqa: E731
     ways = {}
     for where, g in {"": gain, ", the gain in 16 bits": half(gain)}.items():
@@ -206,21 +206,21 @@ def _of_one(sheet: NormSheet, s: float, peak: float) -> Iterator[Finding]:
         yield found("squares overflow", peak, effect, "square in float32, or divide by the largest entry first")
     if eps and not (sheet.place == "inside the root" and math.isclose(meant, eps, rel_tol=0.1)):
         lost = abs(kept / PLACES["inside the root"][0](s, meant) - 1)
-        effect = f"the median vector (s = {s:.2g}) is {{:.1e}} of its length longer or shorter than with {meant:g}"
+        effect = f"the median vector (s = {s:.2g}) is longer or shorter by {{:.1e}} of its length than with {meant:g}"
         yield found(f"ε acts as {eps:g} ({sheet.place})", lost, effect, "divide by √(mean square + ε)")
     if kept < 0.9:
         effect = f"the median vector (s = {s:.2g}) loses {{:.0%}} of its length"
-        yield found("ε dominates", 1 - kept, effect, f"take ε below {s * s / 100:.1g}, or larger vectors")
+        yield found("ε dominates", 1 - kept, effect, f"use an ε below {s * s / 100:.1g}, or larger vectors")
     if sheet.gain not in ("w", "1 + w", "none"):
-        effect, advice = "{:.3g} in the mean where w is 0.37", "add 1 once or not at all, average the squares"
+        effect, advice = "{:.3g} on average where w is 0.37", "add 1 once or not at all, average the squares"
         yield found(f"the gain is {sheet.gain}", off["gain"], effect, advice)
 
 
 @torch.no_grad()
 def _of_gains(model: nn.Module, sheets: list[NormSheet], inputs: Tensor | Mapping) -> Iterator[Finding]:
-    """Gains w that should be 1 + w, or the reverse: of all norms with the same gain, or of the last.
+    """Gains w that should be 1 + w, or the reverse, for all norms with the same gain or for the last norm.
 
-    The loss of a model that predicts its inputs decides.
+    This is decided by the loss of a model that predicts its inputs.
     """
     known = [sheet for sheet in sheets if sheet.gain in ("w", "1 + w")]
     groups = [tuple(sheet for sheet in known if sheet.gain == gain) for gain in ("w", "1 + w")]
@@ -238,12 +238,12 @@ def _of_gains(model: nn.Module, sheets: list[NormSheet], inputs: Tensor | Mappin
         if other < min(loss - 0.1, 0.75 * chance):
             problem, gain = ("1 + w forgotten", "1 + w") if step == 1 else ("1 + w applied to gains", "w")
             more = f" and {len(group) - 1} more" if len(group) > 1 else ""
-            effect = f"{loss - other:.2g} nats a token: {loss:.3g}, {other:.3g} with the other gain"
+            effect = f"{loss - other:.2g} nats per token: {loss:.3g}, {other:.3g} with the other gain"
             yield Finding(group[0].name + more, problem, effect, f"make the gain {gain}", loss - other)
 
 
 def _loss(model: nn.Module, inputs: Tensor | Mapping) -> tuple[float, float]:
-    """The loss in nats a token, and that of a uniform guess; infinite and 0 where no text is predicted."""
+    """The loss in nats per token, and that of a uniform guess; infinite and 0 if no text is predicted."""
     with evaluating(model):
         logits, ids = getattr(forward(model, inputs), "logits", None), entries(inputs).get("input_ids")
     if not isinstance(ids, Tensor) or logits is None or logits.shape[:-1] != ids.shape:

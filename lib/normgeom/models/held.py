@@ -1,4 +1,4 @@
-"""Norms whose scale is held, which makes them affine."""
+"""Norms whose scales are held constant, which makes them affine."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from normgeom.norms.formula import affine, center, rstd, upcast
 def held_scales(model: nn.Module, inputs: Tensor | Mapping) -> Iterator[None]:
     r"""While the block runs, every norm divides by the scales that it had when ``model`` read ``inputs``.
 
-    The model runs once on ``inputs``.  In the block each norm that :func:`normgeom.find_norms` finds, those of queries
-    and keys included, computes :math:`\gamma\odot\Pi x/s+\beta` with the s of that run, one number per vector and call:
-    an affine map of x (thm-attribution).  For RMSNorm it is :math:`\gamma\odot x/r+\beta`.  On ``inputs`` the model
-    answers as before; gradients treat the scales as constants, which is the LN-rule of Ali et al. (2022).  Other
-    inputs of the same shape are divided by the same scales.
+    The model runs once on ``inputs``.  Inside the block, each norm that :func:`normgeom.find_norms` finds, including
+    those of queries and keys, computes :math:`\gamma\odot\Pi x/s+\beta` with the s of that run, one number per vector
+    and call: an affine map of x (thm-attribution).  For RMSNorm the map is :math:`\gamma\odot x/r+\beta`.  On
+    ``inputs`` the outputs are the same as before; gradients treat the scales as constants, which is the LN-rule of Ali
+    et al. (2022).  Other inputs of the same shape are divided by the same scales.
 
-    :func:`normgeom.freeze_norms` differs: it writes one scale per norm, the mean over a corpus, into the weights.
+    :func:`normgeom.freeze_norms` differs: it stores one scale per norm, the mean over a corpus, in the model.
 
     Args:
-        model: any module that :func:`normgeom.find_norms` takes; it is unchanged after the block.
+        model: any module that :func:`normgeom.find_norms` accepts; it is unchanged after the block.
         inputs: token ids ``(batch, length)``, or a mapping passed as ``model(**inputs)``.
 
     Raises:
-        ValueError: in the block, a norm reads vectors of a different shape than with ``inputs``; no norm was found.
+        ValueError: inside the block, a norm reads vectors of another shape than in the run; no norm was found.
 
     Example:
         >>> import torch, normgeom as ng
@@ -76,12 +76,12 @@ def projected(site: NormSite, x: Tensor) -> Tensor:
 
 
 def per_unit(site: NormSite, x: Tensor) -> Tensor:
-    """1/s, for RMSNorm 1/r, of the vectors ``x``: ``(..., 1)`` in the wide dtype."""
+    """1/s (1/r for RMSNorm) of the vectors ``x``: ``(..., 1)`` in the wide dtype."""
     return rstd(projected(site, upcast(x)), site.eps)
 
 
 def acting(site: NormSite) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
-    """γ and β as they are when they are asked for: the parameter that acts, that plus 1, or what was found."""
+    """Functions that return the present γ and β: the effective parameter, plus 1 if needed, or the tensor found."""
 
     def of(found: Tensor, source: tuple[str | None, float] | None) -> Callable[[], Tensor]:
         if not source or source[0] is None:
@@ -94,7 +94,7 @@ def acting(site: NormSite) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
 
 
 def sources(site: NormSite) -> tuple[tuple[str | None, float] | None, tuple[str | None, float] | None]:
-    """Which parameters act as γ and β, plus which numbers; (None, 0) where none is needed, None if others act."""
+    """The parameters that give γ and β, and the numbers added to them; (None, 0) if not needed, None if not found."""
     left = dict(site.module.named_parameters())
 
     def of(acts: Tensor, offsets: tuple[float, ...], none: float) -> tuple[str | None, float] | None:

@@ -1,4 +1,4 @@
-"""Find the norms of a network by what they do, not by what they are called."""
+"""Find the norms of a network by what they do, not by their names."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _MOST = 4  # vectors that a norm holds: gain, bias, and the like
 
 
 def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> list[NormSite]:
-    """The norms of single vectors that ``model`` runs, in the order in which it runs them.
+    """Find the norms of single vectors that ``model`` runs, in the order in which it runs them.
 
     One forward pass shows which small modules map a floating-point tensor to one of the same shape.  Each is copied and
     probed: rows along one direction show gain, bias and ε, and the formula with these must hold for random rows.  If
     the output ignores a shift along 1, the formula is LayerNorm's (eq-layer-norm), else RMSNorm's (eq-rms-norm).
-    Vectors lie along the last axis.  Names do not matter, and neither does compilation.
+    Vectors lie along the last axis.  Names and compilation do not matter.
 
     Args:
         model: any module; a transformers model of text or of images needs no example.
-        example_inputs: what the model takes: a tensor of token ids, or a mapping passed as ``model(**inputs)``.
+        example_inputs: inputs of the model: a tensor of token ids, or a mapping passed as ``model(**inputs)``.
 
     Returns:
-        a list of :class:`NormSite`, each module once.  One warning counts the modules whose class is called a norm and
-        that are not in the list: those over another axis, with a second argument such as a gate, with a gain of zeros,
-        and those that the example does not run.  Another says where texts and positions, or positions and heads, are
-        as many as each other in the example.  A norm written out inside a larger module is not seen.
+        a list of :class:`NormSite`, each module once.  One warning counts the modules whose class is called a norm but
+        that are not in the list: norms over another axis, with a second argument such as a gate, with a gain of zeros,
+        and norms that the example does not run.  Another warning says if the example has as many texts as positions, or
+        as many positions as heads.  A norm whose formula is part of a larger module is not found.
 
     Raises:
-        TypeError: ``model`` is no module; no example was given and none can be made for this model.
+        TypeError: ``model`` is not a module; no example was given and none can be made for this model.
 
     Example:
         >>> import torch, normgeom as ng
@@ -50,10 +50,10 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
 
 
 def each_norm(model: nn.Module, example_inputs: Tensor | Mapping | None, measure: Callable) -> dict[nn.Module, object]:
-    """What ``measure`` makes of the modules that may be norms, in the order in which they end, none inside another.
+    """The results of ``measure`` for modules that may be norms, in the order in which they end, none inside another.
 
-    It gets the name of a module, the module, a tensor without data like the first that the module read, and the axis of
-    positions.  It returns None, or raises what the module raises, if that is no norm.
+    ``measure`` gets the name of a module, the module, a tensor without data like the first that the module read, and
+    the axis of positions.  If the module is not a norm, it returns None, or raises what the module raises.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: expected a torch.nn.Module, got a {type(model).__name__}")
@@ -80,7 +80,7 @@ def each_norm(model: nn.Module, example_inputs: Tensor | Mapping | None, measure
 
 
 def _site(name: str, module: nn.Module, read: Tensor, token_axis: int | None) -> NormSite | None:
-    """A module as a site, if its formula is that of a norm."""
+    """The site of a module whose formula is that of a norm; None for other modules."""
     dtype = torch.promote_types(read.dtype, torch.float32)
     found = probe(plain_copy(module, dtype), read.shape, token_axis, dtype)
     if found is None:
@@ -96,7 +96,7 @@ def _site(name: str, module: nn.Module, read: Tensor, token_axis: int | None) ->
 
 
 def _not_measured(names: Mapping[nn.Module, str], sites: Iterable[nn.Module]) -> dict[str, str]:
-    """Name and class of the innermost modules that are called norms and hold no site and are no part of one."""
+    """Names and classes of the innermost modules that are called norms and that neither hold a site nor are in one."""
     known, others = {part for site in sites for part in site.modules()}, {}
     for module, name in reversed(names.items()):  # parts before the whole
         called = any("norm" in ancestor.__name__.lower() for ancestor in type(module).__mro__)
@@ -108,7 +108,7 @@ def _not_measured(names: Mapping[nn.Module, str], sites: Iterable[nn.Module]) ->
 
 
 def default_example(model: nn.Module) -> Mapping:
-    """Token ids for a model of transformers that reads text, noise for one that reads images, not films."""
+    """Token ids for a transformers model that reads text, noise for one that reads images (but not videos)."""
     kind, config = (getattr(model, name, None) for name in ("main_input_name", "config"))
     if kind == "pixel_values" and hasattr(config, "image_size") and not hasattr(config, "num_frames"):
         size = config.image_size if isinstance(config.image_size, (list, tuple)) else [config.image_size] * 2
@@ -122,7 +122,7 @@ def default_example(model: nn.Module) -> Mapping:
 
 
 def _texts(inputs: Tensor | Mapping) -> tuple[int | None, int | None]:
-    """How many texts an example holds, and how many positions; of images nothing: their places have no order."""
+    """The numbers of texts and of positions in an example; None for images, whose positions have no order."""
     given = entries(inputs)
     ids = given.get("input_ids")
     shapes = [v.shape for v in ([*given.values()] if ids is None else [ids]) if isinstance(v, Tensor) and v.dim() > 0]
@@ -140,10 +140,10 @@ def _token_axis(shape: Sequence[int], batch: int | None, tokens: int | None) -> 
 
 
 def _maps_of_one_tensor(model: nn.Module, inputs: Tensor | Mapping) -> dict[nn.Module, Tensor]:
-    """The small modules that map a floating-point tensor to one of its shape; the first that each read, without data.
+    """The small modules that map a floating-point tensor to one of its shape, and the first that each read, empty.
 
     The model runs once, in evaluation mode.  Modules come in the order in which they end, parts before the whole.  A
-    module that some call gives a second argument, such as a gate, is not among them.
+    module that is ever called with a second argument, such as a gate, is left out.
     """
     reads: dict[nn.Module, Tensor] = {}
     gated = set()
@@ -166,13 +166,13 @@ def _maps_of_one_tensor(model: nn.Module, inputs: Tensor | Mapping) -> dict[nn.M
 
 
 def _is_small(module: nn.Module, shape: torch.Size) -> bool:
-    """Whether a module holds no more than a norm of such an input may; with parts, no matrix is in it."""
+    """Whether a module holds no more numbers than a norm of such an input may, and with parts no matrix."""
     held = sum(tensor.numel() for tensor in itertools.chain(module.parameters(), module.buffers()))
     return held <= _MOST * (max(shape[1:]) if any(module.children()) else shape[1:].numel())
 
 
 def check_held_once(model: nn.Module, norms: Iterable[nn.Module]) -> None:
-    """Raise a ValueError if ``model`` holds a norm in a plain list or dict too, where no replacement reaches it."""
+    """Raise a ValueError if ``model`` also holds a norm in a plain list or dict, where it would not be replaced."""
     norms = set(norms)
     for owner in model.modules():
         leaves = tree_leaves({**vars(owner), "_modules": None})

@@ -1,4 +1,4 @@
-"""Run a model and look at its modules: hooks for a while, and what goes into a norm and what comes out."""
+"""Run a model and look at its modules: temporary hooks, and the inputs and outputs of norms."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Hooks = Iterable[tuple[nn.Module, Callable]]
 
 @dataclass(frozen=True, eq=False)
 class NormSite:
-    """One norm of a model, as its behaviour shows it.
+    """One norm of a model, described by its behaviour.
 
     Attributes:
         name: the module's name in the model.
         module: the module itself.
         kind: ``"layer"`` (removes the mean) or ``"rms"`` (does not).
-        weight: the gain γ that acts, ``(dim,)`` float32 on the CPU: ``1 + w`` for Gemma, ones if there is none; where
-            every head has its own (Cohere's queries and keys), ``(heads, dim)``, to broadcast with the norm's input.
-        bias: the bias β that acts, shaped alike, zeros where there is none.
-        eps: ε as it acts inside the root (eq-layer-norm, eq-rms-norm).
-        dim: d, the length of the vectors.
+        weight: the effective gain γ, ``(dim,)`` float32 on the CPU: ``1 + w`` for Gemma, ones if there is none; if
+            each head has its own (Cohere's queries and keys), ``(heads, dim)``, which broadcasts with the norm's input.
+        bias: the effective bias β, of the same shape, zeros if there is none.
+        eps: the effective ε inside the root (eq-layer-norm, eq-rms-norm).
+        dim: d, the number of entries of the vectors.
         token_axis: the axis of the norm's input that counts positions; None for flattened tokens and for images.
 
     Example:
@@ -58,15 +58,15 @@ def watch(
 ) -> Iterator[None]:
     """While the block runs, call ``callback(site, x_in, x_out)`` whenever one of these norms runs.
 
-    The tensors are the norm's own, detached, on its device and in its dtype, ``(..., dim)``; whoever wants to keep
-    them copies them.  Meanwhile torch runs neither its compiler nor its fast path for encoders around the modules.  The
-    hooks are removed on leaving, after an error too.
+    The tensors ``(..., dim)`` are the norm's own, detached, on its device and in its dtype; copy them if you want to
+    keep them.  Inside the block, torch uses neither compiled code nor its fast path for encoders, so that hooks run.
+    The hooks are removed at the end, also after an error.
 
     Args:
         model: the model that will run.
-        sites_or_names: what :func:`normgeom.find_norms` found in this model, or in one that it was copied from, or
-            names of modules as ``model.named_modules()`` has them.
-        callback: gets a name where a name was given, else a site whose module is this model's.
+        sites_or_names: what :func:`normgeom.find_norms` found in this model or in the model that it was copied from, or
+            names of modules as in ``model.named_modules()``.
+        callback: its first argument is the name if a name was given, else a site whose module belongs to this model.
 
     Raises:
         ValueError: ``model`` has no module of that name.
@@ -97,12 +97,12 @@ def watch(
 
 
 def entries(inputs: Tensor | Mapping) -> Mapping[str, object]:
-    """What a batch holds, by name."""
+    """The entries of a batch, by name."""
     return inputs if isinstance(inputs, Mapping) else {"input_ids": inputs}
 
 
 def forward(model: nn.Module, inputs: Tensor | Mapping):
-    """``model(inputs)``, or ``model(**inputs)`` for a mapping; on the model's device, without gradients."""
+    """``model(inputs)``, or ``model(**inputs)`` for a mapping, on the model's device and without gradients."""
     there = (tensor.device for tensor in itertools.chain(model.parameters(), model.buffers()))
     device = next(there, torch.device("cpu"))
     moved = {name: v.to(device) if isinstance(v, Tensor) else v for name, v in entries(inputs).items()}
@@ -112,7 +112,7 @@ def forward(model: nn.Module, inputs: Tensor | Mapping):
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode; on leaving, every module has its former mode again."""
+    """Put the model in evaluation mode; at the end, every module gets its former mode back."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -124,7 +124,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def by_its_modules() -> Iterator[None]:
-    """Every module runs, so that hooks see it: no fast path of torch's encoders, no compiled code."""
+    """Make every module run, so that hooks are called: no fast path of torch's encoders, no compiled code."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -138,9 +138,9 @@ def by_its_modules() -> Iterator[None]:
 
 @contextmanager
 def hooked(before: Hooks = (), after: Hooks = ()) -> Iterator[None]:
-    """Hooks while the block runs: ``hook(module, args, kwargs)`` before a module, or with its output as well, after.
+    """Hooks while the block runs: ``hook(module, args, kwargs)`` before a module, or after it with the output as well.
 
-    What a hook returns replaces ``(args, kwargs)``, or the output.
+    The value that a hook returns replaces ``(args, kwargs)``, or the output.
     """
     with ExitStack() as hooks:
         for module, hook in before:
@@ -153,7 +153,7 @@ def hooked(before: Hooks = (), after: Hooks = ()) -> Iterator[None]:
 def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
     """Put ``new``, in the mode of ``old`` and with its hooks, wherever ``model`` holds ``old``.
 
-    Torch's own encoder layers then run their modules, and no fast path, which takes norms for LayerNorms.
+    Torch's own encoder layers then run their modules, and not the fast path, which treats norms as LayerNorms.
     """
     new.train(old.training)
     vars(new).update({name: hooks for name, hooks in vars(old).items() if name.startswith("_forward_")})

@@ -1,4 +1,4 @@
-"""Functions that replace a norm and take each entry by itself: no statistic, no coupling of coordinates."""
+"""Functions that replace a norm and act on each entry separately: no statistics, no coupling of coordinates."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def dyt(x: Tensor, alpha: Scalar, weight: Tensor | None = None, bias: Tensor | N
     r"""Dynamic tanh, :math:`\gamma\odot\tanh(\alpha x)+\beta` (eq-dyt).
 
     Args:
-        x, weight, bias: as for :func:`normgeom.layer_norm`; they are computed with in at least float32, rounded once.
-        alpha: α, a number or a floating-point tensor of one entry; in the inverse unit of ``x``.
+        x, weight, bias: as for :func:`normgeom.layer_norm`; the computation uses at least float32 and rounds once.
+        alpha: α, a number or a floating-point tensor of one entry, in the inverse unit of ``x``.
 
     Returns:
         ``(..., d)`` in the dtype of ``x``.
 
     Raises:
-        TypeError, ValueError: as :func:`normgeom.layer_norm`, and for another ``alpha``.
+        TypeError, ValueError: as in :func:`normgeom.layer_norm`, and for any other ``alpha``.
 
     Source: Zhu, Chen, He, LeCun and Liu (2025).
 
@@ -41,7 +41,7 @@ def derf(
     r"""Dynamic erf, :math:`\gamma\odot\operatorname{erf}(\alpha x+s)+\beta` (eq-derf).
 
     Args:
-        x, alpha, weight, bias: as for :func:`dyt`, and so are results and errors.
+        x, alpha, weight, bias: as for :func:`dyt`, which also describes the result and the errors.
         shift: s, a number or a tensor of one entry.
 
     Source: Chen, Lu, Zhu, Sun and Liu (2025).
@@ -57,7 +57,7 @@ def derf(
 
 
 def _number(name: str, value: Scalar) -> Scalar:
-    """``value`` as a number or a tensor without axes, which does not change the dtype of what it is multiplied by."""
+    """``value`` as a number or a tensor without axes, so that a product with it keeps the other factor's dtype."""
     if isinstance(value, (int, float)):
         return value
     check_floating(name, value)
@@ -67,8 +67,8 @@ def _number(name: str, value: Scalar) -> Scalar:
 
 
 class DyT(nn.Module):
-    """:func:`dyt` as a module.  Parameters have the authors' names and first values: ``alpha`` ``(1,)`` 0.5, ``weight``
-    ``(d,)`` ones and ``bias`` ``(d,)`` zeros.
+    """:func:`dyt` as a module.  Its parameters have the authors' names and initial values: ``alpha`` ``(1,)`` is 0.5,
+    ``weight`` ``(d,)`` is ones and ``bias`` ``(d,)`` is zeros.
 
     Raises:
         ValueError: ``d`` is not one positive size.
@@ -91,7 +91,7 @@ class DyT(nn.Module):
 
 
 class Derf(DyT):
-    """:func:`derf` as a module: :class:`DyT` with a ``shift`` ``(1,)``, 0 at first.
+    """:func:`derf` as a module: :class:`DyT` with a ``shift`` ``(1,)``, which is initially 0.
 
     Example:
         >>> import normgeom as ng

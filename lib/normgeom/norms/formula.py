@@ -7,12 +7,12 @@ from torch import Tensor, float32, float64
 
 
 def upcast(x: Tensor) -> Tensor:
-    """``x`` in the dtype in which statistics are computed: float32, or float64 if it is that."""
+    """``x`` in the dtype in which statistics are computed: float64 if ``x`` is float64, else float32."""
     return x.to(wide_dtype(x))
 
 
 def wide_dtype(x: Tensor) -> torch.dtype:
-    """float32, or float64 if ``x`` is that."""
+    """float64 if ``x`` is float64, else float32."""
     return float64 if x.dtype == float64 else float32
 
 
@@ -24,21 +24,21 @@ def center(x: Tensor) -> Tensor:
 
 
 def rstd(x: Tensor, eps: float) -> Tensor:
-    """``(..., 1)``: 1/√(mean square + ε), by which a norm multiplies ``x``, centred or not."""
+    """``(..., 1)``: 1/√(mean square + ε), the factor by which a norm multiplies ``x``, which may be centred."""
     return torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
 
 
 def affine(n: Tensor, gain: Tensor | None, bias: Tensor | None) -> Tensor:
-    """γ⊙n + β in the dtype of ``n``; None is a gain of 1, or no bias."""
+    """γ⊙n + β in the dtype of ``n``; None means a gain of 1, or no bias."""
     n = n if gain is None else n * gain.to(n.dtype)
     return n if bias is None else n + bias.to(n.dtype)
 
 
 def backward(grad: Tensor, x: Tensor, gain: Tensor | None, eps: float, centered: bool) -> tuple[Tensor, Tensor, Tensor]:
-    r"""The gradients with respect to ``x``, gain and bias from that with respect to the output: :math:`J^\top g`,
-    :math:`\sum g\odot n` and :math:`\sum g` over the rows (eq-products).
+    r"""The gradients with respect to ``x``, gain and bias, given the gradient g with respect to the output:
+    :math:`J^\top g`, :math:`\sum g\odot n` and :math:`\sum g`, summed over the rows (eq-products).
 
-    ``gain`` has the wide dtype of ``x``, and so have the last two results.
+    ``gain`` and the last two results have the wide dtype of ``x``.
     """
     wide, grad = upcast(x), upcast(grad)
     wide = center(wide) if centered else wide

@@ -2,9 +2,9 @@
 
 Every function takes ``(..., d)`` and normalises the last axis.  Statistics and the affine part are computed in at least
 float32 (float64 stays float64) and the result is rounded once, to the input's dtype; gradients with respect to gain and
-bias are summed in at least float32 too.  In plain eager mode :mod:`normgeom.norms.kernels` does the work, on a GPU
-without making the host wait.  While compiling, inside ``torch.func`` and in forward mode the formula runs, so that
-``vmap``, ``jvp`` in ``jvp``, double backward and ``torch.compile(fullgraph=True)`` work.
+bias are summed in at least float32 too.  In plain eager mode :mod:`normgeom.norms.kernels` does the work, and on a GPU
+the host does not wait for it.  During compilation, inside ``torch.func`` and in forward mode the formula itself runs,
+so that ``vmap``, ``jvp`` in ``jvp``, double backward and ``torch.compile(fullgraph=True)`` work.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ except ImportError:  # no such file, or a torch without the names that it uses
 
 
 class LayerNormSteps(NamedTuple):
-    """What each of the four sub-steps of LayerNorm leaves, all of shape ``(..., d)``."""
+    """The results of the four sub-steps of LayerNorm, each of shape ``(..., d)``."""
 
     centered: Tensor
     normalized: Tensor
@@ -43,17 +43,17 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
 
     Returns:
         ``(..., d)`` in the dtype of ``x``.  A row whose entries are all equal gives β, up to the rounding of
-        its mean, or NaN when ``eps`` is 0.
+        its mean, or NaN if ``eps`` is 0.
 
     Raises:
-        TypeError: ``x``, ``weight`` or ``bias`` is not a floating-point tensor, or ``eps`` no number.
-        ValueError: a wrong last dimension, or ``eps`` negative or NaN.
+        TypeError: ``x``, ``weight`` or ``bias`` is not a floating-point tensor, or ``eps`` is not a number.
+        ValueError: a last dimension is wrong, or ``eps`` is negative or NaN.
 
-    On a CPU, inputs of 300,000 entries or more keep their digits whatever their means, and so do all inputs inside
-    transforms: the mean is subtracted twice where it is large.  Elsewhere torch's kernel subtracts it once, and its
-    rounding is left in the result (claim-large-means).  Squares leave the range of float32 for entries beyond about
-    1e19, and for ``eps=0`` below about 1e-19.  Derivatives of every order are right, torch's own only up to the second
-    (claim-third-derivative).
+    On a CPU, inputs of 300,000 entries or more stay accurate for any mean, because a large mean is subtracted twice;
+    so do all inputs inside transforms.  Elsewhere torch's kernel subtracts the mean once, and the rounding error of
+    the mean remains in the result (claim-large-means).  Squares leave the range of float32 for entries beyond about
+    1e19 and, with ``eps=0``, below about 1e-19.  Derivatives of every order are correct; torch's own are correct only
+    up to the second (claim-third-derivative).
 
     Source: Ba, Kiros and Hinton (2016).
 
@@ -69,7 +69,7 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
 def layer_norm_steps(
     x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> LayerNormSteps:
-    r"""The four sub-steps of :func:`layer_norm`: centre, normalise, scale, shift; by the formula, at any mean.
+    r"""The four sub-steps of :func:`layer_norm`: centre, normalise, scale and shift, accurate for any mean.
 
     ``centered`` is :math:`\Pi x`, ``normalized`` :math:`n=\Pi x/\sqrt{\sigma^2+\varepsilon}`, ``scaled``
     :math:`\gamma\odot n` and ``output`` :math:`\gamma\odot n+\beta`, each ``(..., d)`` in the dtype of ``x``.
@@ -97,8 +97,9 @@ def rms_norm(
     r"""Root-mean-square normalization, :math:`\gamma\odot x/\sqrt{\overline{x^2}+\varepsilon}+\beta` (eq-rms-norm).
 
     Args:
-        x, weight, bias, eps: as for :func:`layer_norm`, and so are result and errors; models use no bias.
-        unit_offset: the gain is ``1 + weight``, as in Gemma; a ValueError without a ``weight``.
+        x, weight, bias, eps: as for :func:`layer_norm`, which also describes the result and the errors.  Models use no
+            bias here.
+        unit_offset: if True, the gain is ``1 + weight``, as in Gemma; without a ``weight`` this is a ValueError.
 
     Source: Zhang and Sennrich (2019).
 
@@ -121,7 +122,7 @@ def rms_norm(
 
 
 def check_arguments(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> None:
-    """Raise an error that names the argument unless a norm can take these."""
+    """Raise an error that names the argument unless a norm accepts these arguments."""
     check_floating("x", x)
     d = x.shape[-1:]
     if not any(d):
@@ -144,7 +145,7 @@ def check_floating(name: str, value: object) -> None:
 
 
 def check_size(d: object) -> None:
-    """Raise a ValueError unless ``d`` is a number of features."""
+    """Raise a ValueError unless ``d`` is a positive number of features."""
     if not isinstance(d, Integral) or d < 1:
         raise ValueError(f"d: expected one positive size, got {d!r}")
 

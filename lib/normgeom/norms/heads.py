@@ -1,4 +1,4 @@
-"""Norms of queries, keys and values: every head of a vector is normalised by itself."""
+"""Norms of queries, keys and values: every head of a vector is normalised separately."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from normgeom.norms.functions import LayerNorm, RMSNorm, check_arguments, layer_
 
 
 def head_norm(x: Tensor, heads: int, weight: Tensor | None = None, eps: float = 1e-6, centered: bool = False) -> Tensor:
-    r"""Each of ``heads`` equal stretches of the last axis normalised by itself (eq-head-norm).
+    r"""Normalise each of ``heads`` equal parts of the last axis separately (eq-head-norm).
 
-    Of queries or keys with heads :math:`q_h` it makes :math:`g\odot q_h/\sqrt{\overline{q_h^2}+\varepsilon}`, by
-    :func:`normgeom.rms_norm`, whose precision, derivatives and compilation it has.
+    For queries or keys with heads :math:`q_h` this is :math:`g\odot q_h/\sqrt{\overline{q_h^2}+\varepsilon}`, with the
+    precision, derivatives and compilation of :func:`normgeom.rms_norm`.
 
     Args:
-        x: ``(..., heads * size)``, floating point; so is the result, in its dtype.
-        heads: how many; the stretches are in order.
+        x: ``(..., heads * size)``, floating point; the result has its shape and dtype.
+        heads: the number of heads, which lie one after the other along the last axis.
         weight: the gain, ``(size,)``, the same for every head, as in Qwen 3 and Gemma 3; ones if None.
         eps: ε ≥ 0, inside the root.
-        centered: :func:`normgeom.layer_norm` instead: the mean of each head is subtracted.
+        centered: if True, use :func:`normgeom.layer_norm`, which subtracts the mean of each head.
 
     Raises:
-        TypeError, ValueError: as :func:`normgeom.rms_norm`, and where ``heads`` does not divide the last axis.
+        TypeError, ValueError: as in :func:`normgeom.rms_norm`, and if ``heads`` does not divide the last axis.
 
     Sources: Henry et al. (2020), who scale to length 1; Dehghani et al. (2023).
 
@@ -45,11 +45,11 @@ def head_size(d: int, heads: int) -> int:
 
 
 class HeadNorm(nn.Module):
-    """:func:`head_norm` of ``heads`` heads of ``d`` entries, by a norm of one head, which :func:`normgeom.find_norms`
-    finds: an RMSNorm or, if ``centered``, a LayerNorm, which has a bias.
+    """:func:`head_norm` as a module, for ``heads`` heads in vectors of ``d`` entries.  Its submodule, a norm for one
+    head, is found by :func:`normgeom.find_norms`: an RMSNorm or, if ``centered``, a LayerNorm with a bias.
 
     Raises:
-        TypeError, ValueError: as :func:`head_norm`, and for a last axis that is not ``d``.
+        TypeError, ValueError: as in :func:`head_norm`, and if the last axis is not ``d``.
 
     Example:
         >>> import torch, normgeom as ng

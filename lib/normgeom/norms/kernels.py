@@ -1,13 +1,13 @@
 """How the norms run in plain eager mode.
 
-- LayerNorm by torch's kernel, unless the mean of a row is many times its standard deviation, which is looked at where
-  that costs little: in large inputs on a CPU.
-- RMSNorm of a large input on a CPU in blocks of rows, each of which stays in a cache from one operation to the next.
-- Every other RMSNorm by torch's own function.
+- LayerNorm uses torch's kernel, unless the mean of a row is many times its standard deviation.  This is checked only
+  where the check costs little: for large inputs on a CPU.
+- RMSNorm of a large input on a CPU runs in blocks of rows, each of which stays in a cache between operations.
+- Every other RMSNorm uses torch's own function.
 
-:func:`layer_norm` and :func:`rms_norm` return None where none of this serves.  Then :mod:`normgeom.norms.functions`
-checks the arguments and computes the formula, with the same result up to rounding: this file may be deleted.  It uses
-private names of torch; where one is gone, the import fails, and the formula does all the work.
+:func:`layer_norm` and :func:`rms_norm` return None if none of this applies.  Then :mod:`normgeom.norms.functions`
+checks the arguments and computes the formula, with the same result up to rounding, so this file may be deleted.  It
+uses private names of torch; if one is missing, the import fails, and the formula does all the work.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ REFUSALS = (AttributeError, IndexError, RuntimeError, TypeError)
 
 
 def layer_norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) -> Tensor | None:
-    """LayerNorm, or None where the formula has to compute it."""
+    """LayerNorm, or None if the formula has to compute it."""
     if not _eager(eps):
         return None
     try:
@@ -63,7 +63,7 @@ def layer_norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) 
 
 
 def rms_norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) -> Tensor | None:
-    """RMSNorm, or None where the formula has to compute it."""
+    """RMSNorm, or None if the formula has to compute it."""
     if not _eager(eps):
         return None
     try:
@@ -80,24 +80,24 @@ def rms_norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) ->
 
 
 def _eager(eps: float) -> bool:
-    """Whether torch only computes: it compiles nothing, and no ``torch.func`` or forward mode is at work."""
+    """Whether torch runs in plain eager mode, without compilation, ``torch.func`` or forward mode."""
     if is_dynamo_compiling() or _are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return False
     return type(eps) is float and eps >= 0
 
 
 def _plain(*given: Tensor) -> bool:
-    """Whether these are floating-point tensors, none of a subclass, and torch does not trace what is done with them."""
+    """Whether these are plain floating-point tensors, not of a subclass, and torch is not tracing."""
     return not torch.jit.is_tracing() and all(
         type(t) in (Tensor, nn.Parameter) and t.is_floating_point() for t in given
     )
 
 
 def _differentiate_again(eps: float, by_inputs: tuple, by_output: tuple) -> tuple | None:
-    """A hook of LayerNorm's backward pass: the formula's gradients, if these will be differentiated in turn.
+    """A hook on LayerNorm's backward pass: it returns the formula's gradients if these will be differentiated again.
 
-    torch's own are wrong from the third derivative on (claim-third-derivative).  A hook costs less than an autograd
-    function in Python.
+    torch's own gradients are wrong from the third derivative on (claim-third-derivative).  A hook costs less than an
+    autograd function in Python.
     """
     node = next((g.grad_fn for g in by_inputs if g is not None and g.requires_grad), None)
     if node is None or not torch.is_grad_enabled():
@@ -116,7 +116,7 @@ def _rms_norm_of_many_rows(x: Tensor, gain: Tensor | None, bias: Tensor | None, 
 
 
 class _InBlocks(torch.autograd.Function):
-    """RMSNorm; gain and bias are in the wide dtype of ``x``, and so are their gradients."""
+    """RMSNorm; gain, bias and their gradients have the wide dtype of ``x``."""
 
     @staticmethod
     def forward(ctx, x, gain, bias, eps):
@@ -154,7 +154,7 @@ class _InBlocks(torch.autograd.Function):
 
 
 def _gradients(grad: Tensor, x: Tensor, gain: Tensor | None, rstd: Tensor) -> tuple[Tensor, Tensor]:
-    """By input and by gain, as :func:`normgeom.norms.formula.backward` for RMSNorm, in blocks (eq-products)."""
+    """The gradients with respect to input and gain of RMSNorm, computed in blocks (eq-products)."""
     rows, grads = x.reshape(-1, x.shape[-1]), grad.reshape(-1, x.shape[-1])
     by_x = torch.empty_like(rows, memory_format=torch.contiguous_format)
     # Blocks are added up, and rows once at the end: with two threads a sum over rows is slow.

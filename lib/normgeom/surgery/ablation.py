@@ -1,4 +1,4 @@
-"""Norms that leave a step out, put in the place of a model's own: the subtraction of the mean, or the division."""
+"""Norms that omit one step, the subtraction of the mean or the division, and that replace a model's own norms."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ class ReducedNorm(nn.Module):
     r"""A norm without one of its steps: :math:`\gamma\odot x/r+\beta` for a LayerNorm, or a constant in place of s.
 
     Attributes:
-        weight, bias: γ and β as they acted, parameters.
+        weight, bias: the effective γ and β, as parameters.
         eps: ε.
         centered: whether the mean is subtracted.
-        scale: what it divides by, of one entry, a buffer: it is saved, and not trained; None for the vector's own.
+        scale: the constant that it divides by, a buffer of one entry, which is saved but not trained; None if each
+            vector is divided by its own scale.
     """
 
     def __init__(self, site: NormSite, centered: bool, scale: float | None = None):
@@ -33,7 +34,7 @@ class ReducedNorm(nn.Module):
         self.register_buffer("scale", held)
 
     def forward(self, x: Tensor) -> Tensor:
-        """As the norm, whose shapes and dtypes it takes."""
+        """Like the norm that this module replaces, with the same shapes and dtypes."""
         if self.scale is None:
             return rms_norm(x, self.weight, self.bias, self.eps)
         wide = center(upcast(x)) if self.centered else upcast(x)
@@ -46,12 +47,12 @@ def drop_mean_subtraction(
 ) -> nn.Module:
     r"""Make LayerNorms divide by the root mean square of x and subtract nothing: an ablation, not a conversion.
 
-    Each becomes :math:`\gamma\odot x/\sqrt{\overline{x^2}+\varepsilon}+\beta` (eq-drop-mean) with γ, β and ε as they
-    were, and no other weight is adjusted: the model computes something else, save where its vectors have no mean.
-    There is no way back; work on a ``copy.deepcopy``.
+    Each becomes :math:`\gamma\odot x/\sqrt{\overline{x^2}+\varepsilon}+\beta` (eq-drop-mean), with the same γ, β and ε.
+    No other weight is adjusted, so the model computes a different function unless the vectors that reach its norms have
+    mean 0.  You cannot undo this; work on a ``copy.deepcopy``.
 
     Args:
-        model: any whose LayerNorms :func:`normgeom.find_norms` finds, of whatever placement.  Changed in place.
+        model: any model whose LayerNorms :func:`normgeom.find_norms` finds, in any placement.  Changed in place.
         sites: names, or what :func:`normgeom.find_norms` found; all LayerNorms by default.
         example_inputs: as in :func:`normgeom.find_norms`.
 
@@ -59,8 +60,8 @@ def drop_mean_subtraction(
         the model.
 
     Raises:
-        ValueError: a site is no LayerNorm of this model, or its heads have gains of their own; the model holds none;
-            its parameters are on the meta device or on several.
+        ValueError: a site is not a LayerNorm of this model, or has a different gain in each head; the model has no
+            LayerNorm; its parameters are on the meta device or on several devices.
         TypeError: an example is needed.
 
     >>> import torch, normgeom as ng
@@ -78,25 +79,25 @@ def drop_mean_subtraction(
 def freeze_norms(
     model: nn.Module, batches: Iterable[Tensor | Mapping], sites: Iterable[str | NormSite] | None = None
 ) -> nn.Module:
-    r"""Write one constant a norm into the model, the mean of its scales on a text (eq-frozen-norm).
+    r"""Replace the scale of each norm by a constant, the mean of its scales on a text (eq-frozen-norm).
 
-    A norm becomes :math:`\gamma\odot\Pi x/\bar s+\beta`.  This is not what holding each token's own scale is, as in
-    an attribution: what a vector of scale s leaves behind, less β, is :math:`s/\bar s` of what it was, whatever the
-    gain (prop-freezing-error).  The first vector of a text is not counted: its scale is often many times the others'
-    (claim-massive).  There is no way back; work on a ``copy.deepcopy``.
+    A norm becomes :math:`\gamma\odot\Pi x/\bar s+\beta`.  This differs from holding each token's own scale, as an
+    attribution does: for a vector of scale s, the output minus β becomes :math:`s/\bar s` times what it was, whatever
+    the gain (prop-freezing-error).  The first vector of a text is left out of the mean, because its scale is often many
+    times that of the others (claim-massive).  You cannot undo this; work on a ``copy.deepcopy``.
 
     Args:
-        model: any whose norms :func:`normgeom.find_norms` finds.  Changed in place; run in evaluation mode.
-        batches: what it is measured on, without padding: token ids, or mappings passed as ``model(**batch)``.
+        model: any model whose norms :func:`normgeom.find_norms` finds.  Changed in place; run in evaluation mode.
+        batches: texts to measure on, without padding: token ids, or mappings passed as ``model(**batch)``.
         sites: names, or what :func:`normgeom.find_norms` found; all norms by default.
 
     Returns:
         the model.
 
     Raises:
-        ValueError: there is no batch, or one is padded; a site is no norm of this model; the model holds none; a norm
-            saw no vector that counts, or scales that are not finite, or all 0; parameters on the meta device or on
-            several.  Nothing has been changed then.
+        ValueError: there is no batch, or one is padded; a site is not a norm of this model; the model has no norm; a
+            norm read no vectors but first ones, or its scales are not finite or all 0; parameters are on the meta
+            device or on several devices.  The model is then unchanged.
 
     Sources: Heimersheim (2024); Baroni et al. (2025).
 
@@ -133,14 +134,14 @@ def freeze_norms(
 
 
 def scales(site: NormSite, x: Tensor) -> Tensor:
-    """s of each vector of a norm's input as :func:`normgeom.watch` gives it, ``(...,)``, float64."""
+    """The scale s of each vector of a norm's input, given as by :func:`normgeom.watch`; ``(...,)``, float64."""
     return (projected(site, x.double()).square().mean(-1) + site.eps).sqrt()
 
 
 def _chosen(
     model: nn.Module, sites: Iterable[str | NormSite] | None, example_inputs: Tensor | Mapping | None, what: str
 ) -> list[NormSite]:
-    """The norms that are asked for, by name or as they were found, ``what`` of this model."""
+    """The requested norms of this model, given by name or as they were found; ``what`` names their kind in errors."""
     asked, modules = None if sites is None else list(sites), dict(model.named_modules())
     known = asked and all(isinstance(site, NormSite) and modules.get(site.name) is site.module for site in asked)
     found = asked if known else find_norms(model, example_inputs)  # what is known needs no example
@@ -158,7 +159,7 @@ def _chosen(
 
 
 def _parameter(acts: Tensor, site: NormSite) -> nn.Parameter:
-    """What acts, if that is a parameter; else a new one, in the dtype of the others if that holds the numbers."""
+    """``acts`` itself if it is a parameter; else a new one, in the dtype of the others if that can hold the numbers."""
     if isinstance(acts, nn.Parameter):
         return acts
     like, acts = next(site.module.parameters(), acts), acts.detach()

@@ -1,4 +1,4 @@
-"""A model that :func:`normgeom.to_rms_norm` changed, as a folder: its weights, and a configuration of its own kind."""
+"""The folder of a model that :func:`normgeom.to_rms_norm` converted: weights, and a configuration of its own type."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ WEIGHTS, CONFIG, GENERATION = "converted.safetensors", "config.json", "generatio
 def save_converted(model: nn.Module, folder: str | os.PathLike) -> None:
     """Write a model with RMSNorms of this library for :func:`load_converted`.
 
-    The folder takes the weights in their dtype; what is set for generation; and at last a ``config.json`` that holds
-    the configuration of the model, ε of each RMSNorm, and the names of the weights.
+    The folder gets the weights in their dtype, the settings for generation and, last, a ``config.json`` with the
+    configuration of the model, the ε of each RMSNorm and the names of the weights.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -48,21 +48,21 @@ def save_converted(model: nn.Module, folder: str | os.PathLike) -> None:
 def load_converted(folder: str | os.PathLike) -> nn.Module:
     """The RMSNorm model in a folder that ``normgeom convert`` or ``normgeom train`` wrote, in evaluation mode.
 
-    On the CPU, in the dtype it was written in; its logits are those of the model that was written, bit for bit on the
-    same machine.  ``transformers.AutoTokenizer`` reads its tokenizer from the same folder.
+    The model is on the CPU, in the dtype in which it was written.  On the same machine, its logits equal those of the
+    written model bit for bit.  ``transformers.AutoTokenizer`` reads its tokenizer from the same folder.
 
     Raises:
         FileNotFoundError: there is no such folder.
-        ValueError: the folder holds something else, or not all of it.
+        ValueError: the folder holds something else, or is incomplete.
 
     >>> import normgeom as ng
     >>> ng.load_converted("gpt2-rms")
     Traceback (most recent call last):
-    FileNotFoundError: folder: expected one that normgeom wrote, gpt2-rms is no folder
+    FileNotFoundError: folder: expected one that normgeom wrote, but gpt2-rms is not a folder
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise FileNotFoundError(f"folder: expected one that normgeom wrote, {folder} is no folder")
+        raise FileNotFoundError(f"folder: expected one that normgeom wrote, but {folder} is not a folder")
     try:
         stated = json.loads((folder / CONFIG).read_text("utf-8"))
         if stated["model_type"] != MODEL_TYPE:
@@ -82,7 +82,7 @@ def load_converted(folder: str | os.PathLike) -> nn.Module:
         model.load_state_dict(state, assign=True)
         model.tie_weights()
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
-        raise ValueError(f"folder: expected what normgeom wrote, {folder} is not that ({error})") from error
+        raise ValueError(f"folder: expected one that normgeom wrote, but {folder} is not ({error})") from error
     if (folder / GENERATION).exists():
         model.generation_config = GenerationConfig.from_pretrained(folder)
     return model.eval()

@@ -25,29 +25,30 @@ _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> nn.Module:
-    r"""Move gain and bias of each norm into the linear maps that read it; what the model computes stays.
+    r"""Move gain and bias of each norm into the linear maps that read it; the model still computes the same function.
 
     A reader :math:`W(\gamma\odot n+\beta)+b` becomes :math:`(W\operatorname{diag}\gamma)\,n+(b+W\beta)`
-    (eq-fold-norms); then γ is 1 and β is 0, both still parameters.  A reader without a bias gets one where β is not
-    zero everywhere, the language-modelling head one over the vocabulary; a head that shares the embedding's weight
-    gets its own.  Where the gain that acts is ``1 + weight`` (Gemma), that sum is folded and ``weight`` becomes 0.
-    A norm whose output something else reads too keeps both; a warning names the first of the stream.
+    (eq-fold-norms); then γ is 1 and β is 0, and both remain parameters.  If β is not zero, a reader without a bias gets
+    one, and so does the language-modelling head, over the vocabulary.  A head that shares the embedding's weight gets
+    its own.  If the effective gain is ``1 + weight`` (Gemma), that sum is folded and ``weight`` becomes 0.  If
+    something else reads a norm too, the norm keeps gain and bias; a warning names the first such norm of the stream.
 
     Args:
-        model: LayerNorm or RMSNorm, of any placement; changed in place.  Copies are run and changed first, one after
-            the other: in float64 with drawn weights and with the model's own, where the answers may change by 1e-10 of
-            the largest output, and in the model's dtype, where they may change by what rounding explains.  They are
-            asked for the example and for half and twice its length.  What only other inputs show, such as a branch
-            for texts of a thousand tokens, stays unseen.  It takes twice the memory of float32 weights, a run with
-            gradients, and twenty without.
-        example_inputs: what the copies are run on; as in :func:`normgeom.find_norms`.
+        model: a model with LayerNorm or RMSNorm in any placement; changed in place.  Copies are changed and tried
+            first, one after the other: in float64 with random weights and with the model's own, where outputs may
+            change by 1e-10 of the largest output; and in the model's dtype, where they may change by as much as
+            rounding explains.  The copies run on the example and on inputs of half and twice its length.  What only
+            other inputs show, such as a branch for texts of a thousand tokens, is not tested.  This takes twice the
+            memory of float32 weights, one run with gradients, and twenty without.
+        example_inputs: inputs for the copies, as in :func:`normgeom.find_norms`.
 
     Returns:
-        the model.  Products are float64 and cast once to the parameter's dtype.
+        the model.  Products are computed in float64 and cast once to the parameter's dtype.
 
     Raises:
-        ValueError: no norm can be folded; a linear map did not run on the example; or a tensor cannot be changed:
-            of 8 bits, computed from others, on the meta device, on several, shared.  Nothing has been changed then.
+        ValueError: no norm can be folded; a linear map did not run on the example; or a tensor cannot be changed,
+            because it has 8 bits, is computed from others, is shared, or is on the meta device or on several devices.
+            The model is then unchanged.
         TypeError: an example is needed.
 
     Source: Elhage et al. (2021).
@@ -63,23 +64,24 @@ def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
 
 
 def center_writers(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> nn.Module:
-    r"""Take the mean out of everything that writes to the residual stream of a pre-norm LayerNorm model.
+    r"""Remove the mean from everything that writes to the residual stream of a pre-norm LayerNorm model.
 
     Embeddings, output matrices and their biases become :math:`\Pi W` and :math:`\Pi b` (eq-center-writers).  Each
-    reader stands behind a LayerNorm, which subtracts the mean anyway, so the model computes what it did; but at every
-    norm the stream is now orthogonal to 1, up to rounding.  A head that shares the embedding's weight gets its own.
-    Where a stream begins behind a nonlinear map, as that of Whisper's encoder behind a GELU, no weights take its mean
-    out: one projection is put before the module that reads it first, and a warning names this module.
+    reader reads the stream through a LayerNorm, which subtracts the mean anyway, so the model still computes the same
+    function; but at every norm the stream is now orthogonal to 1, up to rounding.  A head that shares the embedding's
+    weight gets its own.  If a stream begins after a nonlinear map, as that of Whisper's encoder does after a GELU, no
+    change of weights removes its mean.  Then one projection is inserted before the module that reads the stream first,
+    and a warning names this module.
 
     Args:
-        model, example_inputs: as in :func:`fold_norms`, which says on what lengths it is tried.
+        model, example_inputs: as in :func:`fold_norms`, which says on which lengths the model is tried.
 
     Returns:
         the model.
 
     Raises:
-        ValueError: as in :func:`fold_norms`; also where no weights decide the mean of the stream, where anything but a
-            LayerNorm reads it, and where the example leaves parameters out.
+        ValueError: as in :func:`fold_norms`; also if no weights determine the mean of the stream, if anything but a
+            LayerNorm reads the stream, or if the example does not use all parameters.
         TypeError: an example is needed.
 
     Source: Jiang et al. (2023).
@@ -93,27 +95,27 @@ def center_writers(model: nn.Module, example_inputs: Tensor | Mapping | None = N
 
 
 def to_rms_norm(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> nn.Module:
-    r"""Turn a pre-norm LayerNorm model into an RMSNorm model that computes the same (thm-to-rms-norm).
+    r"""Turn a pre-norm LayerNorm model into an RMSNorm model that computes the same function (thm-to-rms-norm).
 
-    :math:`\mathrm{LN}_\varepsilon(x)=\mathrm{RMSNorm}_\varepsilon(\Pi x)` with the same ε.  :func:`fold_norms` empties
-    γ and β, :func:`center_writers` sees to it that :math:`\Pi x=x` at every norm of the stream, and then each
-    LayerNorm there becomes a :class:`normgeom.RMSNorm` with its ε and gain 1.  Norms that stand aside stay, such as
-    those of queries and keys.
+    :math:`\mathrm{LN}_\varepsilon(x)=\mathrm{RMSNorm}_\varepsilon(\Pi x)` with the same ε.  :func:`fold_norms` sets γ
+    to 1 and β to 0, :func:`center_writers` makes :math:`\Pi x=x` at every norm of the stream, and then each LayerNorm
+    there becomes a :class:`normgeom.RMSNorm` with its ε and gain 1.  Norms that do not read the stream, such as those
+    of queries and keys, stay as they are.
 
-    Equal in exact arithmetic, in evaluation mode and on token ids: dropout on the stream, or ``inputs_embeds`` from
-    elsewhere, can bring a mean that nobody subtracts any more.  In floating point the changed weights are rounded to
-    their dtype, which in bfloat16 is felt.  Plain ``save_pretrained`` writes what transformers would read as a
-    LayerNorm model without the biases that are new; ``normgeom convert`` writes what :func:`normgeom.load_converted`
-    reads.
+    The models are equal in exact arithmetic, in evaluation mode and on token ids.  Dropout on the stream, or
+    ``inputs_embeds`` from elsewhere, can add a mean that no norm subtracts any more.  In floating point the changed
+    weights are rounded to their dtype, which is noticeable in bfloat16.  Do not use ``save_pretrained``: transformers
+    would read its folder as a LayerNorm model without the new biases.  ``normgeom convert`` writes a folder for
+    :func:`normgeom.load_converted`.
 
     Args:
-        model, example_inputs: as in :func:`fold_norms`, which says on what lengths it is tried.
+        model, example_inputs: as in :func:`fold_norms`, which says on which lengths the model is tried.
 
     Returns:
         the model.
 
     Raises:
-        ValueError: as in :func:`center_writers`; also where something but linear maps reads a norm of the stream.
+        ValueError: as in :func:`center_writers`; also if anything but linear maps reads a norm of the stream.
         TypeError: an example is needed.
 
     Source: Jiang et al. (2023).

@@ -1,4 +1,4 @@
-"""The fixed directions of a survey: 1, and those that it is to be compared with."""
+"""The fixed directions of a survey: 1, and the directions that it is compared with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEFAULT = ("uniform", *(f"{SIGNS}{i:03d}" for i in range(30)))  # 1, and enough 
 
 
 def nulls(count: int) -> list[str]:
-    """Names of ``count`` directions of each null: Gaussian, random signs, and matched ones, which need a pilot.
+    """The names of ``count`` directions of each null: Gaussian, random signs, and matched, which needs a pilot.
 
     >>> from normgeom.survey.directions import nulls
     >>> nulls(1)
@@ -38,7 +38,7 @@ def check_names(directions: Iterable[str]) -> tuple[str, ...]:
 
 
 def unit(name: str, d: int, seed: int) -> Tensor:
-    """The direction that a name gives, of length 1, ``(d,)`` float64 on the CPU; of a matched one NaN."""
+    """The direction of this name, of length 1, ``(d,)`` float64 on the CPU; NaN for a matched one."""
     generator = _seeded(seed, name, d)
     if name == "uniform":
         vector = uniform_vector(d, dtype=torch.float64)
@@ -54,9 +54,9 @@ def unit(name: str, d: int, seed: int) -> Tensor:
 def matched(
     model: nn.Module, sites: Sequence[NormSite], names: Sequence[str], seed: int, pilot: Tensor | Mapping
 ) -> dict[tuple[str, str], dict[str, Tensor]]:
-    """For each (norm, side) that the pilot reaches, by name its vectors of length 1, summed with random signs.
+    """For each (norm, side) that the pilot reaches and each name, the sum of its unit vectors with random signs.
 
-    The sums have length 1; where the signs cancel they are NaN.
+    The sums are scaled to length 1; if the signs cancel they are NaN.
     """
     places = {(site.name, side): (i, side) for i, site in enumerate(sites) for side in SIDES}
     generators = {place: [_seeded(seed, name, *key) for name in names] for place, key in places.items()}

@@ -1,4 +1,4 @@
-"""What a survey takes of the vectors at a norm: angles to fixed directions, lengths, and sums of both."""
+"""The statistics that a survey keeps of the vectors at a norm: sums of angles to fixed directions and of lengths."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _UNSEEN = torch.finfo(torch.float32).eps ** 2  # relative square of what may be 
 
 
 class Meter:
-    """One norm beside fixed directions of length 1: ``(2, k, d)`` float64, at its input and at its output.
+    """One norm with fixed directions of length 1, ``(2, k, d)`` float64, at its input and at its output.
 
-    A direction of NaN gives sums of NaN.
+    A direction that is NaN gives sums that are NaN.
     """
 
     def __init__(self, site: NormSite, units: Tensor):
@@ -32,7 +32,7 @@ class Meter:
     def sums(self, x_in: Tensor, x_out: Tensor, member: Tensor) -> Tensor:
         """Sums over the norm's vectors ``(..., d)``: ``(2, statistic, 2)``, in and out, first positions and rest.
 
-        ``member``, ``(2, n)`` float64, is 1 for the vectors at first positions of texts, and for the rest.
+        ``member``, ``(2, n)`` float64, is 1 in row 0 for vectors at first positions, and in row 1 for the rest.
         """
         self.columns = self.columns.to(member.device)
         products, length = self._project(x_in, x_out)
@@ -51,7 +51,7 @@ class Meter:
         return values @ member.T
 
     def _project(self, *both: Tensor) -> tuple[Tensor, Tensor]:
-        """Products of the vectors with the columns, ``(2, k + 2, n)``, and their lengths, ``(2, n)``, float64."""
+        """Products of the vectors with the columns, ``(2, k + 2, n)``, and their lengths, ``(2, n)``, in float64."""
         device, d = self.columns.device, self.columns.shape[-1]
         rows = max(1, _BLOCK // d) if device.type == "cpu" else both[0].numel()
         products, lengths = [], []
@@ -65,16 +65,16 @@ class Meter:
 
 
 def drop_error(mean: Tensor, length: Tensor, output: Sequence[Tensor], gain: Sequence[float]) -> Tensor:
-    """How far a LayerNorm's output would move if it did not subtract the mean, relative to ‖γ⊙n‖ (eq-drop-error).
+    """The change of a LayerNorm's output if the mean were not subtracted, relative to ‖γ⊙n‖ (eq-drop-error).
 
-    With x = m·1 + s·n, the output moves by γ⊙(n − x/r) = γ⊙((1 − s/r)n − (m/r)1).
+    With x = m·1 + s·n, the output changes by γ⊙(n − x/r) = γ⊙((1 − s/r)n − (m/r)1).
 
     Args:
         mean, length: of the inputs x, ``(n,)``.
         output: of the outputs y, each ``(n,)``: products with γ and with β, and length.
         gain: of the norm: ``(d, ε, ‖γ‖², γ·β, ‖β‖²)``.
 
-    Returns ``(n,)``; NaN where the output is β alone, or the input constant, to the rounding of float32.
+    Returns ``(n,)``; NaN if, up to the rounding of float32, the output is β or the input is constant.
     """
     d, eps, gain_square, gain_bias, bias_square = gain
     with_gain, with_bias, output_length = output

@@ -1,4 +1,4 @@
-"""Angles at every norm of a model, streamed: what one pass over a corpus leaves is a table of a few kilobytes."""
+"""Angles at every norm of a model, measured in one pass over a corpus and kept in a table of a few kilobytes."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ class Survey:
 
     Args:
         model: any module whose norms :func:`normgeom.find_norms` finds.
-        directions: names: ``"uniform"`` is the vector 1; ``"random_…"`` a Gaussian draw; ``"signs_…"`` has random
-            entries ±1 (prop-random-signs); ``"matched_…"`` is the sum, with random signs, of the vectors of ``pilot``
-            at that side of that norm, scaled to length 1: a draw with their second moments.  By default ``"uniform"``
-            and thirty sign vectors.
-        seed: fixes, with its name and width, what is drawn.
+        directions: names.  ``"uniform"`` is the vector 1; ``"random_…"`` is a Gaussian draw; ``"signs_…"`` has random
+            entries ±1 (prop-random-signs); ``"matched_…"`` is the sum of the vectors of ``pilot`` at that side of that
+            norm, scaled to length 1 and given random signs: a draw with the same second moments.  By default
+            ``"uniform"`` and thirty sign vectors.
+        seed: together with its name and width, it determines each random direction.
         example_inputs: as in :func:`normgeom.find_norms`.
-        pilot: a batch as :meth:`run` takes it, run once for the matched directions.
+        pilot: a batch as in :meth:`run`, which is run once for the matched directions.
 
     Raises:
-        TypeError: the model is no module; it needs an example and has none.
-        ValueError: the model has no norms that can be measured; there is no direction, or its name is none of these; a
+        TypeError: the model is not a module, or it needs an example and none is given.
+        ValueError: the model has no norms that can be measured; there is no direction, or its name is unknown; a
             matched direction has no pilot, or one with padding.
 
-    Vectors with a NaN or Inf entry and vectors of length zero have no angle and enter no average.
+    Vectors with a NaN or Inf entry and vectors of length zero have no angle and do not enter averages.
 
     Attributes:
-        tokens: how many were measured.
-        batches: likewise.
-        digest: of the batches, in their order.
-        fingerprint: of the model, and of the pilot where it is used.
+        tokens: the number of tokens measured.
+        batches: the number of batches measured.
+        digest: a digest of the batches, in their order.
+        fingerprint: a digest of the model, and of the pilot if it is used.
 
     >>> import torch
     >>> import normgeom as ng
@@ -109,18 +109,18 @@ class Survey:
     ) -> Survey:
         """Measure every batch: token ids ``(batch, length)``, or a mapping passed as ``model(**batch)``.
 
-        A batch enters the state when all of it has been measured, so an interrupted run holds whole batches.
+        A batch is added to the state only after all of it has been measured, so an interrupted run holds whole batches.
 
         Args:
             batches: texts without padding.
-            checkpoint: a file that takes the state after the first batch, then once a minute, and at the end of the
-                run, whatever ends it.  Where it exists already, the batches that it holds are taken from it and not
-                measured again; ``batches`` must begin with them.
+            checkpoint: a file to which the state is saved after the first batch, then once a minute, and when the run
+                ends for any reason.  If the file exists already, its batches are not measured again; ``batches`` must
+                begin with them.
 
         Raises:
-            ValueError: token ids outside of the model's vocabulary; an ``attention_mask`` that leaves tokens out; a
-                survey loaded from a file; a checkpoint of another survey, or of other batches.
-            TypeError: token ids that are no tensor, or of a non-integer dtype.
+            ValueError: token ids are outside the model's vocabulary; an ``attention_mask`` leaves tokens out; the
+                survey was loaded from a file; the checkpoint is of another survey or of other batches.
+            TypeError: token ids are not a tensor, or have a non-integer dtype.
         """
         if self._model is None:
             raise ValueError("model: a survey loaded from a file holds results only; make a new one and merge")
@@ -148,7 +148,7 @@ class Survey:
         return self
 
     def _resume(self, checkpoint: str | os.PathLike | None) -> int:
-        """Take over what a checkpoint holds, if it exists, and say how many batches these are."""
+        """Take over the state in a checkpoint, if there is one, and return the number of its batches."""
         if checkpoint is None or not Path(checkpoint).exists():
             return 0
         if self.batches:
@@ -181,14 +181,14 @@ class Survey:
         vars(self).update(_sums=sums, tokens=tokens, batches=self.batches + 1, digest=digest)
 
     def table(self) -> pd.DataFrame:
-        """One row a (site, side, direction, positions).
+        """The results, with one row per (site, side, direction, positions).
 
         Columns: ``site``, ``side`` ("in" or "out"), ``direction``, ``positions`` ("first", "rest" or "all"; "first"
-        is empty where tokens come flattened and where the example holds images), ``kind``, ``dim``,
-        ``tokens``; ``mean_deg``, ``std_deg`` of the angle; ``mean_abs_cos``; ``occupancy`` = d·E[cos²] (eq-occupancy).
-        Of the vectors, whatever the direction: ``mean_norm``; ``drop_error``, the mean change, relative to ‖γ⊙n‖, of
-        the norm's output if it did not subtract the mean (eq-drop-error), NaN for RMSNorm and where each head has a
-        gain of its own.  Products and sums are float64.
+        is empty if tokens are flattened or the example holds images), ``kind``, ``dim``, ``tokens``; ``mean_deg`` and
+        ``std_deg`` of the angle; ``mean_abs_cos``; ``occupancy`` = d·E[cos²] (eq-occupancy).
+        Two columns do not depend on the direction: ``mean_norm``, the mean length of the vectors; and ``drop_error``,
+        the mean change of the norm's output, relative to ‖γ⊙n‖, if the mean were not subtracted (eq-drop-error), which
+        is NaN for RMSNorm and if each head has its own gain.  Products and sums are float64.
         """
         k, sites = len(self.directions), pd.DataFrame(self.sites).set_index("site")
         # axes: norm, position, side, and statistic, then direction, in the order of the rows
@@ -211,7 +211,7 @@ class Survey:
         return table.assign(**{name: column.flatten().numpy() for name, column in columns.items()})
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the state to ``path``, a safetensors file: all of it or, on an error, nothing."""
+        """Write the state to ``path``, a safetensors file; after an error nothing is written."""
         about = json.dumps({name: getattr(self, name) for name in (*_SHARED, *_COUNTED)})
         tensors = dict(sums=self._sums.cpu())
         with atomic_path(Path(path)) as part:
@@ -219,7 +219,7 @@ class Survey:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> Survey:
-        """What :meth:`save` wrote: for its table and for merging, not for measuring more.
+        """Load what :meth:`save` wrote, for its table and for merging; a loaded survey cannot measure more.
 
         Raises:
             ValueError: the file is not a survey's state, is damaged, or is of another version.
@@ -239,10 +239,10 @@ class Survey:
         return survey
 
     def merge(self, other: Survey) -> Survey:
-        """Both surveys as one; this one is changed and returned.
+        """Add another survey to this one, which is changed and returned.
 
         Raises:
-            ValueError: the other is of another model, other directions or another seed.
+            ValueError: the other survey has another model, other directions or another seed.
         """
         self._check_same(other, "other")
         self._sums = self._sums + other._sums.to(self._sums.device)
@@ -259,7 +259,7 @@ class Survey:
 
 
 def _members(lead: torch.Size, token_axis: int | None) -> Tensor:
-    """``(2, rows)`` float64: 1 for rows of an input ``(*lead, d)`` at first positions of texts, and for the rest."""
+    """``(2, rows)`` float64 for an input ``(*lead, d)``: 1 for rows at first positions of texts, and 1 for the rest."""
     first = torch.zeros(lead, dtype=torch.float64)
     if token_axis is not None:
         first.movedim(token_axis, 0)[:1] = 1
@@ -267,7 +267,7 @@ def _members(lead: torch.Size, token_axis: int | None) -> Tensor:
 
 
 def _tokens(batch: Tensor | Mapping, members: Mapping[tuple, Tensor]) -> int:
-    """How many tokens a batch holds, not heads; where there are no token ids, the rows of the first norm."""
+    """The number of tokens in a batch; without token ids, the number of rows of the first norm."""
     ids = entries(batch).get("input_ids")
     if ids is not None and not ids.is_floating_point():
         return ids.numel()
@@ -293,7 +293,7 @@ def _check(argument: str, model: nn.Module, batch: Tensor | Mapping) -> None:
 
 
 def _digest(before: str, values: Mapping[str, object]) -> str:
-    """Of a text and of tensors and other values by name, such as a batch after all batches before it."""
+    """A digest of a text and of named tensors and other values, such as a batch after all batches before it."""
     digest = hashlib.sha256(before.encode())
     for name, value in sorted(values.items()):
         if isinstance(value, Tensor):

@@ -1,4 +1,4 @@
-"""Pictures with controls: widgets where a kernel runs, and HTML with a script of its own where none does."""
+"""Figures with controls: widgets if a kernel is running, and otherwise HTML with its own script."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ _SLIDER = (
 def explore(draw: Callable[..., tuple[Figure, str]], ask: str = "", **values: Sequence) -> None:
     """Show what ``draw`` draws, with one slider for each of its arguments.
 
-    Where a kernel is running, the picture is drawn anew whenever a slider moves.  Where none is, as on a page, all
-    frames are there and the sliders choose among them.  Both start in the middle of each range.
+    If a kernel is running, the figure is drawn again whenever a slider moves.  Without a kernel, as on a page, all
+    frames are stored and the sliders choose among them.  In both cases the sliders start in the middle.
 
     Args:
-        draw: takes one value by name for each slider and returns a figure of matplotlib and its alt text; the figure
+        draw: takes one value by name for each slider and returns a matplotlib figure and its alt text; the figure
             is closed.
-        ask: a question over the sliders: what will happen when they move?
-        values: for each slider its positions, in order; an underscore in a name is shown as a space, and
+        ask: a question above the sliders, about what will happen when they move.
+        values: the positions of each slider, in order; an underscore in a name is shown as a space, and
             eps, sigma, gamma, over and root as ε, σ, γ, / and √.
 
     Raises:
         ValueError: no values, a slider without positions, more than 80 frames in all, or an empty alt text.
-        TypeError: ``draw`` did not return a figure and a text.
+        TypeError: ``draw`` does not return a figure and a text.
 
     Example:
         >>> import matplotlib.pyplot as plt, normgeom as ng
@@ -82,7 +82,7 @@ def explore(draw: Callable[..., tuple[Figure, str]], ask: str = "", **values: Se
 
 
 def show_live(view: ipywidgets.Widget, page: str, words: str) -> None:
-    """Display ``view`` where a kernel runs, else ``page``, HTML; ``words`` stand where there is neither."""
+    """Display ``view`` if a kernel is running, else the HTML ``page``; ``words`` is shown where neither is possible."""
     model = {"version_major": 2, "version_minor": 0, "model_id": view.model_id}
     display({_WIDGET: model, "text/html": page, "text/plain": words}, raw=True)
 
@@ -93,7 +93,7 @@ def image(figure: Figure, alt: str) -> str:
 
 
 def under_controls(controls: Mapping[str, ipywidgets.Widget], draw: Callable[..., str]) -> ipywidgets.VBox:
-    """Controls over the HTML that ``draw`` makes of their values, drawn anew whenever one of them changes."""
+    """Controls above the HTML that ``draw`` makes from their values, which is updated whenever one of them changes."""
     picture = ipywidgets.HTML()
 
     def turn(_change=None):

@@ -1,4 +1,4 @@
-"""One look for every picture: vector output, readable without colour, with words for those who cannot see it."""
+"""One style for every figure: vector output, readable without colour, with alt text."""
 
 from __future__ import annotations
 
@@ -44,17 +44,18 @@ _RC = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """The book's settings of matplotlib for the figures made inside the block."""
+    """The book's matplotlib settings, for figures made inside the block."""
     with plt.rc_context(_RC):
         yield
 
 
 def show(figure: Any, alt: str) -> None:
-    """Display a figure with a text for readers who do not see it.
+    """Display a figure with alt text for readers who cannot see it.
 
     Args:
-        figure: of matplotlib, drawn inside :func:`style`, shown as SVG and closed; or an object with ``page(alt)``.
-        alt: what is to be seen, with its numbers.
+        figure: a matplotlib figure drawn inside :func:`style`, which is shown as SVG and closed; or an object with a
+            method ``page(alt)``.
+        alt: a text that says what the figure shows, with its numbers.
 
     Raises:
         ValueError: ``alt`` is empty.
@@ -66,7 +67,7 @@ def show(figure: Any, alt: str) -> None:
 
 
 def svg(figure: Figure) -> str:
-    """A figure of matplotlib as SVG; it is closed."""
+    """A matplotlib figure as SVG; the figure is closed."""
     out = io.StringIO()
     with plt.rc_context({"svg.hashsalt": "normgeom"}):  # the same drawing gives the same text
         figure.savefig(out, format="svg", metadata={"Date": None})
@@ -76,12 +77,12 @@ def svg(figure: Figure) -> str:
 
 
 def data_uri(drawing: str) -> str:
-    """An SVG as the address of an image, ready for an attribute in double quotes; shorter than in base64."""
+    """An SVG as a data URI for an attribute in double quotes; this is shorter than base64."""
     return "data:image/svg+xml," + quote(drawing.replace('"', "'"), safe=" !$'()*+,-./:;=?@_~")
 
 
 def _spare(text: str) -> str:
-    """An SVG without what nobody sees: comments, space, decimals beyond a hundredth of a point."""
+    """An SVG without its invisible parts: comments, white space, decimals beyond a hundredth of a point."""
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
     text = re.sub(r"\s+", " ", text).replace("> <", "><")
     text = _DRAWN.sub(lambda found: _LONG.sub(lambda number: f"{float(number[0]):.2f}", found[0]), text)
@@ -89,5 +90,5 @@ def _spare(text: str) -> str:
 
 
 def one_line(text: object) -> str:
-    """Words from outside on one line: a space for line breaks and other characters that control where text goes."""
+    """Text from outside on one line: line breaks and other control characters become spaces."""
     return _UNSEEN.sub(" ", str(text))

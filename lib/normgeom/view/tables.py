@@ -1,4 +1,4 @@
-"""Tables: rounded to what is meant, with words for names; and how a recorded measurement came to be, in one line."""
+"""Tables with rounded numbers, and a folded note on how a measurement was recorded."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def table(
     digits: int | str | Mapping[str, int | str] = 2,
     first: str = "",
 ) -> None:
-    """Display a table: Markdown for a page or a notebook, aligned text where there is only text.
+    """Display a table: as Markdown on a page or in a notebook, as aligned text where only text can be shown.
 
-    Whole numbers keep all their digits, missing ones are a dash, truth is yes or no.  Words are shown letter by letter:
-    they may come from outside, so none of them is read as Markdown or HTML.
+    Whole numbers keep all their digits, missing values are shown as a dash, and truth values as yes or no.  Words are
+    shown literally: they may come from outside, so none of them is read as Markdown or HTML.
 
     Args:
-        rows: a frame, or for each row's name its entries by column.  Every level of a frame's index is a column of
-            names; levels of its columns are joined by commas.
-        digits: decimals of numbers that are not whole; or a format such as ``".1e"`` or ``".0%"``; or one of both for
-            each column by name, 2 for the others.
-        first: what the names of the rows are; several levels of an index bring their own names.
+        rows: a frame, or a mapping from the name of each row to its entries by column.  Every level of a frame's index
+            becomes a column of names; levels of its columns are joined by commas.
+        digits: decimals of numbers that are not whole; or a format such as ``".1e"`` or ``".0%"``; or a mapping from
+            columns to either of these, with 2 decimals for the other columns.
+        first: the head of the column of row names; several levels of an index have their own names.
 
     Raises:
-        ValueError: there is no row, or ``digits`` names a column that the table has not.
+        ValueError: there is no row, or ``digits`` names a column that the table does not have.
     """
     frame = rows.copy() if isinstance(rows, pd.DataFrame) else pd.DataFrame.from_dict(rows, orient="index")
     if frame.empty:
@@ -58,7 +58,7 @@ def table(
 
 
 def how_recorded(record: Record) -> None:
-    """Display what was measured, on what, with which seeds, versions and command, folded under one line."""
+    """Display, folded under one line, what was measured, on what, and with which seeds, versions and command."""
     notes = "".join(f"<li>{html.escape(one_line(f'{key}: {value}'))}</li>" for key, value in record.provenance.items())
     folded = f'<details class="recorded"><summary>How this was recorded</summary><ul>{notes}</ul></details>'
     display({"text/plain": str(record), "text/markdown": folded}, raw=True)

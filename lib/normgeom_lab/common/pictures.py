@@ -27,10 +27,10 @@ _GREY, _INK = "#808080", "currentColor"
 # Which arrows each of the six pictures shows; "drop" is the dotted line from x to its two components.
 _PANELS = {
     "(a) a vector x and the uniform vector 1": ("x", "1"),
-    "(b) its mean vector, and what is left": ("x", "mean vector", "centred", "drop"),
-    "(c) the mean is dropped": ("1", "centred"),
-    "(d) brought to length 1": ("centred", "length 1"),
-    "(e) stretched to length √3, almost": ("length 1", "normalised"),
+    "(b) its mean vector and what remains": ("x", "mean vector", "centred", "drop"),
+    "(c) the mean vector is dropped": ("1", "centred"),
+    "(d) scaled to length 1": ("centred", "length 1"),
+    "(e) stretched to almost length √3": ("length 1", "normalised"),
     "(f) gain and bias": ("normalised", "output"),
 }
 _ARROWS = {  # color, width, and whether the name stands below, in the plane
@@ -65,9 +65,9 @@ def three_steps(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Turning, str]:
     )
     return figure, (
         f"An arrow in space in six steps. The vector {_numbers(x)} minus its component {_numbers(x - across)} along "
-        f"(1, 1, 1) leaves {_numbers(across)} in the plane orthogonal to (1, 1, 1), of length "
-        f"{float(across.norm()):.2f}; brought to length 1 and then to a length just below √3, it is "
-        f"{_numbers(steps.normalized)} on a ring in that plane; gain and bias move it to {_numbers(steps.output)}, off "
+        f"(1, 1, 1) leaves {_numbers(across)}, of length {float(across.norm()):.2f}, in the plane orthogonal to "
+        "(1, 1, 1). Scaled to length 1 and then to a length just below √3, it becomes "
+        f"{_numbers(steps.normalized)} on a ring in that plane. Gain and bias move it to {_numbers(steps.output)}, off "
         "the plane."
     )
 
@@ -81,9 +81,9 @@ def outputs_in_space(x: Tensor) -> tuple[Turning, str]:
     legend = {"● LayerNorm": COLORS["uniform"], "■ RMSNorm": COLORS["random_a"]}
     off_plane = float((rms @ one).abs().max())
     words = (
-        f"{len(x)} points of space after each norm. LayerNorm puts all of them on one ring of radius √3 in the plane "
-        f"orthogonal to (1, 1, 1); RMSNorm spreads them over the whole sphere of radius √3, with a component along "
-        f"(1, 1, 1) of up to {off_plane / 3**0.5:.2f}."
+        f"{len(x)} points in space, as each norm maps them. LayerNorm puts all of them on one ring of radius √3 in the "
+        f"plane orthogonal to (1, 1, 1); RMSNorm spreads them over the whole sphere of radius √3, with a component "
+        f"along (1, 1, 1) of up to {off_plane / 3**0.5:.2f}."
     )
     return Turning(parts, tilt=0.45, reach=2.2, middle=0.15, legend=legend), words
 
@@ -108,7 +108,7 @@ def ellipses_in_space(gains: Mapping[str, Tensor], x: Tensor, eps: Sequence[floa
     names = [f"ε = {e:g}: {share:.0f} % within 5 % of the rim" for e, share in zip(eps, near, strict=True)]
     words = "; ".join(
         f"at {label} the semi-axes are {' and '.join(f'{a:.2f}' for a in body.semi_axes)}, and the normal of the plane "
-        f"stands at {float(angle(body.complement[:, 0], one)):.0f} degrees to (1, 1, 1)"
+        f"makes an angle of {float(angle(body.complement[:, 0], one)):.0f} degrees with (1, 1, 1)"
         for label, body in bodies.items()
     )
     figure = Turning(
@@ -120,7 +120,7 @@ def ellipses_in_space(gains: Mapping[str, Tensor], x: Tensor, eps: Sequence[floa
         turn=-1.8,
         tilt=0.4,
     )
-    return figure, f"An ellipse in space that tilts and flattens: {words}. All outputs lie in it. {'; '.join(names)}."
+    return figure, f"An ellipse in space that tilts and flattens: {words}. Outputs lie within it. {'; '.join(names)}."
 
 
 def _arrow(v: Tensor, color: str, width: float, **look) -> list[Part]:
@@ -214,8 +214,9 @@ def held(
             axis.annotate(name, _flat(at[None])[0].tolist(), (6, 5), textcoords="offset points")
         axis.annotate("(1, 1, 1)", _flat(torch.full((1, 3), 1.4))[0].tolist(), (6, 0), textcoords="offset points")
     return figure, (
-        f"A vector x = {_numbers(x)} above the plane of mean 0, its n of length {float(n.norm()):.2f} and the output "
-        f"y = {_numbers(y)}. Mean {float(x.mean()):.2f}, σ {float(x.std(correction=0)):.2f}, angle to (1, 1, 1) "
+        f"A vector x = {_numbers(x)} above the plane of mean 0, its normalised vector n, of length "
+        f"{float(n.norm()):.2f}, and the output y = {_numbers(y)}. "
+        f"Mean {float(x.mean()):.2f}, σ {float(x.std(correction=0)):.2f}, angle to (1, 1, 1) "
         f"{float(angle(x, uniform_vector(3).double())):.1f}°; semi-axes of the outputs' "
         f"{'ellipse' if centered else 'ellipsoid'} {', '.join(f'{a:.2f}' for a in axes.tolist())}."
     )

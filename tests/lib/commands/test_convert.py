@@ -172,8 +172,8 @@ def exchanged(folder):
 
 DAMAGE = {
     "no configuration": (lambda folder: (folder / "config.json").unlink(), r"config\.json"),
-    "half a configuration": (lambda folder: cut(folder, "config.json", 500), "is not that"),
-    "half of the weights": (lambda folder: cut(folder, "converted.safetensors", 90_000), "is not that"),
+    "half a configuration": (lambda folder: cut(folder, "config.json", 500), r"is not \("),
+    "half of the weights": (lambda folder: cut(folder, "converted.safetensors", 90_000), r"is not \("),
     "a plain model": (lambda folder: other(folder, model_type="gpt2"), "its model_type is 'gpt2', not"),
     "another size": (narrower, "size mismatch"),
     "other weights": (exchanged, r"Missing key.*lm_head\.bias.*Unexpected key.*transformer\.ln_f\.bias"),
@@ -185,7 +185,7 @@ def test_what_is_not_whole_is_not_loaded(written, tmp_path, damage):
     broken = shutil.copytree(written[0], tmp_path / "broken")
     do, message = DAMAGE[damage]
     do(broken)
-    with pytest.raises(ValueError, match=rf"(?s)^folder: expected what normgeom wrote, .*{message}"):
+    with pytest.raises(ValueError, match=rf"(?s)^folder: expected one that normgeom wrote, but .*{message}"):
         ng.load_converted(broken)
 
 

@@ -94,7 +94,7 @@ def test_rounded_outputs_are_taken(dtype):
     y = ng.layer_norm(draw(100, 64, seed=5).to(dtype), gain.to(dtype), bias.to(dtype))
     radius = ng.Ellipsoid(gain.to(dtype), bias.to(dtype)).radius(y)
     assert float((radius - 1).abs().max()) < 1e3 * torch.finfo(dtype).eps
-    with pytest.raises(ValueError, match="100 of 100 rows off them; the bias belongs to y"):
+    with pytest.raises(ValueError, match="100 of 100 rows are not; y must include the bias"):
         ng.Ellipsoid(gain.to(dtype), bias.to(dtype)).radius(y + 1)
 
 
@@ -102,15 +102,15 @@ def test_a_row_off_the_span_or_beyond_the_surface_is_refused():
     gain = draw(8, seed=1)
     y = 0.5 * outputs(gain, True, rows=3)  # inside, so that only the plane can be missed
     y[1] += 1e-6
-    with pytest.raises(ValueError, match="1 of 3 rows off them"):
+    with pytest.raises(ValueError, match="1 of 3 rows are not"):
         ng.Ellipsoid(gain).radius(y)
     gain[0] = 0
     y = outputs(gain, True, rows=3)
     y[2, 0] = 1e-6
-    with pytest.raises(ValueError, match="1 of 3 rows off them"):
+    with pytest.raises(ValueError, match="1 of 3 rows are not"):
         ng.Ellipsoid(gain).radius(y)
     beyond = torch.stack([torch.ones(8), 1.1 * torch.ones(8)])
-    with pytest.raises(ValueError, match="1 of 2 rows off them"):
+    with pytest.raises(ValueError, match="1 of 2 rows are not"):
         ng.Ellipsoid(torch.ones(8), centered=False).radius(beyond)
 
 
@@ -156,7 +156,7 @@ def test_the_gain_of_another_norm_and_a_forgotten_bias_are_refused(dtype):
     gain, other, bias = (1 + 0.1 * draw(4096, seed=s, dtype=dtype) for s in range(3))
     y = ng.layer_norm(draw(50, 4096, seed=5, dtype=dtype), gain, bias)
     for wrong in (ng.Ellipsoid(other, bias), ng.Ellipsoid(gain), ng.Ellipsoid(gain, -bias)):
-        with pytest.raises(ValueError, match="of 50 rows off them"):
+        with pytest.raises(ValueError, match="of 50 rows are not"):
             wrong.radius(y)
 
 

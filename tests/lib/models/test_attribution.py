@@ -252,7 +252,7 @@ def test_a_stream_that_moves_between_positions_is_refused():
     model = tiny("gpt2")
     model.transformer.ln_f.register_forward_pre_hook(lambda module, args: (args[0].roll(1, 1),))
     with pytest.raises(
-        ValueError, match=r"^model: its stream cannot be followed to transformer.ln_f, whose input its parts"
+        ValueError, match=r"^model: its stream cannot be followed to transformer.ln_f, whose input is not"
     ):
         ng.attribute(model, IDS, 5)
 
