@@ -1,12 +1,14 @@
-"""Rows that break norms, with answers to thirty digits and the error that a right norm may have; kernels tried on them.
+"""Rows that break norms, with outputs and gradients to many digits and the error that a right norm may have.
 
 ``python -m experiments.conformance`` writes figures/data/conformance.json; the page appendix/conformance says how to
-use it, and derives the bound.
+use it, and derives the bounds.  Below, kernels are tried on the rows.
 """
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from itertools import product
 
 import mpmath
 import normgeom as ng
@@ -14,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from normgeom.records import FOLDER
 from torch import Tensor
+from torch.func import functional_call
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.t5.modeling_t5 import T5LayerNorm
@@ -25,18 +28,36 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 EPS = 2.0**-17  # all three hold it
 GAIN = (1.5, -0.25, 0.75, 2.0, 0.5, -1.25, 1.0, 0.0625)
 BIAS = (0.5, -2.0, 0.0, 0.125, 1.0, -0.25, 3.0, -0.5)
+UPSTREAM = (1.0, 0.5, -1.5, 0.25, 2.0, -0.75, 0.125, 1.25)
 SPREAD = (0.5, -1.25, 2.0, -0.75, 1.5, 0.25, -1.75, 0.375, 1.125, -0.5, 0.875, -2.25, 0.625, -0.125, 1.0, -1.625)
-DIGITS, UNIT = 30, 2.0**-24  # unit: of statistics in float32
+UNIT, LEAST = 2.0**-24, 2.0**-149  # of float32, for statistics: unit roundoff, and the smallest number
 ABOUT = (
-    "Norms of rows that are hard to compute. y = gain * (x - m) / sqrt(mean((x - m)^2) + eps) + bias for 'layer', "
-    "m the mean of x; y = gain * x / sqrt(mean(x^2) + eps) for 'rms'. Take the entries of a row as they are (its dtype "
-    "holds them), gain and bias cyclically (or 1 and 0 where affine is false), and compute y in the row's dtype. "
-    "A right norm is off by at most the bound, entry by entry. Answers are decimal strings."
+    "Norms of rows that are hard to compute, and their gradients. y = gain * (x - m) / sqrt(mean((x - m)^2) + eps) + "
+    "bias for 'layer', m the mean of x; y = gain * x / sqrt(mean(x^2) + eps) for 'rms'. A row x has 'length' entries: "
+    "its 'entries', repeated; gain and bias (1 and 0 where affine is false), upstream, answers and bounds are repeated "
+    "as well. Compute y in the row's dtype, which holds all given numbers, and the gradients of sum(upstream * y) with "
+    "respect to x and to the gain. A right norm is off by at most the bound, entry by entry: 'output', 'x' and 'gain'; "
+    "'twice' is the output's bound if the normalised row is rounded to the dtype before the gain."
 )
 
 
-def rows(dtype: str) -> dict[str, list[float]]:
-    """Rows by name, of numbers that ``dtype`` holds."""
+def along(entries: Sequence[float], length: int) -> tuple[float, ...]:
+    """Entries repeated along a row."""
+    return tuple(entries[i % len(entries)] for i in range(length))
+
+
+def exactly(numbers: Iterable[float]) -> Tensor:
+    return torch.tensor([*numbers], dtype=torch.float64)
+
+
+def parameters(d: int, applied: bool) -> tuple[tuple[float, ...], ...]:
+    """Gain and bias, and the gradient with respect to the output, of ``d`` entries."""
+    gain, bias = (GAIN, BIAS) if applied else ([1.0], [0.0])
+    return along(gain, d), along(bias, d), along(UPSTREAM, d)
+
+
+def rows(dtype: str) -> dict[str, dict]:
+    """Rows by name, of numbers that ``dtype`` holds.  Entries of long rows are 16, so that answers repeat as well."""
     info = torch.finfo(DTYPES[dtype])
     mean = 4096.0 if dtype == "float32" else 256.0
     most = 2.0**14 if dtype == "float16" else 2.0**60  # the squares of twice that are finite in float32
@@ -51,63 +72,75 @@ def rows(dtype: str) -> dict[str, list[float]]:
         "subnormal": [info.smallest_normal / 16 * t for t in SPREAD[:7]],
         "equal entries": [3.3] * 7,
         "zeros": [0.0] * 3,
+        "long": SPREAD,
+        "large sum": [4 * t for t in SPREAD],  # of squares, above the largest float16
+        "long and odd": [30.0, *SPREAD[1:]],  # ends in a large entry
     }
-    return {name: torch.tensor(row, dtype=torch.float64).to(DTYPES[dtype]).tolist() for name, row in made.items()}
+    lengths = {"long": 4096, "large sum": 4096, "long and odd": 1025}
+    held = {name: exactly(row).to(DTYPES[dtype]).tolist() for name, row in made.items()}
+    return {name: dict(entries=row, length=lengths.get(name, len(row))) for name, row in held.items()}
 
 
-def affine(d: int, applied: bool) -> tuple[list[float], list[float]]:
-    """Gain and bias of ``d`` entries."""
-    return ([part[i % 8] for i in range(d)] if applied else [fill] * d for part, fill in ((GAIN, 1.0), (BIAS, 0.0)))
+@cache
+def answers(norm: str, x: tuple[float, ...], applied: bool) -> dict[str, list[mpmath.mpf]]:
+    """Output and gradients, and what their bounds are made of: the normalised row n, w = gain · upstream, and s."""
+    layer, (gain, bias, upstream) = norm == "layer", parameters(len(x), applied)
 
+    def mean(values: Iterable) -> mpmath.mpf:
+        return mpmath.fsum(values) / len(x)
 
-def answers(norm: str, x: list[float], applied: bool) -> list[mpmath.mpf]:
-    gain, bias = affine(len(x), applied)
     with mpmath.workdps(80):
-        x = [mpmath.mpf(v) for v in x]
-        m = mpmath.fsum(x) / len(x) if norm == "layer" else mpmath.mpf(0)
-        s = mpmath.sqrt(mpmath.fsum((v - m) ** 2 for v in x) / len(x) + EPS)
-        return [g * (v - m) / s + (b if norm == "layer" else 0) for g, v, b in zip(gain, x, bias, strict=True)]
+        m = mean(x) if layer else mpmath.mpf(0)
+        s = mpmath.sqrt(mean((v - m) ** 2 for v in x) + EPS)
+        n = [(v - m) / s for v in x]
+        w = [g * mpmath.mpf(u) for g, u in zip(gain, upstream, strict=True)]
+        a, c = mean(w) if layer else 0, mean(p * t for p, t in zip(w, n, strict=True))
+        return dict(
+            output=[g * t + (b if layer else 0) for g, t, b in zip(gain, n, bias, strict=True)],
+            x=[(p - a - c * t) / s for p, t in zip(w, n, strict=True)],
+            gain=[u * t for u, t in zip(upstream, n, strict=True)],
+            n=n,
+            w=w,
+            s=[s],
+        )
 
 
-def bounds(norm: str, x: list[float], applied: bool, dtype: str) -> list[float]:
-    """How far each output of a right norm may be off: the page derives it (prop-conformance)."""
-    d, info, (gain, bias) = len(x), torch.finfo(DTYPES[dtype]), affine(len(x), applied)
-    layer = norm == "layer"
-    m = math.fsum(x) / d if layer else 0.0
-    s = math.sqrt(math.fsum((v - m) ** 2 for v in x) / d + EPS)
-    moved = d * UNIT * math.fsum(map(abs, x)) / d if layer else 0.0  # of the mean, from its sum
-    found = []
-    for y, v, g, b in zip(answers(norm, x, applied), x, gain, bias, strict=True):
-        n, b = abs(v - m) / s, abs(b) if layer else 0.0
-        off = (1 + n) * moved / s + (d / 2 + 10) * UNIT * n
-        off = 1.01 * abs(g) * off + 2 * UNIT * (abs(g) * n + b)
-        found.append(off + info.eps / 2 * (abs(float(y)) + off) + info.smallest_normal * info.eps)
-    return found
+def bounds(norm: str, x: tuple[float, ...], applied: bool, dtype: str) -> dict[str, list[float]]:
+    """How far outputs and gradients of a right norm may be off (prop-conformance, prop-conformance-gradient)."""
+    d, layer, info = len(x), norm == "layer", torch.finfo(DTYPES[dtype])
+    exact = {key: exactly(map(float, some)).abs() for key, some in answers(norm, x, applied).items()}
+    gain, bias, upstream, x = (exactly(some).abs() for some in (*parameters(d, applied), x))
+    n, w, s, last = exact["n"], exact["w"], exact["s"], info.eps / 2
+    moved = (UNIT * x.sum() + LEAST) / s * layer  # by the rounding of the mean
+    scale = moved + (d / 2 + 10) * UNIT
+    off, mean_w, mean_wn = moved + scale * n, w.mean() * layer, (w * n).mean()
+    output = gain * off + 2 * UNIT * (gain * n + bias * layer) + last * exact["output"]
+    slope = (3 * scale + (d + 6) * UNIT) * (w + mean_w + n * mean_wn) + moved * (mean_wn + n * mean_w)
+    found = dict(
+        output=output,
+        twice=output + last * gain * n,
+        x=slope / s + last * exact["x"],
+        gain=upstream * off + (UNIT + last) * exact["gain"],
+    )
+    return {key: (1.02 * bound + 2 * info.smallest_normal * info.eps).tolist() for key, bound in found.items()}
 
 
 def vectors() -> dict:
     """What the file holds."""
-    cases = []
-    for dtype in DTYPES:
-        for name, x in rows(dtype).items():
-            for norm in ("layer", "rms"):
-                for applied in (False, True):
-                    exact = [mpmath.nstr(y, DIGITS, strip_zeros=True) for y in answers(norm, x, applied)]
-                    allowed = [float(f"{1.01 * t:.2e}") for t in bounds(norm, x, applied, dtype)]
-                    cases.append(dict(dtype=dtype, row=name, norm=norm, affine=applied, answers=exact, bounds=allowed))
-    given = {dtype: rows(dtype) for dtype in DTYPES}
-    return dict(about=ABOUT, eps=EPS, gain=GAIN, bias=BIAS, rows=given, cases=cases)
+    given, cases = {dtype: rows(dtype) for dtype in DTYPES}, []
+    for dtype, norm, applied in product(DTYPES, ("layer", "rms"), (False, True)):
+        for name, row in given[dtype].items():
+            x, first = along(**row), slice(len(row["entries"]))
+            exact, allowed = answers(norm, x, applied), bounds(norm, x, applied, dtype)
+            digits = {key: [mpmath.nstr(y, 30) for y in exact[key][first]] for key in ("output", "x", "gain")}
+            short = {key: [float(f"{b:.2e}") for b in bound[first]] for key, bound in allowed.items()}
+            cases.append(dict(dtype=dtype, row=name, norm=norm, affine=applied, answers=digits, bounds=short))
+    return dict(about=ABOUT, eps=EPS, gain=GAIN, bias=BIAS, upstream=UPSTREAM, rows=given, cases=cases)
 
 
 def of(kind: type, stored: Callable[[Tensor], Tensor] = lambda gain: gain) -> Callable:
     """The norm that a class of transformers computes."""
-
-    def norm(x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
-        module = kind(x.shape[-1], eps=EPS).to(x.dtype)
-        module.weight.data = stored(gain)
-        return module(x).detach()
-
-    return norm
+    return lambda x, gain, bias: functional_call(kind(len(x), eps=EPS), {"weight": stored(gain)}, x)
 
 
 def two_moments(x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
@@ -121,7 +154,15 @@ def outside_the_root(x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
     return (wide / (wide.square().mean().sqrt() + EPS) * gain).to(x.dtype)
 
 
-# What is tried: the norm, and a function of row, gain and bias.  The last three are known to be wrong.
+def partial_sums(x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+    """RMSNorm in the row's dtype, whose sum of squares is rounded at every step."""
+    total = torch.zeros((), dtype=x.dtype)
+    for square in x * x:
+        total = total + square
+    return x * torch.rsqrt(total / len(x) + EPS) * gain
+
+
+# What is tried: the norm, and a function of row, gain and bias.  The last four are known to be wrong.
 KERNELS: dict[str, tuple[str, Callable]] = {
     "ng.layer_norm": ("layer", lambda x, gain, bias: ng.layer_norm(x, gain, bias, EPS)),
     "F.layer_norm": ("layer", lambda x, gain, bias: F.layer_norm(x, x.shape[-1:], gain, bias, EPS)),
@@ -133,34 +174,39 @@ KERNELS: dict[str, tuple[str, Callable]] = {
     "mean of squares − square of mean": ("layer", two_moments),
     "ε outside the root": ("rms", outside_the_root),
     "statistics in the row's dtype": ("rms", lambda x, gain, bias: x * torch.rsqrt((x * x).mean() + EPS) * gain),
+    "partial sums in the row's dtype": ("rms", partial_sums),
 }
 
 
-def tried(norm: str, kernel: Callable, dtype: str, given: dict) -> Iterator[tuple[str, bool, float]]:
-    """Row, affine or not, and the largest error over its bound, infinite for NaN, of each case."""
+def tried(norm: str, kernel: Callable, dtype: str, part: str, given: dict) -> Iterator[tuple[str, float]]:
+    """Each case's row, and the largest error over its bound, infinite for NaN: of the output or of a gradient."""
     for case in given["cases"]:
         if (case["norm"], case["dtype"]) == (norm, dtype):
-            x = torch.tensor(given["rows"][dtype][case["row"]], dtype=DTYPES[dtype])
-            gain, bias = (torch.tensor(part).to(x) for part in affine(len(x), case["affine"]))
-            exact, allowed = (
-                torch.tensor([float(v) for v in case[key]], dtype=torch.float64) for key in ("answers", "bounds")
-            )
-            ratio = (kernel(x, gain, bias).double() - exact).abs() / allowed
-            yield case["row"], case["affine"], float(ratio.nan_to_num(math.inf).max())
+            x = along(**given["rows"][dtype][case["row"]])
+            numbers = (x, *parameters(len(x), case["affine"]))
+            x, gain, bias, upstream = (exactly(some).to(DTYPES[dtype]) for some in numbers)
+            answer = [float(y) for y in case["answers"]["output" if part == "twice" else part]]
+            exact, allowed = (exactly(along(some, len(x))) for some in (answer, case["bounds"][part]))
+            got = output = kernel(x.requires_grad_(), gain.requires_grad_(), bias)
+            if part in ("x", "gain"):
+                (got,) = torch.autograd.grad(output, x if part == "x" else gain, upstream)
+            ratio = (got.detach().double() - exact).abs() / allowed
+            yield case["row"], float(ratio.nan_to_num(math.inf, math.inf).max())
 
 
 @experiment(
     "conformance-kernels",
-    "Kernels on the rows of conformance.json: how many cases each computes, how many with an error above the bound, "
+    "Kernels on the rows of conformance.json, their outputs and the gradients with respect to row and gain ('twice': "
+    "outputs, by the bound for two roundings): how many cases each computes, how many with an error above the bound, "
     "the largest error over its bound, the row of that, and all rows that fail.",
-    dict(kernel=tuple(KERNELS), dtype=tuple(DTYPES)),
+    dict(kernel=tuple(KERNELS), dtype=tuple(DTYPES), part=("output", "twice", "x", "gain")),
     minutes=1,
     seed="none",
 )
-def kernels(kernel: str, dtype: str) -> dict:
-    found = list(tried(*KERNELS[kernel], dtype, json.loads(PATH.read_text("utf-8"))))
-    failed = [row for row, _, ratio in found if ratio > 1]
-    worst, row = max((ratio, row) for row, _, ratio in found)
+def kernels(kernel: str, dtype: str, part: str) -> dict:
+    found = list(tried(*KERNELS[kernel], dtype, part, json.loads(PATH.read_text("utf-8"))))
+    failed = [row for row, ratio in found if ratio > 1]
+    worst, row = max((ratio, row) for row, ratio in found)
     rows_failed = ", ".join(dict.fromkeys(failed)) or "none"
     return dict(cases=len(found), failed=len(failed), worst=float(f"{worst:.3g}"), row=row, failing=rows_failed)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 # The modules of the public names; secular is a module itself.
 _HOMES = {
-    "checks": ("check_parameters", "verify"),
+    "checks": ("verify",),
     "geometry.ellipsoid": ("Ellipsoid",),
     "geometry.jacobian": ("NormJacobian",),
     "geometry.secular": ("secular",),

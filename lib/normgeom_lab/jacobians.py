@@ -9,13 +9,13 @@ from typing import NamedTuple
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
-from normgeom.checks import Draws
 from normgeom.geometry.uniform import angle
 from normgeom.norms.functions import rms_norm
 from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor
 
 from normgeom_lab.common.axes import label_ends, ticks_of_powers
+from normgeom_lab.common.checks import Draws
 from normgeom_lab.common.pictures import LINES
 
 OUTPUTS, INPUTS, BATCH = 16, 12, 16

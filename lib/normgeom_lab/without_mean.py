@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from normgeom.checks import error
 from normgeom.models.flow import double_throughout
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import evaluating, forward
@@ -22,6 +21,7 @@ from normgeom.view.tables import table
 from torch import Tensor, nn
 
 from normgeom_lab.common.axes import label_ends, ticks_of_powers
+from normgeom_lab.common.checks import error
 from normgeom_lab.common.parts import sharing, shifted
 from normgeom_lab.common.stream import final_norm, flow_of, head_of
 from normgeom_lab.common.tiny import divergence

@@ -16,7 +16,7 @@ from press.labels import ALIAS, FUNCTION, LAB
 
 MAGIC = re.compile(r"^[%!].*$", re.M)
 BLOCKS = (ast.For, ast.With)  # names that they make and use are taken for their own
-EVERYWHERE = {".verify", ".check_parameters"}  # what every check calls and no statement is about
+EVERYWHERE = {".verify"}  # what every check calls and no statement is about
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Cell:
     def is_setup(self) -> bool:
         """Parameters, imports, seeds and devices: what every cell needs and none is about."""
         imports = any(isinstance(node, ast.ImportFrom) for node in self.tree.body)
-        return imports or "parameters" in self.head.get("tags", []) or f"{ALIAS}.check_parameters" in self.names
+        return imports or "parameters" in self.head.get("tags", []) or "check_parameters" in self.names
 
 
 def _tables(scope: ast.stmt) -> Iterator[SymbolTable]:

@@ -6,9 +6,9 @@ import mpmath
 import pytest
 import torch
 from norm_checks import draw
-from normgeom.checks import Draws
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import hooked
+from normgeom_lab.common.checks import Draws
 from normgeom_lab.common.parts import components
 from normgeom_lab.common.stream import writers
 from normgeom_lab.common.tiny import (

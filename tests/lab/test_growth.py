@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from norm_checks import close, draw, rounding
-from normgeom.checks import Draws
+from normgeom_lab.common.checks import Draws
 from normgeom_lab.common.growth import (
     drawn_stacks,
     even_stack,

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from normgeom.checks import Draws
 from normgeom.text.tokens import random_windows
 from normgeom.training.twins import gpt2
 from normgeom_lab import inference as lab
+from normgeom_lab.common.checks import Draws
 from normgeom_lab.common.loop import train
 from normgeom_lab.common.pictures import null_band
 from normgeom_lab.common.tiny import perturb

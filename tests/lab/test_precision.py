@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from norm_checks import draw
-from normgeom.checks import Draws
 from normgeom_lab import precision as lab
+from normgeom_lab.common.checks import Draws
 from normgeom_lab.common.recording import record
 
 FORMATS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24, torch.float64: 53}
@@ -146,6 +146,24 @@ def test_drift_shows_what_was_measured_and_what_the_law_predicts():
         assert np.allclose(lines, expected), "Parts added, not their squares? Another way's prediction?"
     assert "Gemma 3, partial sums rounded: 0.1 after the first block and 0.3 after the last norm" in alt
     assert "predicted 0.005 and 0.005" in alt
+
+
+def test_drift_by_format_has_the_last_block_and_ratios_of_all():
+    rows = [
+        dict(model="a", format=f, block=b, measured=b * m, predicted=2.0)
+        for f, m in dict(p=1, q=2).items()
+        for b in (1, 2, 6)
+    ]
+    found = lab.formats_drift(pd.DataFrame(rows))
+    assert found.loc[("a", "q")].to_list() == ["1.2e+01", 2, 1, 6] and list(found.index) == [("a", "p"), ("a", "q")]
+
+
+def test_quantised_forms_have_a_row_each_and_divergences_where_there_are():
+    keys = [dict(model=m, form=f, bits=b) for m in ("a", "b") for f in ("p", "q") for b in (8, 4)]
+    by_form = pd.DataFrame([key | dict(crest=n, measured=2 * n, ratio_q50=3 * n) for n, key in enumerate(keys)])
+    found = lab.quantised_forms(by_form, pd.DataFrame([key | dict(kl=9.0) for key in keys[:4]]))
+    assert found.loc[("a", "q")].to_list() == [2, 4, 6, 9, 6, 9, 9], "κ, then error, over predicted and KL by bits"
+    assert found.loc[("b", "p")].isna().sum() == 2 and found.columns[0] == "κ" and found.columns[1] == "error, 8 bits"
 
 
 def test_predictions_have_intervals_and_an_encoder_has_errors():

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from norm_checks import close, draw
-from normgeom.checks import Draws
 from normgeom.training.twins import gpt2, twins
 from normgeom_lab.common import parts as lab
 from normgeom_lab.common import stream
+from normgeom_lab.common.checks import Draws
 from normgeom_lab.common.tiny import perturb
 from tiny_models import randomise_norms, tiny, token_ids
 from torch import nn
@@ -143,7 +143,7 @@ def test_a_rotated_copy_has_rotated_parts(tied):
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters()), "the model was changed"
     for p, turned in zip(stream.stream_writers(model), stream.stream_writers(other), strict=True):
         agree(turned, p @ q.T, "By the inverse? A writer left out?")
-    for name in (name for norm in lab.flow_of(model).norms[:-1] for name in norm.readers):
+    for name in (name for norm in stream.flow_of(model).norms[:-1] for name in norm.readers):
         p, turned = model.get_submodule(name).weight, other.get_submodule(name).weight
         agree(turned, q @ p, "A reader left out?")
     agree(other.lm_head.weight, model.lm_head.weight @ q.T, "The head twice, or not at all?")

@@ -47,6 +47,6 @@ def test_behind_a_cell_stand_those_that_made_what_it_uses():
 
 
 def test_a_check_goes_through_what_the_cells_behind_it_name():
-    written = [cell("x = ng.center(1)"), cell("y = ng.draw(2)"), cell("ng.check_parameters(d=1)\nx = ng.mean(x)")]
+    written = [cell("x = ng.center(1)"), cell("y = ng.draw(2)"), cell("check_parameters(d=1)\nx = ng.mean(x)")]
     written.append(cell("ng.verify('eq-x', ng.angle(x), 1)"))
     assert through(written, 3) == ["ng.angle", "ng.center"], "its own first; set-up and verify are no statement's"

@@ -15,7 +15,7 @@ from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import first_windows, load_tokenizer
 
 TEXTS, LENGTH = 2, 128
-COLUMNS = ("norms", "", "kind", "d", "gain", "ε", "where", "bfloat16 is rounded to", "decay reaches the gain")
+COLUMNS = ("norms", "", "kind", "d", "gain", "ε", "where", "rounded to bfloat16", "decays by", "largest entry")
 
 
 def examine(name: str) -> Report:
@@ -42,12 +42,18 @@ def _text(name: str, network: nn.Module) -> Tensor | None:
 
 
 def lines(report: Report) -> Iterator[str]:
-    """A table of norms and a line for each finding; norms that agree across blocks share a row, findings a line."""
+    """A table of norms and a line for each finding; norms that agree across blocks share a row, findings a line.
+
+    The last column is the share of a vector's square length in its largest entry: the median, of blocks the largest.
+    """
     alike: dict[tuple, list[NormSheet]] = {}
     for sheet in report.norms:
         told = (sheet.kind, sheet.dim, sheet.gain, f"{sheet.eps:g}", sheet.place, sheet.casts)
-        alike.setdefault((_pattern(sheet.name), *told, " and ".join(sheet.decays) or "no"), []).append(sheet)
-    rows = [COLUMNS, *((name, f"× {len(some)}", *map(str, told)) for (name, *told), some in alike.items())]
+        alike.setdefault((_pattern(sheet.name), *told, ", ".join(sheet.decays) or "no rule"), []).append(sheet)
+    rows = [COLUMNS]
+    for (name, *told), some in alike.items():
+        share = max(sheet.measured["share"] for sheet in some)
+        rows.append((name, f"× {len(some)}", *map(str, told), f"{share:.0%}"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(map(str.ljust, row, widths)).rstrip()

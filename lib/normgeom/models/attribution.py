@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from normgeom.models.flow import Part, followed
 from normgeom.models.held import acting, per_unit, projected
 from normgeom.models.trace import WRITES, matrix_of
-from normgeom.models.watch import entries, evaluating, forward, hooked, watch
+from normgeom.models.watch import check_texts, entries, evaluating, forward, hooked, watch
 
 COLUMNS = ("credit", "direct", "total", "kappa")
 
@@ -63,9 +63,10 @@ def attribute(
         per part, and a float64 copy of it runs once on few tokens; sums are float64.
 
     Raises:
-        ValueError: ``inputs`` are padded; an answer is outside the vocabulary; there is only one sequence with
-            ``"resample"``; the stream cannot be followed (the message says where); the logits are not linear in the
-            normalised stream, as capped logits are not.
+        ValueError: ``inputs`` are padded; a token id or an answer is outside the vocabulary; there is only one sequence
+            with ``"resample"``; the stream cannot be followed (the message says where); the logits are not linear in
+            the normalised stream, as capped logits are not.
+        TypeError: the token ids are not integers.
 
     Example:
         >>> import torch, normgeom as ng
@@ -89,7 +90,7 @@ def effects(model, inputs, answer, against=None, ablate="mean", by="part") -> tu
     for name, value, known in (("ablate", ablate, REPLACED), ("by", by, ("part", "head"))):
         if value not in known:
             raise ValueError(f"{name}: expected one of {', '.join(map(repr, known))}, got {value!r}")
-    run = Run(model, inputs, _shape(inputs, ablate))
+    run = Run(model, inputs, _shape(model, inputs, ablate))
     w, constant, said = run.reader(answer, against)
     final, x = run.stream.final, run.end
     names, changes, ends = [], [], []
@@ -126,15 +127,14 @@ REPLACED = {
 }
 
 
-def _shape(inputs: Tensor | Mapping, ablate: str) -> torch.Size:
-    ids, mask = (entries(inputs).get(name) for name in ("input_ids", "attention_mask"))
+def _shape(model: nn.Module, inputs: Tensor | Mapping, ablate: str) -> torch.Size:
+    ids = entries(inputs).get("input_ids")
     if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.shape[1] < 2:
         came = tuple(ids.shape) if isinstance(ids, Tensor) else type(ids).__name__
         raise ValueError(f"inputs: expected token ids (batch, length) of length 2 or more, got {came}")
+    check_texts("inputs", model, inputs)
     if "labels" in entries(inputs):
         raise ValueError("inputs: expected no labels, the answer is an argument")
-    if mask is not None and not mask.bool().all():
-        raise ValueError("inputs: expected texts of one length without padding, an attention_mask leaves tokens out")
     if ablate == "resample" and len(ids) < 2:
         raise ValueError("inputs: expected two sequences or more, from which to resample, got one")
     return ids.shape

@@ -40,11 +40,11 @@ class NormSheet:
     dim: int
     w: Tensor | None  # the parameter that makes the gain
     gain: str  # "w", "1 + w", "2 + w", "neither w nor 1 + w"; or "none" where it is 1
-    decays: list[str]  # rules that reach w: "names" exempt norm and bias by name, "shapes" exempts vectors
+    decays: list[str]  # by which rules w decays: "plain AdamW"; "names" exempts norm and bias, "shapes" vectors
     eps: float  # as it acts
     place: str  # "inside the root", "outside the root", "after the division" or "none"
     casts: str  # when bfloat16 is rounded to: "after the gain" or "before the gain"
-    off: dict[str, float]  # by how much calls deviate from what a norm should do, for each thing tried
+    measured: dict[str, float]  # deviations of calls, by name; size and largest coordinate of the vectors it reads
 
 
 class Report(list[Finding]):
@@ -67,7 +67,8 @@ def doctor(model: nn.Module, inputs: Tensor | Mapping | None = None) -> Report:
 
     Returns:
         a list of findings with site, problem, effect, advice and size.  ``.norms`` of the list describes each norm:
-        kind, gain (``"w"``, ``"1 + w"``), eps and its place, casts, and which rules of weight decay reach the gain.
+        kind, gain (``"w"``, ``"1 + w"``), eps and its place, casts, which rules of weight decay reach the gain, and
+        what was measured, such as the ``"share"`` of a vector's square length in its largest coordinate.
 
     Raises:
         TypeError: ``model`` is not a module, or ``inputs`` are needed and missing.
@@ -87,16 +88,17 @@ def doctor(model: nn.Module, inputs: Tensor | Mapping | None = None) -> Report:
         raise ValueError(f"model: expected one that runs norms, but this {type(model).__name__} runs none")
     inputs, report = default_example(model) if inputs is None else inputs, Report()
     report.norms = list(sheets.values())
-    by_name, sizes = {sheet.name: sheet for sheet in report.norms}, {}
 
-    def look(name: str, x: Tensor, _output: Tensor) -> None:
-        s = projected(by_name[name], x.double()).square().mean(-1).sqrt()
-        sizes[name] = float(s.median()), float(x.abs().max())
+    def look(sheet: NormSheet, x: Tensor, _output: Tensor) -> None:
+        squares = projected(sheet, x.double()).square()
+        sheet.measured["s"] = float(squares.mean(-1).sqrt().median())
+        sheet.measured["peak"] = float(x.abs().max())
+        sheet.measured["share"] = float((squares.amax(-1) / squares.sum(-1)).nanmedian())
 
-    with evaluating(model), watch(model, by_name, look):
+    with evaluating(model), watch(model, report.norms, look):
         forward(model, inputs)
-    for name, sheet in by_name.items():
-        report += _of_one(sheet, *sizes[name])
+    for sheet in report.norms:
+        report += _of_one(sheet)
     report += _of_gains(model, report.norms, inputs)
     return report
 
@@ -137,7 +139,7 @@ def _sheet(name: str, module: nn.Module, read: Tensor, token_axis: int | None) -
     half = acts.rows.bfloat16()
     casts, unexplained = _rounding(run_bfloat16(half), exact(half), gain, bias)
     large = run_float16(300 * acts.unit.half()) - bias
-    off = dict(
+    measured = dict(
         batch=max(others, alone),
         formula=float((exact(acts.rows) * gain + bias - acts.outputs).abs().max() / size),
         overflow=1 - float(large.nan_to_num(0, 0, 0).abs().max() / acts.surface.abs().max()),
@@ -145,12 +147,10 @@ def _sheet(name: str, module: nn.Module, read: Tensor, token_axis: int | None) -
         gain=float(gain.mean()),
     )
     w = parameter and module.get_parameter(parameter)
-    decays = []
-    if parameter and not any(word in f"{name}.{parameter}".lower() for word in ("norm", "bias")):
-        decays.append("names")
-    if parameter and w.dim() > 1:
-        decays.append("shapes")
-    return NormSheet(name, module, site.kind, site.dim, w, made, decays, eps, place, casts, off)
+    unnamed = not any(word in f"{name}.{parameter}".lower() for word in ("norm", "bias"))
+    rules = {"plain AdamW": True, "names": unnamed, "shapes": parameter and w.dim() > 1}
+    decays = [rule for rule, reaches in rules.items() if parameter and reaches]
+    return NormSheet(name, module, site.kind, site.dim, w, made, decays, eps, place, casts, measured)
 
 
 def _drawn(module: nn.Module) -> list[nn.Module]:
@@ -176,9 +176,9 @@ def _rounding(got: Tensor, n: Tensor, gain: Tensor, bias: Tensor) -> tuple[str, 
     return way, missed[way]
 
 
-def _of_one(sheet: NormSheet, s: float, peak: float) -> Iterator[Finding]:
-    """What looks wrong with one norm that reads vectors of this scale, in the median, and of this largest entry."""
-    off, eps = sheet.off, sheet.eps
+def _of_one(sheet: NormSheet) -> Iterator[Finding]:
+    """What looks wrong with one norm."""
+    off, eps, s = sheet.measured, sheet.eps, sheet.measured["s"]
     kept = PLACES[sheet.place][0](s, eps)
     stated = [v for name, v in vars(sheet.module).items() if "eps" in name.lower() and isinstance(v, float)]
     meant = min(stated, key=lambda v: abs(v - eps), default=eps)
@@ -192,9 +192,7 @@ def _of_one(sheet: NormSheet, s: float, peak: float) -> Iterator[Finding]:
     if off["batch"] > 1e-3:
         return
     if off["formula"] > 1e-4 or off["unexplained"] > 0.1:
-        effect = (
-            f"{{:.0%}} of bfloat16 outputs are not the formula's, rounded; float32 ones are {off['formula']:.2%} off"
-        )
+        effect = f"in bfloat16 {{:.0%}} of outputs differ from the rounded formula, in float32 by {off['formula']:.2%}"
         advice = "compute in float32 and round at the end, as ng.layer_norm and ng.rms_norm do"
         yield found("statistics in 16 bits, or another formula", off["unexplained"], effect, advice)
     if sheet.gain == "1 + w" and "16 bits" in sheet.casts:
@@ -203,7 +201,7 @@ def _of_one(sheet: NormSheet, s: float, peak: float) -> Iterator[Finding]:
         yield found("1 + w in 16 bits", lost, "in bfloat16 gains are up to {:.2%} off", "add 1 in float32")
     if off["overflow"] > 0.5:
         effect = "in float16 entries from 256 on give outputs of 0; these inputs reach {:.3g}"
-        yield found("squares overflow", peak, effect, "square in float32, or divide by the largest entry first")
+        yield found("squares overflow", off["peak"], effect, "square in float32, or divide by the largest entry first")
     if eps and not (sheet.place == "inside the root" and math.isclose(meant, eps, rel_tol=0.1)):
         lost = abs(kept / PLACES["inside the root"][0](s, meant) - 1)
         effect = f"the median vector (s = {s:.2g}) is longer or shorter by {{:.1e}} of its length than with {meant:g}"

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from normgeom.models.judgement import Flow, judged
 from normgeom.models.sites import NormSite, default_example, find_norms
 from normgeom.models.trace import Projection, Trace
-from normgeom.models.watch import by_its_modules, entries, hooked
+from normgeom.models.watch import by_its_modules, hooked
 
 
 def stream(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> Flow:
@@ -28,14 +28,7 @@ def stream(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> 
     once, which takes twice the memory of float32 weights.  A norm is of the stream if it reads a sum of what
     embeddings, linear maps, convolutions and parameters wrote.  What the run on the example does not reach, such as
     another branch of the code, is not seen.
-
-    Args:
-        model: any module; a transformers model of text or of images needs no example.
-        example_inputs: as in :func:`normgeom.find_norms`.
-
-    Raises:
-        ValueError: the copy does not run, or runs no norm; parameters are on the meta device or on several.
-        TypeError: no example was given and none can be made for this model.
+    Model and example are as in :func:`normgeom.find_norms`; a ValueError says why no copy runs, or shows no norm.
 
     >>> import torch
     >>> from normgeom.models.flow import stream
@@ -48,58 +41,43 @@ def stream(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> 
 
 
 class Part(NamedTuple):
-    """What one module adds to the stream.
+    """What one module adds to the stream."""
 
-    Attributes:
-        name: ``"wte"``, ``"attn 0"``, ``"mlp 0"``, …
-        writer: the module whose output is added, ``factor`` times.
-        map: the embedding or linear map: the writer itself or, if the writer is a ``norm``, what that norm reads.
-        mixes: whether it combines different positions, as attention does.
-    """
-
-    name: str
-    writer: str
+    name: str  # "wte", "attn 0", "mlp 0", …
+    writer: str  # the module whose output is added, ``factor`` times
     factor: float
-    map: str
+    map: str  # the embedding or linear map: the writer itself or, if the writer is a norm, what that norm reads
     norm: NormSite | None
-    mixes: bool
+    mixes: bool  # whether it combines different positions, as attention does
 
 
 class Stream(NamedTuple):
-    """The parts of a stream in the order in which they are added, the norm that reads their sum, and what reads it.
+    """A stream from its parts to the logits."""
 
-    The logits are ``factor`` times what the head puts out.
-    """
-
-    parts: list[Part]
-    final: NormSite
-    head: str
-    factor: float
+    parts: list[Part]  # in the order in which they are added
+    final: NormSite  # the norm that reads their sum
+    head: str  # the linear map that reads the norm
+    factor: float  # the logits are so many times what the head puts out
 
 
 def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
     """The stream of a decoder as its own weights write it, on the beginning of ``inputs``; norms may end its branches.
 
-    Raises:
-        ValueError: the last norm reads more than a sum of what modules wrote, or does not feed exactly one linear map;
-            the logits are no multiple of what that map puts out.
+    A ValueError says where it cannot be followed.
     """
-    few = {name: v[:2, :11] if isinstance(v, Tensor) and v.dim() == 2 else v for name, v in entries(inputs).items()}
-    few = few if isinstance(inputs, Mapping) else few["input_ids"]
-    trace = Trial(model, few, drawn=False).trace
+    beginning = tree_map(_beginning, inputs if isinstance(inputs, Tensor) else dict(inputs))
+    trace = Trial(model, beginning, drawn=False).trace
     sites = {site.name: site for site in find_norms(model, inputs)}  # under held scales it takes no others
     ran = [name for name, _ in trace.given]
-    *_, final = (name for name in ran if name in sites)
+    final = [name for name in ran if name in sites][-1]
     after = ran[ran.index(final) + 1 : -1]
     if len(after) != 1 or trace.read_by(after[0]).sources.keys() != {final}:
         found = ", ".join(after) or "none"
         raise ValueError(f"model: expected one linear map after its last norm, {final}, got {found}")
     summed = trace.read_by(final)
-    odd = [f"{source} otherwise than as a summand" for source, share in summed.sources.items() if share is None]
-    if odd or not summed.whole:
-        what = odd[0] if odd else "a sum with a part that no map, embedding or norm wrote"
-        raise ValueError(f"model: its stream cannot be followed to {final}, which reads {what}")
-    parts = [_part(trace, sites, *source) for source in summed.sources.items()]
+    if summed.odd:
+        raise ValueError(f"model: its stream cannot be followed to {final}, which reads {summed.odd}")
+    parts = [_part(trace, sites, writer, factor) for writer, factor in summed.sources.items()]
     caller, returned = trace.given[-1]
     factor = trace.read(caller, returned[:1]).sources.get(after[0])
     if factor is None:
@@ -109,12 +87,16 @@ def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
     return Stream(parts, sites[final], after[0], factor)
 
 
+def _beginning(value: object) -> object:
+    """Of token ids the beginning of two texts."""
+    return value[:2, :11] if isinstance(value, Tensor) and value.dim() == 2 else value
+
+
 def _part(trace: Trace, sites: Mapping[str, NormSite], writer: str, factor: float) -> Part:
-    source, norm = writer, sites.get(writer)
-    if norm:
-        if len(sources := trace.read_by(writer).sources) != 1:
-            raise ValueError(f"model: expected a pre-norm model, and {writer} normalises the stream itself")
-        (source,) = sources
+    norm = sites.get(writer)
+    source, *more = trace.read_by(writer).sources if norm else [writer]
+    if more:
+        raise ValueError(f"model: expected a pre-norm model, and {writer} normalises the stream itself")
     if source in trace.parameters:
         raise ValueError(f"model: its stream cannot be followed to {source}, a parameter that is added to it")
     layer = re.search(r"\.(\d+)\.", source)
@@ -163,17 +145,22 @@ class Trial:
 
     def projected(self, flow: Flow) -> Flow:
         """The flow after a projection at the beginning of the stream, if that makes it one that can be centred."""
-        calls = []
-        look = lambda name: lambda _, args, kwargs: calls.append((name, args[0] if args else None))  # noqa: E731
-        with hooked(before=[(module, look(name)) for name, module in self.model.named_modules()]):
+        names = {module: name for name, module in self.model.named_modules()}
+        began: list[tuple[str, Tensor | None]] = []
+
+        def look(module, args, kwargs):
+            began.append((names[module], args[0] if args else None))
+
+        with hooked(before=[(module, look) for module in names]):
             self.answer()
-        read = next(x for name, x in calls if name == flow.blocked)
-        holders = (name for name, x in calls if x is read and flow.blocked.startswith(f"{name}."))
-        if read is not None and (outermost := next(holders, None)):
-            project_input(self.model.get_submodule(outermost))
-            if not (again := judged(Trace(self.model, self.sites, self.answer))).obstacle:
-                return replace(again, projected=outermost)
-        return flow
+        read = next(x for name, x in began if name == flow.blocked)
+        holders = [name for name, x in began if x is read and flow.blocked.startswith(f"{name}.")]
+        if read is None or not holders:
+            return flow
+        outermost = holders[0]
+        project_input(self.model.get_submodule(outermost))
+        again = judged(Trace(self.model, self.sites, self.answer))
+        return flow if again.obstacle else replace(again, projected=outermost)
 
 
 def project_input(module: nn.Module) -> None:
@@ -191,9 +178,6 @@ def answer(model: nn.Module, call: tuple) -> list[Tensor]:
     """The floating-point numbers that a model on the CPU returns, but no hidden states where there are logits.
 
     It is called in the dtype of its weights.  A model of float64 weights computes in float64 throughout.
-
-    Raises:
-        ValueError: there are none, or no finite ones.
     """
     args, kwargs = cast(call, dtype := dtype_of(model))
     with double_throughout() if dtype == torch.float64 else nullcontext(), by_its_modules():
@@ -214,8 +198,13 @@ def dtype_of(model: nn.Module) -> torch.dtype:
 
 def cast(inputs: object, dtype: torch.dtype) -> object:
     """The same on the CPU, floating-point numbers in a dtype."""
-    there = lambda t: t.to("cpu", dtype if t.is_floating_point() else t.dtype)  # noqa: E731
-    return tree_map(lambda leaf: there(leaf) if isinstance(leaf, Tensor) else leaf, inputs)
+
+    def there(leaf: object) -> object:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        return leaf.to("cpu", dtype if leaf.is_floating_point() else leaf.dtype)
+
+    return tree_map(there, inputs)
 
 
 def cpu_copy(model: nn.Module, double: bool = True) -> nn.Module:

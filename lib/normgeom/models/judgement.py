@@ -15,59 +15,36 @@ from normgeom.models.trace import READS, WRITES, Projection, Read, Trace, matrix
 
 @dataclass(frozen=True)
 class StreamNorm:
-    """A norm and the linear maps that read it; name, kind, dim and eps as in :class:`normgeom.NormSite`.
-
-    Attributes:
-        readers: the names of the maps.
-        gain, bias: the names of the parameters that act as γ, plus ``offset``, and as β; None where there is none.
-        kept: why its readers cannot take gain and bias, in words.
-    """
+    """A norm and the linear maps that read it; name, kind, dim and eps as in :class:`normgeom.NormSite`."""
 
     name: str
     kind: str
     dim: int
     eps: float
-    readers: tuple[str, ...]
-    gain: str | None
+    readers: tuple[str, ...]  # the names of the maps
+    gain: str | None  # the name of the parameter that acts as γ, plus offset; None where there is none
     offset: float
-    bias: str | None
-    kept: str | None
+    bias: str | None  # likewise, as β
+    kept: str | None  # why its readers cannot take gain and bias, in words
 
 
 @dataclass(frozen=True)
 class Flow:
-    """A residual stream; norms and writers are in the order in which they run.
+    """A residual stream; norms and writers are in the order in which they run."""
 
-    Attributes:
-        norms: those that read the stream.
-        aside: the others, such as those of queries and keys.
-        writers: the names of embeddings, convolutions and linear maps.
-        added: the names of parameters, their last axis along the stream.
-        obstacle: why centring the writers would leave a mean on the stream or change the model's outputs; None if it
-            would do neither.
-        unseen: a map or embedding that took no part, in words.
-        blocked: the first norm of the stream that reads what no weights centre.
-        projected: the module before which a projection takes the mean out.
-    """
-
-    norms: tuple[StreamNorm, ...]
-    aside: tuple[StreamNorm, ...]
-    writers: tuple[str, ...]
-    added: tuple[str, ...]
-    obstacle: str | None
-    unseen: str | None
-    blocked: str | None
-    projected: str | None = None
+    norms: tuple[StreamNorm, ...]  # those that read the stream
+    aside: tuple[StreamNorm, ...]  # the others, such as those of queries and keys
+    writers: tuple[str, ...]  # the names of embeddings, convolutions and linear maps
+    added: tuple[str, ...]  # the names of parameters, their last axis along the stream
+    obstacle: str | None  # why centring the writers would leave a mean on the stream or change the outputs, in words
+    unseen: str | None  # a map or embedding that took no part, in words
+    blocked: str | None  # the first norm of the stream that reads what no weights centre
+    projected: str | None = None  # the module before which a projection takes the mean out
 
 
 def judged(trace: Trace) -> Flow:
     """What a run shows of a stream."""
-    begin = {name for name, module in trace.modules.items() if isinstance(module, (nn.Embedding, _ConvNd, Projection))}
-    of_stream: list[Read] = []
-    for read in (read for read in trace.reads if read.name in trace.norms):
-        summands = {source for source, share in read.sources.items() if share is not None} - trace.norms.keys()
-        if len(summands) > 1 or summands & (begin | trace.parameters.keys()):  # a map's output alone is no stream
-            of_stream.append(read)
+    of_stream = [read for read in trace.reads if read.name in trace.norms and _is_of_stream(trace, read)]
     names = {read.name for read in of_stream}
     sources = {source: share for read in of_stream for source, share in read.sources.items()}
     written = [source for source, share in sources.items() if share is not None and source not in trace.norms]
@@ -83,26 +60,31 @@ def judged(trace: Trace) -> Flow:
     )
 
 
+def _is_of_stream(trace: Trace, read: Read) -> bool:
+    """Whether it is a sum, or what begins a stream; a map's output alone is none."""
+    summands = {source for source, share in read.sources.items() if share is not None} - trace.norms.keys()
+    begins = (nn.Embedding, _ConvNd, Projection)
+    begun = any(source in trace.parameters or isinstance(trace.modules[source], begins) for source in summands)
+    return begun or len(summands) > 1
+
+
 def _blocked(trace: Trace, of_stream: list[Read]) -> Iterator[str]:
-    """The norms whose output reaches the stream other than through a linear map, such as a norm on the sum."""
-    for read in (read for read in of_stream if not read.whole or None in read.sources.values()):
+    """The norms of the stream that are the first to read what no weights centre."""
+    for read in (read for read in of_stream if read.odd):
         odd = {source for source, share in read.sources.items() if share is None}
         yield from (first.name for first in trace.reads if first.name in trace.norms and odd & first.sources.keys())
         yield read.name
 
 
 def _obstacles(trace: Trace, of_stream: list[Read], written: list[str]) -> Iterator[str]:
-    """Why the mean does not come out of the stream."""
+    """Why the mean does not come out of the stream, or matters."""
     by_norms = [read for read in trace.reads if read.name in trace.norms]
     for name in trace.norms:
         if any(read.sources.get(name) is not None for read in by_norms):
             yield f"{name} normalises what stays on the stream, and no gain takes its mean out"
-    for read in of_stream:
-        for source in (source for source, share in read.sources.items() if share is None):
-            yield f"{read.name} reads {source} otherwise than as a summand, so that no weight centres what it reads"
-        if not read.whole:
-            yield f"{read.name} reads a sum with a part that comes from no map or parameter: no weight centres it"
-    for read in (read for read in trace.reads if read not in by_norms):
+    for read in (read for read in of_stream if read.odd):
+        yield f"{read.name} reads {read.odd}, so that no weight centres what it reads"
+    for read in (read for read in trace.reads if read.name not in trace.norms):
         for source in (source for source in written if source in read.sources):
             by = read.name or "the caller"
             yield f"what {source} writes to the stream is read without a norm, by {by}, where its mean matters"
@@ -137,6 +119,5 @@ def _as_norm(trace: Trace, site: NormSite) -> StreamNorm:
 
 def _takes_gain(trace: Trace, read: Read, norm: str) -> bool:
     """Whether a linear map reads a norm alone and as it is, copied or averaged."""
-    share = read.sources.get(norm)
-    alone = len(read.sources) == 1 and read.whole and share is not None and abs(share - 1) < 1e-9
+    alone = read.sources.keys() == {norm} and not read.odd and abs(read.sources[norm] - 1) < 1e-9
     return alone and matrix_of(trace.modules[read.name], READS) is not None

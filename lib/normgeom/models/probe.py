@@ -27,23 +27,15 @@ SCALES = torch.logspace(-8, 6, 113, dtype=torch.float32).double()  # which float
 
 @dataclass(frozen=True)
 class Probe:
-    """What calls of a module show.
+    """What calls of a module show."""
 
-    Attributes:
-        kind: ``"layer"`` if a shift along 1 changes nothing, else ``"rms"``.
-        rows, outputs: random rows of size ROW, and what becomes of them.
-        unit: a row of ±1, for LayerNorm less its mean, of root mean square 1.
-        surface, bias: of the outputs for ±LONG · unit, half the difference and half the sum.
-        shares: how much of ``surface`` SCALES · unit keep.
-    """
-
-    kind: str
-    rows: Tensor
-    outputs: Tensor
-    unit: Tensor
-    surface: Tensor
-    bias: Tensor
-    shares: Tensor
+    kind: str  # "layer" if a shift along 1 changes nothing, else "rms"
+    rows: Tensor  # random, their entries of mean and standard deviation ROW
+    outputs: Tensor  # what becomes of them
+    unit: Tensor  # a row of ±1, for LayerNorm less its mean, of root mean square 1
+    surface: Tensor  # half the difference of the outputs for ±LONG · unit
+    bias: Tensor  # half their sum
+    shares: Tensor  # how much of ``surface`` SCALES · unit keep
 
     def site(self, name: str, module: nn.Module, place: str, eps: float, token_axis: int | None) -> NormSite:
         """The module as a norm whose ε acts at this place."""
@@ -74,7 +66,8 @@ def probe(copied: nn.Module, shape: Sequence[int], token_axis: int | None, dtype
     *lead, d = shape
     # A gain may differ from head to head, but not from text to text or from position to position.
     few, one = ([*(n if axis in (0, token_axis) else size for axis, size in enumerate(lead)), d] for n in (4, 1))
-    rows = ROW * torch.randn(few, generator=torch.Generator().manual_seed(0), dtype=torch.float32).to(dtype)
+    drawn = torch.randn(few, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+    rows = (ROW * (1 + drawn)).to(dtype)  # with means, of which a norm might subtract a part
     run = copied.forward  # past hooks
     outputs = run(rows)
     size = (outputs - run(-rows)).abs().max() / 2  # without the bias

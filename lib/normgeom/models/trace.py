@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 from transformers.pytorch_utils import Conv1D
 
 from normgeom.models.sites import NormSite
@@ -18,10 +18,10 @@ from normgeom.norms.formula import center
 
 
 class Matrix(NamedTuple):
-    """A linear map's weight, the axis of it that runs along the stream, and its bias, by their names."""
+    """The parameters of a linear map, by their names."""
 
     weight: str
-    axis: int
+    axis: int  # of the weight, that runs along the stream
     bias: str | None = "bias"
 
 
@@ -47,16 +47,21 @@ def matrix_of(module: nn.Module, kinds: dict[type, Matrix]) -> Matrix | None:
 class Read(NamedTuple):
     """What a norm or a map was given in one call, or, without a name, what the model returned.
 
-    Attributes:
-        sources: the norms, maps and parameters that are in it, in the order in which they ran, each with the sum of the
-            factors of its vectors in one vector of the read: 1 for a copy or an average.  None for a source that is in
-            it otherwise than as a summand.
-        whole: whether it is the sum of these and nothing else.
+    ``sources`` are the norms, maps and parameters that are in it, in the order in which they ran, each with the sum of
+    the factors of its vectors in one vector of the read: 1 for a copy or an average.  None for a source that is in it
+    otherwise than as a summand.
     """
 
     name: str
     sources: dict[str, float | None]
-    whole: bool
+    whole: bool  # whether it is the sum of these and nothing else
+
+    @property
+    def odd(self) -> str | None:
+        """What it reads that is no sum of the sources, in words; None if it is their sum."""
+        if other := next((source for source, factor in self.sources.items() if factor is None), None):
+            return f"{other} otherwise than as a summand"
+        return None if self.whole else "a sum with a part that comes from no map, embedding, norm or parameter"
 
 
 class Projection(nn.Module):
@@ -93,13 +98,14 @@ class Trace:
             def leave(module, args, kwargs, output):
                 if not torch.is_grad_enabled():
                     raise RuntimeError(f"{name} runs without them")
-                first = next(t for t in tree_leaves(output) if isinstance(t, Tensor))
+                # attention puts out its weights, too
+                first, others = (output, ()) if isinstance(output, Tensor) else (output[0], output[1:])
                 self.used.update(_acting(module, first))
                 self.given.append((name, _inputs(args, kwargs)))
                 leaf = first.detach().requires_grad_()
                 self._leaves.append((name, leaf, 1 - module.weight.dim() if isinstance(module, _ConvNd) else -1))
                 instead = leaf.clone()  # which an operation may change in place
-                return tree_map(lambda t: instead if t is first else t.detach() if isinstance(t, Tensor) else t, output)
+                return instead if first is output else (instead, *tree_map(_detached, others))
 
             return leave
 
@@ -121,32 +127,38 @@ class Trace:
 
     @torch.enable_grad()
     def read(self, name: str, tensors: list[Tensor]) -> Read:
-        """From the gradient of a weighted sum of what is read, the weights of each row a multiple of one vector."""
+        """What these tensors are the sum of.
+
+        Each of their rows is multiplied with one random vector v, and the products are added up, each with a random
+        weight.  With respect to a source that is a summand, the rows of the gradient are multiples of v: the weights
+        times its factor.
+        """
         generator = torch.Generator().manual_seed(0)
 
-        def draw(like: Tensor, *shape: int) -> Tensor:
-            return torch.randn(shape, generator=generator, dtype=torch.float64).to(like)
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator, dtype=torch.float64)
 
         tensors = [tensor for tensor in tensors if tensor.dim()]
-        vectors = {d: draw(tensor, d) for d, tensor in {tensor.shape[-1]: tensor for tensor in tensors}.items()}
-        multiples = [draw(tensor, *tensor.shape[:-1], 1) for tensor in tensors]
-        total = sum((t * m * vectors[t.shape[-1]]).sum() for t, m in zip(tensors, multiples, strict=True))
+        vectors = {d: draw(d) for d in dict.fromkeys(tensor.shape[-1] for tensor in tensors)}
+        weights = [draw(*tensor.shape[:-1]) for tensor in tensors]
+        total = sum((tensor @ vectors[tensor.shape[-1]] * w).sum() for tensor, w in zip(tensors, weights, strict=True))
         if not (tensors and total.requires_grad):
             return Read(name, {}, False)
-        gradients = torch.autograd.grad(
-            total, [leaf for _, leaf, _ in self._leaves], retain_graph=True, allow_unused=True
-        )
+        leaves = [leaf for _, leaf, _ in self._leaves]
+        gradients = torch.autograd.grad(total, leaves, retain_graph=True, allow_unused=True)
         found: dict[str, list[Tensor | None]] = {}
         rest, size = total.detach(), 0.0
         for (source, leaf, axis), gradient in zip(self._leaves, gradients, strict=True):
-            if gradient is not None and isinstance(leaf, nn.Parameter):
+            if gradient is None:
+                continue
+            if isinstance(leaf, nn.Parameter):
                 self.used.add(leaf)
-            if gradient is not None and gradient.any() and leaf.dim() and leaf.shape[axis] > 1:
+            if gradient.any() and leaf.dim() and leaf.shape[axis] > 1:
                 found.setdefault(source, []).append(_multiples(gradient.movedim(axis, -1), vectors))
                 part = (gradient * leaf.detach()).sum()
                 rest, size = rest - part, size + abs(part)
         whole = bool(abs(rest) <= _TOLERANCE * size)
-        count = sum(m.sum() for m in multiples)
+        count = sum(w.sum() for w in weights)
         sums = {source: None if None in parts else float(sum(parts) / count) for source, parts in found.items()}
         return Read(name, sums, whole)
 
@@ -178,8 +190,11 @@ def _multiples(rows: Tensor, vectors: dict[int, Tensor]) -> Tensor | None:
 
 
 def _inputs(args: tuple, kwargs: dict) -> list[Tensor]:
-    """The vectors that a module is given; of attention's entries by name those that are no mask."""
-    named = [kwargs[name] for name in ("query", "key", "value") if name in kwargs]
-    given = [*args, *named] or kwargs.values()
+    """The vectors that a module is given; attention is given masks, too."""
+    given = [*args, *(value for name, value in kwargs.items() if "mask" not in name)]
     # copied, for the model may add to them in place later
     return [value.clone() for value in given if isinstance(value, Tensor) and value.is_floating_point()]
+
+
+def _detached(leaf: object) -> object:
+    return leaf.detach() if isinstance(leaf, Tensor) else leaf

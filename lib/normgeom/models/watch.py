@@ -101,6 +101,24 @@ def entries(inputs: Tensor | Mapping) -> Mapping[str, object]:
     return inputs if isinstance(inputs, Mapping) else {"input_ids": inputs}
 
 
+def check_texts(argument: str, model: nn.Module, batch: Tensor | Mapping) -> None:
+    """Refuse padding, and token ids that the model does not know: on a GPU these end the process."""
+    for name in ("attention_mask", "decoder_attention_mask"):
+        mask = entries(batch).get(name)
+        if mask is not None and not mask.all():
+            raise ValueError(f"{argument}: expected texts without padding, {name} leaves tokens out")
+    ids, vocabulary = entries(batch).get("input_ids"), getattr(getattr(model, "config", None), "vocab_size", None)
+    if ids is None or vocabulary is None:
+        return
+    if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dim() < 2:
+        got = f"{ids.dtype} of shape {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
+        raise TypeError(f"{argument}: expected integer token ids (batch, length), got {got}")
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= vocabulary:
+        expected = f"{argument}: expected token ids from 0 to {vocabulary - 1}, got {low} to {high}"
+        raise ValueError(f"{expected}; is the tokenizer another model's?")
+
+
 def forward(model: nn.Module, inputs: Tensor | Mapping):
     """``model(inputs)``, or ``model(**inputs)`` for a mapping, on the model's device and without gradients."""
     there = (tensor.device for tensor in itertools.chain(model.parameters(), model.buffers()))

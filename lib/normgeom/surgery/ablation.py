@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from normgeom.models.flow import check_present
 from normgeom.models.held import acting, projected
 from normgeom.models.sites import NormSite, check_held_once, find_norms
-from normgeom.models.watch import entries, evaluating, forward, replace_module, watch
-from normgeom.norms.formula import center, upcast
+from normgeom.models.watch import check_texts, evaluating, forward, replace_module, watch
+from normgeom.norms.formula import affine, center, upcast
 from normgeom.norms.functions import rms_norm
 
 
@@ -38,8 +38,7 @@ class ReducedNorm(nn.Module):
         if self.scale is None:
             return rms_norm(x, self.weight, self.bias, self.eps)
         wide = center(upcast(x)) if self.centered else upcast(x)
-        y = wide / self.scale.to(wide.dtype) * self.weight.to(wide.dtype) + self.bias.to(wide.dtype)
-        return y.to(x.dtype)
+        return affine(wide / self.scale.to(wide.dtype), self.weight, self.bias).to(x.dtype)
 
 
 def drop_mean_subtraction(
@@ -95,9 +94,9 @@ def freeze_norms(
         the model.
 
     Raises:
-        ValueError: there is no batch, or one is padded; a site is not a norm of this model; the model has no norm; a
-            norm read no vectors but first ones, or its scales are not finite or all 0; parameters are on the meta
-            device or on several devices.  The model is then unchanged.
+        ValueError: there is no batch, or one is padded; token ids are outside the vocabulary; a site is not a norm of
+            this model; the model has no norm; a norm read no vectors but first ones, or its scales are not finite or
+            all 0; parameters are on the meta device or on several devices.  The model is then unchanged.
 
     Sources: Heimersheim (2024); Baroni et al. (2025).
 
@@ -110,9 +109,8 @@ def freeze_norms(
     check_present(model)
     if not (batches := list(batches)):
         raise ValueError("batches: expected at least one, got none")
-    for mask in (entries(batch).get("attention_mask") for batch in batches):
-        if mask is not None and not mask.all():
-            raise ValueError("batches: expected texts without padding, an attention_mask leaves tokens out")
+    for batch in batches:
+        check_texts("batches", model, batch)
     chosen = _chosen(model, sites, batches[0], "norms")
     sums = {site.name: torch.zeros(2, dtype=torch.float64) for site in chosen}
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from normgeom.models.flow import Trial, answer, cpu_copy, dtype_of, project_input
-from normgeom.models.judgement import Flow, StreamNorm, judged
+from normgeom.models.judgement import Flow, judged
 from normgeom.models.sites import check_held_once
 from normgeom.models.trace import READS, WRITES, matrix_of
 from normgeom.models.watch import hooked, replace_module
@@ -21,7 +21,10 @@ from normgeom.norms.functions import RMSNorm
 
 _BOUND = 1e-10  # in float64, of the change of an output over the largest
 _FAR, _FAR_BOUND = 2.0**20, 1e-3  # a mean that no bound on a stream lets pass, and the change that is rounding
-_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_LENGTHS: dict[str, Callable[[Tensor], Tensor]] = {
+    "half of the example": lambda text: text[:, : (text.shape[1] + 1) // 2],
+    "the example twice in a row": lambda text: torch.cat([text, text.flip(1)], 1),
+}
 
 
 def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> nn.Module:
@@ -60,7 +63,7 @@ def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
     >>> ng.fold_norms(model, torch.ones(5, 3))[1].weight.tolist()
     [1.0, 1.0, 1.0, 1.0]
     """
-    return _operate(model, (_fold,), example_inputs)
+    return _operate(model, [_untie, _fold], example_inputs)
 
 
 def center_writers(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> nn.Module:
@@ -91,7 +94,7 @@ def center_writers(model: nn.Module, example_inputs: Tensor | Mapping | None = N
     >>> ng.center_writers(model, torch.arange(9))[0].weight.mean(1).abs().max() < 1e-6
     tensor(True)
     """
-    return _operate(model, (_center,), example_inputs)
+    return _operate(model, [_untie, _center], example_inputs)
 
 
 def to_rms_norm(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> nn.Module:
@@ -125,24 +128,20 @@ def to_rms_norm(model: nn.Module, example_inputs: Tensor | Mapping | None = None
     >>> ng.to_rms_norm(model, torch.arange(9))[1]
     RMSNorm((4,), eps=1e-05, elementwise_affine=True)
     """
-    return _operate(model, (_fold, _center, _swap), example_inputs)
-
-
-Step = Callable[[nn.Module, Flow], None]
+    return _operate(model, [_untie, _fold, _center, _swap], example_inputs)
 
 
 @torch.no_grad()
-def _operate(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor | Mapping | None) -> nn.Module:
+def _operate(model: nn.Module, steps: list[Callable], example_inputs: Tensor | Mapping | None) -> nn.Module:
     """Take the steps, once copies have shown that they change no answer."""
     trial = Trial(model, example_inputs)
     flow = judged(trial.trace)
     if _center in steps and flow.blocked and all(norm.kind == "layer" for norm in flow.norms):
         flow = trial.projected(flow)
-    flow = replace(flow, aside=()) if _swap in steps else flow
-    for reason in _reasons(model, flow, steps):
+    if _swap in steps:
+        flow = replace(flow, aside=())
+    for reason in _reasons(model, trial, flow, steps):
         raise ValueError(f"model: {reason}")
-    if _center in steps:
-        _check_far(trial, flow)
     drawn, call = trial.model, trial.call
     del trial  # whose trace holds on to the weights
     _prove(drawn, flow, steps, call, "drawn weights")
@@ -151,32 +150,50 @@ def _operate(model: nn.Module, steps: tuple[Step, ...], example_inputs: Tensor |
     if dtype_of(model) != torch.float64:
         with suppress(RuntimeError):  # a CPU does not compute everything in every dtype
             _prove(cpu_copy(model, double=False), flow, steps, call, "its own weights")
-    if _fold in steps and (kept := [norm.kept for norm in flow.norms if norm.kept]):
-        warnings.warn(f"norms of the stream keep gain and bias: {kept[0]}", stacklevel=3)
+    if _fold in steps and (kept := next((norm.kept for norm in flow.norms if norm.kept), None)):
+        warnings.warn(f"norms of the stream keep gain and bias: {kept}", stacklevel=3)
     if flow.projected:
         warnings.warn(f"no weights centre what enters {flow.projected}: a projection before it does", stacklevel=3)
-    for step in (_untie, *steps):
+    for step in steps:
         step(model, flow)
     return model
 
 
-def _check_far(trial: Trial, flow: Flow) -> None:
-    """A ValueError if a large mean on the stream changes an answer, as a bound does that no example reaches."""
-    before, writers = trial.answer(), map(trial.model.get_submodule, flow.writers)
-    raised = [(m, lambda *call: call[-1] + _FAR) for m in writers if not isinstance(m, nn.MultiheadAttention)]
-    with hooked(after=raised):
-        moved = _change(trial.answer(), before)
-    if not moved <= _FAR_BOUND:
-        raise ValueError(
-            f"model: a copy of this {type(trial.model).__name__} computes something else when a number is added to all "
-            f"entries of its stream, by {moved:.1e} of the largest output: the mean matters"
-        )
+def _reasons(model: nn.Module, trial: Trial, flow: Flow, steps: list[Callable]) -> Iterator[str]:
+    """Why the steps cannot be taken, as far as a run shows it."""
+    kind, norms = type(model).__name__, (*flow.norms, *flow.aside)
+    if _center in steps:
+        if flow.obstacle:
+            yield flow.obstacle
+        for name in (norm.name for norm in flow.norms if norm.kind == "rms"):
+            yield (
+                f"expected LayerNorm wherever this {kind} norms its stream, {name} is a "
+                f"{type(model.get_submodule(name)).__name__}: if it does not subtract the mean, the mean matters"
+            )
+    if _swap in steps or (_fold in steps and all(norm.kept for norm in norms)):
+        yield from (norm.kept for norm in norms if norm.kept)
+    if flow.unseen:
+        yield flow.unseen
+    for name, parameter in model.named_parameters():
+        if type(parameter) is not nn.Parameter or parameter.dtype.itemsize == 1:
+            found = f"{name} is a {type(parameter).__name__} of {parameter.dtype}"
+            yield f"expected plain parameters of 16 bits or more, {found}"
+    if _center in steps:  # a bound that no example reaches
+        before, writers = trial.answer(), map(trial.model.get_submodule, flow.writers)
+        raised = [(m, lambda *call: call[-1] + _FAR) for m in writers if not isinstance(m, nn.MultiheadAttention)]
+        with hooked(after=raised):
+            moved = _change(trial.answer(), before)
+        if not moved <= _FAR_BOUND:
+            yield (
+                f"a copy of this {kind} computes something else when a number is added to all entries of its stream, "
+                f"by {moved:.1e} of the largest output: the mean matters"
+            )
 
 
-def _prove(copied: nn.Module, flow: Flow, steps: tuple[Step, ...], call: tuple, weights: str) -> None:
+def _prove(copied: nn.Module, flow: Flow, steps: list[Callable], call: tuple, weights: str) -> None:
     """A ValueError unless a copy of a model, changed here, answers the same before and after the steps."""
     dtype, before = dtype_of(copied), _answers(copied, call)
-    for step in (_untie, *steps):
+    for step in steps:
         step(copied, flow)
     after = _answers(copied, call)
     bound = _BOUND if dtype == torch.float64 else 3 * torch.finfo(dtype).eps ** 0.5  # more than rounding explains
@@ -192,16 +209,11 @@ def _prove(copied: nn.Module, flow: Flow, steps: tuple[Step, ...], call: tuple, 
 def _answers(model: nn.Module, call: tuple) -> dict[str, list[Tensor]]:
     """What a model answers to the example, and to others of half and twice the length where it takes them."""
     tensors = [leaf for leaf in tree_leaves(call) if isinstance(leaf, Tensor) and leaf.dim() > 1]
-    texts = [tensor for tensor in tensors if tensor.shape[1] == tensors[0].shape[1]]
-
-    def ask(change: Callable[[Tensor], Tensor]) -> list[Tensor]:
-        return answer(model, tree_map(lambda leaf: change(leaf) if any(leaf is t for t in texts) else leaf, call))
-
+    texts = {id(tensor) for tensor in tensors if tensor.shape[1] == tensors[0].shape[1]}
     found = {"the example": answer(model, call)}
-    with suppress(RuntimeError, ValueError, IndexError):
-        found["half of the example"] = ask(lambda text: text[:, : (text.shape[1] + 1) // 2])
-    with suppress(RuntimeError, ValueError, IndexError):
-        found["the example twice in a row"] = ask(lambda text: torch.cat([text, text.flip(1)], 1))
+    for length, change in _LENGTHS.items():
+        with suppress(RuntimeError, ValueError, IndexError):
+            found[length] = answer(model, tree_map(lambda t, change=change: change(t) if id(t) in texts else t, call))
     return found
 
 
@@ -216,59 +228,36 @@ def _change(after: list[Tensor], before: list[Tensor]) -> float:
     return float(torch.stack(changes).max())
 
 
-def _reasons(model: nn.Module, flow: Flow, steps: tuple[Step, ...]) -> Iterator[str]:
-    """Why the steps cannot be taken, as far as the flow shows it."""
-    if _center in steps:
-        if flow.obstacle:
-            yield flow.obstacle
-        for name in (norm.name for norm in flow.norms if norm.kind == "rms"):
-            yield (
-                f"expected LayerNorm wherever this {type(model).__name__} norms its stream, {name} is a "
-                f"{type(model.get_submodule(name)).__name__}: if it does not subtract the mean, the mean matters"
-            )
-    kept = [norm.kept for norm in (*flow.norms, *flow.aside) if norm.kept]
-    if _swap in steps or (_fold in steps and not _foldable(flow)):
-        yield from kept
-    if flow.unseen:
-        yield flow.unseen
-    for name, parameter in model.named_parameters():
-        if type(parameter) is not nn.Parameter or parameter.dtype not in _DTYPES:
-            kind = type(parameter).__name__
-            yield f"expected plain parameters of 16 bits or more, {name} is a {kind} of {parameter.dtype}"
-
-
 def _untie(model: nn.Module, flow: Flow) -> None:
-    """Give a head that shares an embedding's weight a copy of its own."""
+    """Give a head that shares an embedding's weight a copy of its own, for good."""
     names = {module: name for name, module in model.named_modules()}
     embeddings = {module.weight for module in names if isinstance(module, nn.Embedding)}
     tied = [m for m in names if not isinstance(m, nn.Embedding) and getattr(m, "weight", None) in embeddings]
     for module in tied:
         module.weight = nn.Parameter(module.weight.detach().clone(), requires_grad=module.weight.requires_grad)
-    if getattr(getattr(model, "config", None), "tie_word_embeddings", False):
-        head = model.get_output_embeddings()
-        if head in tied or names.get(head) in (name for norm in flow.norms for name in norm.readers):
-            model.config.tie_word_embeddings = False
-            getattr(model, "all_tied_weights_keys", {}).pop(f"{names[head]}.weight", None)
+    by_name = getattr(getattr(model, "config", None), "tie_word_embeddings", False)
+    if by_name and (head := model.get_output_embeddings()) is not None:
+        model.config.tie_word_embeddings = False
+        getattr(model, "all_tied_weights_keys", {}).pop(f"{names[head]}.weight", None)
 
 
 def _fold(model: nn.Module, flow: Flow) -> None:
-    for norm in _foldable(flow):
+    for norm in (norm for norm in (*flow.norms, *flow.aside) if not norm.kept):
         module = model.get_submodule(norm.name)
-        bias = norm.bias and _wide(getattr(module, norm.bias))
-        gain = norm.gain and _wide(getattr(module, norm.gain)) + norm.offset
+        bias = _wide(getattr(module, norm.bias)) if norm.bias else torch.zeros(norm.dim)
+        gain = _wide(getattr(module, norm.gain)) + norm.offset if norm.gain else torch.ones(norm.dim)
         for reader in map(model.get_submodule, norm.readers):
             matrix = matrix_of(reader, READS)
             weight = getattr(reader, matrix.weight)
-            if bias is not None and bias.any():
+            if bias.any():
                 if getattr(reader, matrix.bias) is None:
                     make_bias(reader)
                 old = getattr(reader, matrix.bias)
                 _set(old, _wide(old) + torch.tensordot(_wide(weight), bias, dims=([matrix.axis], [0])))
-            if gain is not None and (gain != 1).any():
-                _set(weight, _wide(weight) * (gain if matrix.axis else gain[:, None]))
-        if bias is not None:
+            _set(weight, _wide(weight) * (gain if matrix.axis else gain[:, None]))
+        if norm.bias:
             _set(getattr(module, norm.bias), torch.zeros_like(bias))
-        if gain is not None:
+        if norm.gain:
             _set(getattr(module, norm.gain), torch.full_like(gain, 1 - norm.offset))
 
 
@@ -300,12 +289,7 @@ def _swap(model: nn.Module, flow: Flow) -> None:
     for of in flow.norms:
         norm = model.get_submodule(of.name)
         like = next(norm.parameters(), next(model.parameters()))
-        new = RMSNorm(of.dim, eps=of.eps, device=like.device, dtype=like.dtype)
-        replace_module(model, norm, new.requires_grad_(like.requires_grad))
-
-
-def _foldable(flow: Flow) -> list[StreamNorm]:
-    return [norm for norm in (*flow.norms, *flow.aside) if not norm.kept]
+        replace_module(model, norm, RMSNorm(of.dim, eps=of.eps).to(like).requires_grad_(like.requires_grad))
 
 
 def _set(parameter: Tensor, value: Tensor) -> None:

@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 
 from normgeom.jobs import atomic_path
 from normgeom.models.sites import NormSite, find_norms
-from normgeom.models.watch import entries, evaluating, forward, watch
+from normgeom.models.watch import check_texts, entries, evaluating, forward, watch
 from normgeom.survey.directions import DEFAULT, MATCHED, SIDES, check_names, matched, unit
 from normgeom.survey.meter import OF_VECTOR, Meter
 
@@ -91,7 +91,7 @@ class Survey:
         self._sums = torch.zeros(len(sites), 2, statistics, 2, dtype=torch.float64)  # of sides and positions
         by_place = {}
         if to_match:
-            _check("pilot", model, pilot)
+            check_texts("pilot", model, pilot)
             self.fingerprint = _digest(self.fingerprint, entries(pilot))
             by_place = matched(model, sites, to_match, self.seed, pilot)
         self._model, self._sites = model, sites
@@ -160,7 +160,7 @@ class Survey:
         return self.batches
 
     def _measure(self, batch: Tensor | Mapping, digest: str) -> None:
-        _check("batches", self._model, batch)
+        check_texts("batches", self._model, batch)
         device = next((p.device for p in self._model.parameters()), torch.device("cpu"))
         device = torch.device("cpu") if device.type == "mps" else device  # Apple's GPUs have no float64
         sums = self._sums.to(device, copy=True)
@@ -272,24 +272,6 @@ def _tokens(batch: Tensor | Mapping, members: Mapping[tuple, Tensor]) -> int:
     if ids is not None and not ids.is_floating_point():
         return ids.numel()
     return next((member.shape[1] for member in members.values()), 0)
-
-
-def _check(argument: str, model: nn.Module, batch: Tensor | Mapping) -> None:
-    """Refuse padding, and token ids that the model does not know: on a GPU these end the process."""
-    for name in ("attention_mask", "decoder_attention_mask"):
-        mask = entries(batch).get(name)
-        if mask is not None and not mask.all():
-            raise ValueError(f"{argument}: expected texts without padding, {name} leaves tokens out")
-    ids, vocabulary = entries(batch).get("input_ids"), getattr(getattr(model, "config", None), "vocab_size", None)
-    if ids is None or vocabulary is None:
-        return
-    if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dim() < 2:
-        got = f"{ids.dtype} of shape {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
-        raise TypeError(f"{argument}: expected integer token ids (batch, length), got {got}")
-    low, high = int(ids.min()), int(ids.max())
-    if low < 0 or high >= vocabulary:
-        expected = f"{argument}: expected token ids from 0 to {vocabulary - 1}, got {low} to {high}"
-        raise ValueError(f"{expected}; is the tokenizer another model's?")
 
 
 def _digest(before: str, values: Mapping[str, object]) -> str:

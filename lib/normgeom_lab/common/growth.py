@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from normgeom.checks import Draws
 from torch import Tensor, nn
 
+from normgeom_lab.common.checks import Draws
 from normgeom_lab.common.stacks import Stack, Sublayer
 
 

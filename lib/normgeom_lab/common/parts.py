@@ -7,32 +7,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from normgeom.checks import Draws
+from normgeom.models.held import acting
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import evaluating, forward, hooked
 from normgeom.norms.formula import center, rstd, upcast
 from torch import Tensor, nn
 
-from normgeom_lab.common.stream import blocks, final_norm, flow_of, head_of, writers
-
-
-def components(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
-    """What each of :func:`writers` adds to the stream in one run, ``(batch, length, d)`` each (eq-residual-sum).
-
-    All add up to the input of the final norm, the first of them to the stream there, also where blocks are parallel.
-    """
-    named, final, written = writers(model), final_norm(model), {}
-
-    def enter(norm, args, kwargs):
-        written[norm] = args[0]
-
-    def leave(module, args, kwargs, output):
-        written[module] = output
-
-    with evaluating(model), hooked([(final, enter)], [(module, leave) for module in named.values()]):
-        forward(model, ids)
-    end = written[final]
-    return {name: written[module].reshape(-1, *end.shape[1:]).expand_as(end) for name, module in named.items()}
+from normgeom_lab.common.checks import Draws
+from normgeom_lab.common.stream import blocks, final_norm, head_of, writers
 
 
 class Run(NamedTuple):
@@ -45,16 +27,32 @@ class Run(NamedTuple):
 
 def followed(model: nn.Module, ids: Tensor) -> Run:
     """Run a model on ``ids`` ``(batch, length)``, in evaluation mode and without gradients, and keep its stream."""
-    final, streams, ends = final_norm(model), [], []
+    return _watched(model, ids)[0]
+
+
+def components(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
+    """What each of :func:`writers` adds to the stream in one run, ``(batch, length, d)`` each (eq-residual-sum).
+
+    All add up to the input of the final norm, the first of them to the stream there, also where blocks are parallel.
+    """
+    run, written = _watched(model, ids)
+    end = run.streams[-1]
+    return {name: y.reshape(-1, *end.shape[1:]).expand_as(end) for name, y in written.items()}
+
+
+def _watched(model: nn.Module, ids: Tensor) -> tuple[Run, dict[str, Tensor]]:
+    final, named, streams, put_out = final_norm(model), writers(model), [], {}
 
     def enter(module, args, kwargs):
         streams.append(args[0] if args else kwargs["hidden_states"])
 
     def leave(module, args, kwargs, output):
-        ends.append(output)
+        put_out[module] = output
 
-    with evaluating(model), hooked([(module, enter) for module in (*blocks(model), final)], [(final, leave)]):
-        return Run(streams, logits=forward(model, ids).logits, normalized=ends[0])
+    before = [(module, enter) for module in (*blocks(model), final)]
+    with evaluating(model), hooked(before, [(module, leave) for module in (final, *named.values())]):
+        logits = forward(model, ids).logits
+    return Run(streams, put_out[final], logits), {name: put_out[module] for name, module in named.items()}
 
 
 @dataclass(frozen=True)
@@ -72,12 +70,9 @@ class Readout:
     def of(cls, model: nn.Module) -> Readout:
         norm, head = final_norm(model), head_of(model)
         site = next(site for site in find_norms(model) if site.module is norm)
-        gain, unembedding = upcast(norm.weight.detach()) + flow_of(model).norms[-1].offset, upcast(head.weight.detach())
-        biases = [
-            unembedding.new_zeros(size) if bias is None else upcast(bias.detach())
-            for bias, size in zip((getattr(norm, "bias", None), head.bias), reversed(unembedding.shape), strict=True)
-        ]
-        return cls(gain, biases[0], site.eps, site.kind == "layer", unembedding, biases[1])
+        gain, bias, unembedding = (upcast(p.detach()) for p in (*(of() for of in acting(site)), head.weight))
+        head_bias = unembedding.new_zeros(len(unembedding)) if head.bias is None else upcast(head.bias.detach())
+        return cls(gain, bias, site.eps, site.kind == "layer", unembedding, head_bias)
 
     @property
     def constant(self) -> Tensor:

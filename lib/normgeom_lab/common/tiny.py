@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
-from normgeom.checks import Draws
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from normgeom_lab.common.checks import Draws
 
 _SIZES = dict(
     vocab_size=64,

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from normgeom.checks import Draws
 from normgeom.surgery.surgery import fold_norms
 from normgeom.survey.survey import Survey
 from normgeom.text.corpora import Corpus
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from normgeom_lab.common.checks import Draws
 from normgeom_lab.common.loading import load_with_windows
 from normgeom_lab.common.loop import train
 from normgeom_lab.common.parts import shifted

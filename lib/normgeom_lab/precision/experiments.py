@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 import pandas as pd
 import torch
-from normgeom.checks import Draws
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from normgeom_lab.common.checks import Draws
 
 Norm = Callable[[Tensor, Tensor], Tensor]  # of rows and a gain
 Way = Callable[[Tensor], Tensor]  # to normalise rows

@@ -139,12 +139,31 @@ def drift(found: pd.DataFrame) -> tuple[Figure, str]:
     return figure, f"Errors by block, logarithmic. {'; '.join(words)}."
 
 
+def formats_drift(found: pd.DataFrame) -> pd.DataFrame:
+    """Of statistics in each format the error after the last norm, and measured over predicted errors of all blocks."""
+    found = found.replace({"model": STACKS}).assign(ratio=found.measured / found.predicted)
+    groups = found.groupby(["model", "format"], sort=False)
+    columns = {"error after the last norm": groups.measured.last().map("{:.1e}".format)}
+    columns |= {"measured / predicted": groups.ratio.median(), "least": groups.ratio.min()}
+    return pd.DataFrame(columns | {"largest": groups.ratio.max()})
+
+
+def quantised_forms(by_form: pd.DataFrame, ends: pd.DataFrame) -> pd.DataFrame:
+    """What quantising the outputs of norms does, a row a model and form; ``ends`` has the divergences."""
+    words = {"measured": "error", "ratio_q50": "error / predicted", "kl": "KL"}
+    rows = by_form.merge(ends, how="left", on=["model", "form", "bits"]).replace({"model": STACKS})
+    shown = rows.pivot(index=["model", "form"], columns="bits", values=["crest", *words])
+    shown = shown.drop(columns=("crest", 4)).rename(columns=words | {"crest": "κ"})
+    shown.columns = [f"{name}, {bits} bits" if name != "κ" else name for name, bits in shown.columns]
+    return shown.sort_index(axis=1, key=lambda c: c.str[-6:], ascending=False, kind="stable")
+
+
 ROUNDED = {  # of the record published-rounding-end, by format: ways in words
     "bfloat16": {
         "statistics": "statistics: results rounded",
         "sum": "statistics: partial sums rounded",
         "output": "result rounded once",
-        "twice": "Llama's order: rounded before and behind the gain",
+        "twice": "Llama's order: rounded before and after the gain",
         "gain": "gain (in Gemma 1 + w) rounded",
         "bfloat16 model, output": "whole model, statistics in float32",
         "bfloat16 model, statistics": "whole model, statistics too",

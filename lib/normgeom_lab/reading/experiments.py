@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pandas as pd
 import torch
-from normgeom.checks import Draws
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import evaluating, forward, hooked
 from normgeom.training.twins import gpt2, twins
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
+from normgeom_lab.common.checks import Draws
 from normgeom_lab.common.parts import effects
 from normgeom_lab.common.stream import blocks, writers
 from normgeom_lab.common.tiny import scattered

@@ -12,13 +12,13 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import torch
-from normgeom.checks import Draws
 from normgeom.geometry.ellipsoid import Ellipsoid
 from normgeom.training.loop import adamw, next_token_loss, warmup_cosine
 from normgeom.training.twins import Size, twins
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from normgeom_lab.common.checks import Draws
 from normgeom_lab.common.loop import fit, train
 from normgeom_lab.common.stream import last_directions, rotate, stream_writers
 from normgeom_lab.common.tiny import perturb

@@ -123,6 +123,12 @@ def test_what_is_not_a_norm_is_not_found(module):
     assert [site.name for site in found(module, nn.LayerNorm(8))] == ["2"]
 
 
+@pytest.mark.parametrize("share", [0.001, 0.999])
+def test_a_norm_that_subtracts_a_part_of_the_mean_is_neither(share):
+    norm = Apply(lambda x: ng.rms_norm(x - share * x.mean(-1, keepdim=True)))
+    assert found(norm, inputs=draw(2, 5, 768, dtype=torch.float32)) == []
+
+
 @pytest.mark.parametrize("d", [2, 3, 64])
 def test_in_few_dimensions_too(d):
     """There random rows are often close to 1: they must be long, not only large."""

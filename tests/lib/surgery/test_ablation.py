@@ -307,7 +307,8 @@ FIRST, PADDED = r"transformer\.h\.0\.ln_1", dict(input_ids=IDS, attention_mask=(
 REFUSED = {
     "no batch": (lambda model: None, [], "batches: expected at least one, got none"),
     "one token": (lambda model: None, [IDS[:, :1]], rf"batches: the 0 scales at {FIRST} add up to 0.0, expected"),
-    "padding": (lambda model: None, [IDS, PADDED], "batches: expected texts without padding, an attention_mask leaves"),
+    "another vocabulary": (lambda model: None, [IDS, IDS + 60], "batches: expected token ids from 0 to 63, got"),
+    "padding": (lambda model: None, [IDS, PADDED], "batches: expected texts without padding, attention_mask leaves"),
     "frozen already": (lambda model: ng.freeze_norms(model, [IDS]), [IDS], "model: expected one that holds norms"),
     "NaN": (with_nan, [IDS], rf"batches: the 24 scales at {FIRST} add up to nan"),
     "zeros": (without_size, [IDS], r"batches: the 24 scales at transformer\.ln_f add up to 0"),
