@@ -14,8 +14,11 @@ from torch import Tensor
 
 from experiments.registry import experiment
 
-BATCH, LAST, PROBED = 8, 20, 64
-PLACED, THREE = ("pre", "post", "post-small", "deepnorm"), (0, 1, 2)
+BATCH = 8  # windows of a step
+LAST = 20  # steps whose mean loss is the loss
+HELD_OUT = 64  # windows
+TRAINED = ("pre", "post", "post-small", "deepnorm")
+THREE_SEEDS = (0, 1, 2)
 
 
 @cache
@@ -40,7 +43,7 @@ def about(batch: int, seeds: str, layer_norm: str = "LayerNorm unless said other
     "sweep-placement",
     f"Loss in nats a byte, mean of the last {LAST} of 200 updates, for each placement, number of blocks, learning "
     "rate, length of warm-up and seed.",
-    dict(placement=PLACED, layers=(6, 18), rate=(3e-4, 1e-3, 3e-3), warmup=(0, 100), seed=THREE),
+    dict(placement=TRAINED, layers=(6, 18), rate=(3e-4, 1e-3, 3e-3), warmup=(0, 100), seed=THREE_SEEDS),
     minutes=30,
     **about(BATCH, "0, 1, 2: of weights and batches"),
 )
@@ -53,7 +56,7 @@ def sweep(placement: str, layers: int, rate: float, warmup: int, seed: int, step
 @experiment(
     "deep-placement",
     "Loss in nats a byte, means of ten updates, of stacks of 48 blocks without warm-up, at a learning rate of 0.001.",
-    dict(placement=PLACED, layers=(48,), seed=THREE),
+    dict(placement=TRAINED, layers=(48,), seed=THREE_SEEDS),
     minutes=7,
     **about(BATCH, "0, 1, 2: of weights and batches"),
 )
@@ -74,7 +77,7 @@ def deep(placement: str, layers: int, seed: int, steps: int = 150) -> list[dict]
 def start(rate: float, seed: int, placement: str, steps: int = 120) -> dict:
     torch.set_default_dtype(torch.float64)  # in which the chapter draws weights
     model, losses = train_bytes(text(), placement, 6, rate, steps, seed)
-    probe = next(random_windows(text(), BYTE_LENGTH, PROBED, seed + 1000))
+    probe = next(random_windows(text(), BYTE_LENGTH, HELD_OUT, seed + 1000))
     varying, ratio = varying_share(model, probe), first_over_last(model, probe)
     return dict(loss=sum(losses[-10:]) / 10, varying=varying, first_over_last=ratio)
 
@@ -84,7 +87,7 @@ def start(rate: float, seed: int, placement: str, steps: int = 120) -> dict:
     f"Loss in nats a byte, mean of the last {LAST} of 120 updates, of pre-norm stacks of 6 blocks with LayerNorm, "
     "RMSNorm or no norm anywhere, without warm-up, for each factor on the initial matrices of the branches, learning "
     "rate and seed; infinite where one of these losses was not a number.",
-    dict(norm=("layer", "rms", "none"), scale=(0.5, 1.0, 2.0), rate=(1e-3, 3e-3, 1e-2, 3e-2), seed=THREE),
+    dict(norm=("layer", "rms", "none"), scale=(0.5, 1.0, 2.0), rate=(1e-3, 3e-3, 1e-2, 3e-2), seed=THREE_SEEDS),
     minutes=7,
     **about(4, "0, 1, 2: of weights and batches"),
 )
@@ -120,9 +123,9 @@ def design_grid(rows: pd.DataFrame | None = None) -> list[dict]:
 @experiment(
     "designs-training",
     "Of each design, number of blocks, learning rate, length of warm-up and seed, after 200 updates: loss in nats a "
-    f"byte, mean of the last {LAST} updates, and on {PROBED} windows that it was not trained on; there too the largest "
-    "absolute score before the softmax of attention, and the mean length of what the last block changes over that of "
-    "the stream before it. Infinite where it was not a number.",
+    f"byte, mean of the last {LAST} updates, and on {HELD_OUT} windows that it was not trained on; there too the "
+    "largest absolute score before the softmax of attention, and the mean length of what the last block changes over "
+    "that of the stream before it. Infinite where it was not a number.",
     design_grid,
     minutes=250,
     **about(
@@ -136,7 +139,7 @@ def design_grid(rows: pd.DataFrame | None = None) -> list[dict]:
 )
 def design(design: str, layers: int, rate: float, warmup: int, seed: int, steps: int = 200) -> dict:
     model, losses = train_bytes(text(), design, layers, rate, steps, seed, warmup, BATCH)
-    probe = next(random_windows(text(), BYTE_LENGTH, PROBED, seed + 1000))
+    probe = next(random_windows(text(), BYTE_LENGTH, HELD_OUT, seed + 1000))
     with torch.no_grad():
         held_out = float(next_token_loss(model, probe))
     measured = dict(loss=sum(losses[-LAST:]) / LAST, held_out=held_out)

@@ -64,8 +64,11 @@ def described(x: Tensor) -> dict[str, float]:
 def occupancies(second: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """d·E[cos²] of 1 and of the directions of each null (eq-occupancy), from the vectors' second moments."""
     d = len(second)
-    of = lambda u: d * ((u @ second) * u).sum(-1)  # noqa: E731
-    return of(unit("uniform", d, 0)), {kind: of(drawn(kind, d)) for kind in ("signs", "random")}
+
+    def occupancy(u: Tensor) -> Tensor:
+        return d * ((u @ second) * u).sum(-1)
+
+    return occupancy(unit("uniform", d, 0)), {kind: occupancy(drawn(kind, d)) for kind in ("signs", "random")}
 
 
 @cache

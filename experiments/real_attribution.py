@@ -105,8 +105,9 @@ def of_heads(model: str, text: str) -> pd.DataFrame:
 @torch.no_grad()
 def repair(model: str, text: str) -> pd.DataFrame:
     network, ids, answer, rival = case(model, text)
-    run, resumed, rows = Run(network, ids, ids.shape), Resumed(network, ids, slice(-1, None)), []
-    late = [part for part in run.stream.parts if part.mixes and 2 * _block(part.name) >= len(resumed.layers)]
+    run, layers, rows = Run(network, ids, ids.shape), network.model.layers, []
+    resumed = Resumed(layers, lambda: forward(network.model, dict(input_ids=ids, use_cache=False)))
+    late = [part for part in run.stream.parts if part.mixes and 2 * _block(part.name) >= len(layers)]
     heads = [head for part in late for head in run.pieces(part, REPLACED["mean"], True)]
     live = ends(run, resumed, heads)
     with ng.held_scales(network, ids):
@@ -131,7 +132,7 @@ def ends(run: Run, resumed: Resumed, heads: list) -> Tensor:
     found = []
     for name, writer, taken, _ in heads:
         with hooked(after=[run.taking(writer, taken)]):
-            found.append(resumed.end(_block(name))[:, -1].double())
+            found.append(resumed.ends(_block(name))[-1][:, -1].double())
     return torch.stack(found)
 
 

@@ -1,12 +1,13 @@
 """What it costs a published language model when norms read their inputs without the component along one direction."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 
 import normgeom as ng
 import pandas as pd
 import torch
+from normgeom.models.watch import forward
 from normgeom.surgery.ablation import ReducedNorm, scales
 from torch import Tensor, nn
 
@@ -26,25 +27,16 @@ from experiments.real_models import (
 )
 from experiments.registry import experiment
 
-DRAWN = 3  # vectors of signs
-KEPT = {"gemma3_text": 6}  # predictions that count in a block: Gemma's vocabulary is the dearest part
-
-
-NORMS = dict(zip(LANGUAGE, (61, 73), strict=True))
-EACH, EVERYWHERE = (6, 12), (20, 32)  # blocks of each text, and their tokens
-ON_EACH = "WikiText-2, {} blocks of {} tokens spread over each of its parts, begun by BOS"
+NORMS = {"SmolLM2-135M-Instruct": 61, "gemma-3-270m": 73}  # over the model's full width
+ONE_NORM, ALL_NORMS = (6, 12), (20, 32)  # how many blocks of each text are read, and their tokens
+PREDICTED = {"gemma3_text": 6}  # the last predictions of a block count: 16, or 6 of Gemma's large vocabulary
+SIGNS = [f"signs_{i:03d}" for i in range(3)]
+ON = "WikiText-2, {} blocks of {} tokens spread over each of its parts, begun by BOS"
 WHAT = (
     "cost: increase of the loss in nats a token.  uniform, signs_…, random_…: the component along this direction is "
     f"taken from what the norm reads; uniform_rest: along 1 without the {LARGEST} coordinates that hold most of the "
     "squared length there.  The first position is spared."
 )
-
-
-@cache
-def costs(model: str, texts: tuple[str, ...], count: int, length: int) -> "Costs":
-    network, tokenizer = language_model(model)
-    ids = torch.cat([blocks(tokenizer, text, count, length) for text in texts])
-    return Costs(network, sites_of(network), ids)
 
 
 @experiment(
@@ -53,14 +45,17 @@ def costs(model: str, texts: tuple[str, ...], count: int, length: int) -> "Costs
     "the direction.",
     [dict(model=[name], norm=range(count)) for name, count in NORMS.items()],
     minutes=12,
-    corpus=ON_EACH.format(*EACH),
+    corpus=ON.format(*ONE_NORM),
     **about(*LANGUAGE),
 )
 def one_norm(model: str, norm: int) -> pd.DataFrame:
-    of = costs(model, PARTS, *EACH)
-    rows = of.at([*of.sites][norm])
-    by_text = mean_costs(rows, PARTS, EACH[0]).pivot(index="direction", columns="text", values="cost")
-    return by_text.add_prefix("cost_").assign(angle=rows.groupby("direction").angle.mean()).reset_index()
+    network = changeable(model, PARTS, *ONE_NORM)
+    site = network.sites[norm]
+    costs = mean_costs(network.without_directions([site]), PARTS, ONE_NORM[0])
+    by_text = costs.pivot(index="direction", columns="text", values="cost").add_prefix("cost_")
+    x = network.inputs[site.name][:, 1:]
+    angles = {name: float(ng.angle(x, u).mean()) for name, u in network.directions(site).items()}
+    return by_text.assign(angle=pd.Series(angles)).reset_index()
 
 
 @experiment(
@@ -70,14 +65,14 @@ def one_norm(model: str, norm: int) -> pd.DataFrame:
     "first position is spared.",
     [dict(model=[name], norm=range(-1, count)) for name, count in NORMS.items()],
     minutes=20,
-    corpus=ON_EACH.format(*EVERYWHERE),
+    corpus=ON.format(*ALL_NORMS),
     **about(*LANGUAGE),
 )
 def one_frozen(model: str, norm: int) -> dict:
-    of = costs(model, PARTS, *EVERYWHERE)
-    kl = of.frozen([*of.sites.values()][norm : norm + 1] if norm >= 0 else of.sites.values()).kl
-    kept = kl[kl.abs() < torch.inf]
-    return dict(kl=kept.mean(), lost=len(kl) - len(kept))
+    network = changeable(model, PARTS, *ALL_NORMS)
+    kl = network.frozen(network.sites if norm == -1 else [network.sites[norm]]).kl
+    finite = kl[kl.abs() < torch.inf]
+    return dict(kl=finite.mean(), lost=len(kl) - len(finite))
 
 
 @experiment(
@@ -87,16 +82,16 @@ def one_frozen(model: str, norm: int) -> dict:
     "same on average over all signs (prop-dense-direction).  The first position is left out.",
     dict(model=LANGUAGE, text=PARTS),
     minutes=1,
-    corpus=ON_EACH.format(*EVERYWHERE),
+    corpus=ON.format(*ALL_NORMS),
     **about(*LANGUAGE),
 )
 def moved_outputs(model: str, text: str) -> list[dict]:
-    of, rows = costs(model, (text,), *EVERYWHERE), []
-    for norm, site in enumerate(of.sites.values()):
-        moved = {which: [float(v.mean()) for v in of.change(site, u)] for which, u in of.directions(site)}
-        signs = [of_one for which, (of_one, _) in moved.items() if which.startswith("signs_")]
-        row = dict(norm=norm, predicted=moved["uniform"][1], signs=sum(signs) / len(signs))
-        rows.append(row | {which: moved[which][0] for which in ("uniform", "uniform_rest")})
+    network, rows = changeable(model, (text,), *ALL_NORMS), []
+    for number, site in enumerate(network.sites):
+        moved = {name: float(network.moved(site, u).mean()) for name, u in network.directions(site).items()}
+        row = dict(norm=number, predicted=float(network.moved_by_signs(site).mean()))
+        row["signs"] = sum(moved[name] for name in SIGNS) / len(SIGNS)
+        rows.append(row | {name: moved[name] for name in ("uniform", "uniform_rest")})
     return rows
 
 
@@ -106,14 +101,15 @@ def moved_outputs(model: str, text: str) -> list[dict]:
     dict(model=LANGUAGE),
     minutes=6,
     corpus="WikiText-2 and the standard library's documentation strings, {} blocks of {} tokens spread over each text, "
-    "begun by BOS".format(*EVERYWHERE),
+    "begun by BOS".format(*ALL_NORMS),
     **about(*LANGUAGE),
 )
 def all_norms(model: str) -> pd.DataFrame:
     texts = (*PARTS, "stdlib")
-    of = costs(model, texts, *EVERYWHERE)
-    unchanged = pd.DataFrame(dict(direction="none", block=range(len(of.resumed.loss)), cost=of.resumed.loss.mean(1)))
-    return mean_costs(pd.concat([unchanged, of.everywhere()]), texts, EVERYWHERE[0])
+    network = changeable(model, texts, *ALL_NORMS)
+    loss = network.loss.mean(1)
+    unchanged = pd.DataFrame(dict(direction="none", block=range(len(loss)), cost=loss))
+    return mean_costs(pd.concat([unchanged, network.without_directions(network.sites)]), texts, ALL_NORMS[0])
 
 
 def mean_costs(rows: pd.DataFrame, texts: Sequence[str], count: int) -> pd.DataFrame:
@@ -122,71 +118,90 @@ def mean_costs(rows: pd.DataFrame, texts: Sequence[str], count: int) -> pd.DataF
     return rows.groupby(["direction", text], sort=False).cost.mean().reset_index()
 
 
-class Costs:
-    """A model on blocks of text of which the first position is spared: costs at one norm, or at many.
+@cache
+def changeable(model: str, texts: tuple[str, ...], count: int, length: int) -> "Changeable":
+    network, tokenizer = language_model(model)
+    return Changeable(network, torch.cat([blocks(tokenizer, text, count, length) for text in texts]))
+
+
+class Changeable:
+    """A language model on blocks of text, and what changes of its norms cost; the first position is spared.
 
     Attributes:
+        sites: the norms over the model's full width, in order.
         inputs: what enters each norm, ``(blocks, positions, d)``, by name.
         large: at each norm, the coordinates with the largest share of the squared length.
+        logp: log-probabilities ``(blocks, predictions, vocabulary)`` of the unchanged model.
+        loss: of the true next tokens, in nats, ``(blocks, predictions)``.
     """
 
-    def __init__(self, model: nn.Module, sites: Sequence[ng.NormSite], ids: Tensor):
-        self.sites, self.inputs = {site.name: site for site in sites}, {}
-        keep = lambda site, x, _: self.inputs.update({site.name: x})  # noqa: E731
-        count = KEPT.get(model.config.model_type, 16)
-        with ng.watch(model, sites, keep):
-            self.resumed = Resumed(model, ids, slice(-count, None))
+    def __init__(self, model: nn.Module, ids: Tensor):
+        self.head, self.sites, self.inputs = model.lm_head, sites_of(model), {}
+        self.predicted = slice(-PREDICTED.get(model.config.model_type, 16), None)
+        self.targets = ids[:, 1:][:, self.predicted, None]
+
+        def keep(site: ng.NormSite, x: Tensor, _) -> None:
+            self.inputs[site.name] = x
+
+        inner, inputs = model.model, dict(input_ids=ids, use_cache=False)
+        with ng.watch(model, self.sites, keep):
+            self.resumed = Resumed([*inner.layers, inner.norm], lambda: forward(inner, inputs))
         self.large = {name: shares(x).topk(LARGEST).indices for name, x in self.inputs.items()}
+        self.logp = self._predictions(len(inner.layers))
+        self.loss = self._loss(self.logp)
 
-    def directions(self, site: ng.NormSite) -> Iterator[tuple[str, Tensor]]:
+    def directions(self, site: ng.NormSite) -> dict[str, Tensor]:
         """1, signs and a Gaussian one; then 1 without the coordinates that hold most."""
-        for name in ("uniform", *(f"signs_{i:03d}" for i in range(DRAWN)), "random_000"):
-            yield name, direction(name, site.dim)
-        yield "uniform_rest", direction("uniform", site.dim, self.large[site.name])
+        found = {name: direction(name, site.dim) for name in ("uniform", *SIGNS, "random_000")}
+        return found | dict(uniform_rest=direction("uniform", site.dim, self.large[site.name]))
 
-    def at(self, name: str) -> pd.DataFrame:
-        """One norm: a row a direction and block, with cost and divergence."""
-        site, rows = self.sites[name], []
-        for which, u in self.directions(site):
-            angle = ng.angle(self.inputs[name][:, 1:], u).mean(1)
-            rows.append(self._row(removed({site.module: u}, True), self.layer(name), direction=which, angle=angle))
+    def without_directions(self, sites: Sequence[ng.NormSite]) -> pd.DataFrame:
+        """The inputs of these norms lose a direction: a row a direction and block."""
+        by_site, rows = {site: self.directions(site) for site in sites}, []
+        for name in by_site[sites[0]]:
+            change = removed({site.module: found[name] for site, found in by_site.items()}, True)
+            rows.append(self.cost(change, sites).assign(direction=name))
         return pd.concat(rows)
 
-    def layer(self, name: str) -> int:
-        """The block in which a norm is; one more than the last for the final norm."""
-        parts = name.split(".")
-        return int(parts[2]) if parts[1] == "layers" else len(self.resumed.layers)
+    def frozen(self, sites: Sequence[ng.NormSite]) -> pd.DataFrame:
+        """These norms divide by the means of their scales: a row a block."""
+        frozen = {site.module: ReducedNorm(site, site.kind == "layer", self.scale(site)) for site in sites}
+        return self.cost(replaced(frozen, True), sites)
 
-    def _row(self, changed: AbstractContextManager, layer: int, **about: object) -> pd.DataFrame:
-        with changed:
-            more, kl = self.resumed.run(layer)
-        return pd.DataFrame(about | dict(block=range(len(more)), cost=more.mean(1), kl=kl.mean(1)))
+    def cost(self, change: AbstractContextManager, sites: Sequence[ng.NormSite]) -> pd.DataFrame:
+        """What a change of some norms costs: loss and divergence from the unchanged predictions, a row a block."""
+        with change:
+            logp = self._predictions(min(map(self.layer, sites)))
+        kl = (self.logp.exp() * (self.logp - logp)).sum(-1)
+        cost = (self._loss(logp) - self.loss).mean(1)
+        return pd.DataFrame(dict(block=range(len(kl)), cost=cost, kl=kl.mean(1)))
+
+    def layer(self, site: ng.NormSite) -> int:
+        """The number of the layer in which a norm is; the final norm is one of its own."""
+        _, kind, *rest = site.name.split(".")
+        return int(rest[0]) if kind == "layers" else len(self.resumed.blocks) - 1
 
     def scale(self, site: ng.NormSite) -> float:
+        """The mean scale of a norm."""
         return float(scales(site, self.inputs[site.name][:, 1:]).mean())
 
     @torch.no_grad()
-    def change(self, site: ng.NormSite, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean square of the relative change of the norm's output in each block, measured and predicted.
-
-        The prediction is the mean over directions of signs (prop-dense-direction), whatever ``u`` is.
-        """
+    def moved(self, site: ng.NormSite, u: Tensor) -> Tensor:
+        """Mean square in each block of the relative change of a norm's output, if its input loses a direction."""
         x = self.inputs[site.name][:, 1:]
-        y, cut = site.module(x), site.module(x - (x @ u)[..., None] * u)
-        moved = ((cut - y).square().sum(-1) / y.square().sum(-1)).mean(1)
-        unit = x / x.norm(dim=-1, keepdim=True)
-        held = (site.weight * unit).square().sum(-1)
-        return moved, (site.weight.square().sum() / site.dim**2 / held).mean(1)
+        y, changed = site.module(x), site.module(x - (x @ u)[..., None] * u)
+        return ((changed - y).square().sum(-1) / y.square().sum(-1)).mean(1)
 
-    def everywhere(self) -> pd.DataFrame:
-        """All norms at once: a row a direction and block."""
-        each, rows = {site: dict(self.directions(site)) for site in self.sites.values()}, []
-        for which in next(iter(each.values())):
-            cut = removed({site.module: of_site[which] for site, of_site in each.items()}, True)
-            rows.append(self._row(cut, 0, direction=which))
-        return pd.concat(rows)
+    def moved_by_signs(self, site: ng.NormSite) -> Tensor:
+        """What :meth:`moved` is on average over all vectors of signs (prop-dense-direction)."""
+        x = self.inputs[site.name][:, 1:]
+        normalised = site.weight * (x / x.norm(dim=-1, keepdim=True))
+        return (site.weight.square().sum() / site.dim**2 / normalised.square().sum(-1)).mean(1)
 
-    def frozen(self, sites: Iterable[ng.NormSite]) -> pd.DataFrame:
-        """These norms divide by the means of their scales: a row a block."""
-        held = {site.module: ReducedNorm(site, site.kind == "layer", self.scale(site)) for site in sites}
-        return self._row(replaced(held, True), min(self.layer(site.name) for site in sites), direction="frozen")
+    @torch.no_grad()
+    def _predictions(self, layer: int) -> Tensor:
+        h = self.resumed.ends(layer)[-1]
+        return self.head(h[:, :-1][:, self.predicted]).log_softmax(-1)
+
+    def _loss(self, logp: Tensor) -> Tensor:
+        return -logp.gather(-1, self.targets)[..., 0]

@@ -4,7 +4,18 @@ import torch
 from torch import Tensor
 
 from experiments.real_models import about
-from experiments.real_rounding import CORPUS, MODELS, Stack, centred, factor, off, rounding, short
+from experiments.real_rounding import (
+    CORPUS,
+    MODELS,
+    Network,
+    centred,
+    factor,
+    rms,
+    short,
+    squared_errors,
+    unrounded,
+    with_errors,
+)
 from experiments.registry import experiment
 
 FORMATS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -26,8 +37,8 @@ SMALL = 2.0**-9  # the largest error of a scale whose effect is measured
 def formats(model: str, format: str) -> list[dict]:
     generator, dtype = torch.Generator().manual_seed(0), FORMATS[format]
     way = "scaled" if format == "float16" else "statistics"
-    stack = Stack(model, torch.float64)
-    exact, inputs, mean, spread = stack.run(rounding()), stack.inputs(), {}, {}
+    network = Network(model, torch.float64)
+    exact, inputs, mean, spread = network.run(unrounded), network.inputs(), {}, {}
 
     def rounded(site, x: Tensor) -> Tensor:
         c = centred(site, x)
@@ -42,10 +53,10 @@ def formats(model: str, format: str) -> list[dict]:
 
     def effect(errors: dict) -> Tensor:
         """Squared, of small multiples of these errors of scales, in units of the errors."""
-        ends = stack.run(lambda site, x: (1 + small * errors[site]) * rounding()(site, x))
-        return off(ends, exact).mean(-1) / small**2
+        ends = network.run(with_errors({site: small * error for site, error in errors.items()}))
+        return squared_errors(ends, exact).mean(-1) / small**2
 
-    measured = off(stack.run(rounded), exact).mean(-1).sqrt()
+    measured = rms(network.run(rounded), exact)
     predicted = (effect(mean) + effect(spread)).sqrt()
     columns = dict(measured=measured, predicted=predicted)
     return [dict(block=i + 1) | short({k: v[i] for k, v in columns.items()}) for i in range(len(exact))]

@@ -1,7 +1,7 @@
 """What the measurements on published models share: models, texts, and directions removed where norms read."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 
@@ -76,8 +76,7 @@ def resampled(values: Tensor, generator: torch.Generator, over: Tensor | None = 
     return means.quantile(0.05), means.quantile(0.95)
 
 
-@contextmanager
-def removed(directions: Mapping[nn.Module, Tensor], spare_first: bool) -> Iterator[None]:
+def removed(directions: Mapping[nn.Module, Tensor], spare_first: bool) -> AbstractContextManager:
     """While the block runs, each of these norms reads its input less the component along its direction."""
 
     def cut(u: Tensor):
@@ -88,58 +87,36 @@ def removed(directions: Mapping[nn.Module, Tensor], spare_first: bool) -> Iterat
 
         return hook
 
-    with hooked(before=[(norm, cut(u)) for norm, u in directions.items()]):
-        yield
+    return hooked(before=[(norm, cut(u)) for norm, u in directions.items()])
 
 
-@contextmanager
-def replaced(norms: Mapping[nn.Module, nn.Module], spare_first: bool) -> Iterator[None]:
+def replaced(norms: Mapping[nn.Module, nn.Module], spare_first: bool) -> AbstractContextManager:
     """While the block runs, others compute in place of these norms."""
 
     def hook(module, args, _kwargs, output):
         y = norms[module](args[0])
         return torch.cat([output[:, :1], y[:, 1:]], 1) if spare_first else y
 
-    with hooked(after=[(norm, hook) for norm in norms]):
-        yield
+    return hooked(after=[(norm, hook) for norm in norms])
 
 
 class Resumed:
-    """A causal language model on texts ``ids``, which can run again from any of its blocks on.
+    """The blocks of a model, which can run again from any of them on, on what they read while ``run`` ran the model."""
 
-    Attributes:
-        logp: log-probabilities ``(texts, kept, vocabulary)`` of the unchanged model.
-        loss: in nats, of the true next token, ``(texts, kept)``.
-    """
+    def __init__(self, blocks: Iterable[nn.Module], run: Callable[[], object]):
+        self.blocks, self.calls = [*blocks], []
 
-    def __init__(self, model: nn.Module, ids: Tensor, kept: slice):
-        self.model, self.layers, self.kept = model, model.model.layers, kept
-        self.targets = ids[:, 1:][:, kept, None]
-        self.calls = []
-        keep = lambda _module, args, kwargs: self.calls.append((args, kwargs))  # noqa: E731
-        with torch.no_grad(), hooked(before=[(layer, keep) for layer in self.layers]):
-            h = model.model(ids, use_cache=False).last_hidden_state
-        self.calls.append(((self.end(len(self.layers) - 1),), {}))
-        self.logp = self._head(h)
-        self.loss = self._loss(self.logp)
+        def keep(_module, args, kwargs):
+            self.calls.append((args, kwargs))
+
+        with hooked(before=[(block, keep) for block in self.blocks]):
+            run()
 
     @torch.no_grad()
-    def end(self, layer: int) -> Tensor:
-        """What the last block writes, run again from a block on, ``(texts, positions, d)``."""
-        h = self.calls[layer][0][0]
-        for block, (_, kwargs) in zip(self.layers[layer:], self.calls[layer:], strict=False):
-            h = block(h, **kwargs)
-        return h
-
-    @torch.no_grad()
-    def run(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Increase of the loss and divergence from the unchanged predictions, ``(texts, kept)``, from a block on."""
-        logp = self._head(self.model.model.norm(self.end(layer)))
-        return self._loss(logp) - self.loss, (self.logp.exp() * (self.logp - logp)).sum(-1)
-
-    @torch.no_grad()
-    def _head(self, h: Tensor) -> Tensor:
-        return self.model.lm_head(h[:, :-1][:, self.kept]).log_softmax(-1)
-
-    def _loss(self, logp: Tensor) -> Tensor:
-        return -logp.gather(-1, self.targets)[..., 0]
+    def ends(self, start: int = 0) -> list[Tensor]:
+        """What leaves each block from ``start`` on, ``(texts, positions, d)``."""
+        h, found = self.calls[start][0][0], []
+        for block, (args, kwargs) in zip(self.blocks[start:], self.calls[start:], strict=True):
+            h = block(h, *args[1:], **kwargs)
+            found.append(h)
+        return found

@@ -1,37 +1,41 @@
-"""Rounding inside the norms of published models by depth, with a prediction, and of what norms pass on to matrices."""
+"""Rounding inside the norms of published models: errors by depth, measured and predicted, and at the end."""
 
 import copy
-from functools import cache, reduce
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from functools import reduce
 from itertools import product
 
 import normgeom as ng
 import torch
 from normgeom.models.watch import forward, hooked
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import WhisperForConditionalGeneration
 
 from experiments.models import FOLDER, spectrogram
-from experiments.real_models import LANGUAGE, SPEECH, about, blocks, language_model, resampled
+from experiments.real_models import LANGUAGE, SPEECH, Resumed, about, blocks, language_model, resampled
 from experiments.registry import experiment
 
-WHISPER, RECORDING, SECONDS, BLOCKS, LENGTH = "whisper-base", "synthetic-test-1", 23, 20, 17
+Norm = Callable[[ng.NormSite, Tensor], Tensor]  # what is computed in place of a norm
+
+WHISPER, RECORDING, SECONDS = "whisper-base", "synthetic-test-1", 23
+BLOCKS, LENGTH = 20, 17  # windows of text, and their tokens
 MODELS = (*LANGUAGE, WHISPER)
-SHIFT = 2.0**-9  # of a scale, where its effect is measured
+SHIFT = 2.0**-9  # the relative error of a scale by which effects are measured
 CORPUS = (
     f"WikiText-2 (test), {BLOCKS} windows of {LENGTH} tokens begun by BOS; Whisper's encoder: {SECONDS} s of espeak-ng "
     "reading sentences of WikiText-2, by seconds; position 0 left out; low, high: 90 % of resampled windows or seconds"
 )
 bf16, fp16, f64 = torch.bfloat16, torch.float16, torch.float64
-READERS = {  # of a norm, by its name in its block
-    "input_layernorm": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "self_attn_layer_norm": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "pre_feedforward_layernorm": ("mlp.gate_proj", "mlp.up_proj"),
-    "post_attention_layernorm": ("mlp.gate_proj", "mlp.up_proj"),  # of Llama; Gemma's writes to the stream
-    "final_layer_norm": ("fc1",),
-}
+STATISTICS = ("statistics", "sum")
+ROUNDED = {"output": ("output",), "twice": ("normalised", "gain", "output"), "gain": ("gain",)}  # besides statistics
+
+
+# norms, computed as they are told
 
 
 def centred(site: ng.NormSite, x: Tensor) -> Tensor:
+    """x in at least float32, for a LayerNorm without its mean."""
     wide = x if x.dtype == f64 else x.float()
     return wide - wide.mean(-1, keepdim=True) if site.kind == "layer" else wide
 
@@ -47,97 +51,134 @@ def factor(c: Tensor, eps: float, dtype: torch.dtype, way: str = "") -> Tensor:
     return (mean + (eps * power.square()).to(dtype)).rsqrt().to(c.dtype) * power
 
 
-def rounding(way: str = "", dtype: torch.dtype = bf16):
-    """A norm that computes in at least float32 and rounds one thing to ``dtype``; its result has the input's format."""
-    cast = lambda t, *ways: t.to(dtype).to(t.dtype) if way in ways else t  # noqa: E731
+def normalised(site: ng.NormSite, x: Tensor) -> Tensor:
+    """A norm's output before gain and bias."""
+    c = centred(site, x)
+    return c * factor(c, site.eps, c.dtype)
+
+
+def unrounded(site: ng.NormSite, x: Tensor) -> Tensor:
+    """The norm itself, computed in at least float32; its result has the input's format."""
+    n = normalised(site, x)
+    return (n * site.weight.to(n.dtype) + site.bias.to(n.dtype)).to(x.dtype)
+
+
+def rounding(way: str, dtype: torch.dtype = bf16) -> Norm:
+    """The same, with one thing rounded to ``dtype``: the statistics in one of three ways, or the parts in ROUNDED."""
+
+    def cast(tensor: Tensor, part: str) -> Tensor:
+        return tensor.to(dtype).to(tensor.dtype) if part in ROUNDED.get(way, ()) else tensor
 
     def norm(site: ng.NormSite, x: Tensor) -> Tensor:
         c = centred(site, x)
-        n = c * factor(c, site.eps, dtype if way in ("statistics", "sum", "scaled") else c.dtype, way)
-        y = cast(n, "twice") * cast(site.weight, "gain", "twice").to(c.dtype) + site.bias.to(c.dtype)
-        return cast(y, "output", "twice").to(x.dtype)
+        n = cast(c * factor(c, site.eps, c.dtype if way in ROUNDED else dtype, way), "normalised")
+        y = n * cast(site.weight, "gain").to(c.dtype) + site.bias.to(c.dtype)
+        return cast(y, "output").to(x.dtype)
 
     return norm
 
 
-class Stack:
-    """Blocks and last norm of a model on one input, its norms computed by what ``run`` is given."""
+def with_errors(relative: Mapping[ng.NormSite, Tensor | float]) -> Norm:
+    """The norm itself, with a relative error of its scales at some sites."""
+    return lambda site, x: (1 + relative.get(site, 0.0)) * unrounded(site, x)
+
+
+# models, whose norms others replace
+
+
+class Network(Resumed):
+    """Blocks and last norm of a model on its text or recording; ``run`` is given what its norms compute.
+
+    Attributes:
+        model: a copy, in ``dtype``.
+        example: inputs that run all of it; None for a language model.
+        modules: the norms of these blocks.
+        block: the number of the block of each norm.
+    """
 
     def __init__(self, name: str, dtype: torch.dtype = torch.float32):
         if name == WHISPER:
-            whole = WhisperForConditionalGeneration.from_pretrained(FOLDER / name).eval()
+            model, part = WhisperForConditionalGeneration.from_pretrained(FOLDER / name).eval(), "model.encoder"
             features = spectrogram(FOLDER / name, SPEECH / f"{RECORDING}.wav")
-            example = dict(input_features=features, decoder_input_ids=torch.tensor([[whole.config.bos_token_id]]))
-            part, inputs, self.parts = "model.encoder", dict(input_features=features.to(dtype)), (SECONDS, 50)
+            self.example = dict(input_features=features, decoder_input_ids=torch.tensor([[model.config.bos_token_id]]))
+            inputs, self.shape = dict(input_features=features.to(dtype)), (SECONDS, 50)
         else:
-            (whole, tokenizer), example = language_model(name), None
+            (model, tokenizer), part, self.example = language_model(name), "model", None
             inputs = dict(input_ids=blocks(tokenizer, "test", BLOCKS, LENGTH), use_cache=False)
-            part, self.parts = "model", (BLOCKS, LENGTH - 1)
-        self.model = copy.deepcopy(whole).to(dtype)
-        inner, self.calls = self.model.get_submodule(part), []
-        self.blocks = [*inner.layers, inner.layer_norm if name == WHISPER else inner.norm]
-        sites = [site for site in ng.find_norms(whole, example) if site.name.startswith(part)]
+            self.shape = (BLOCKS, LENGTH - 1)
+        sites = [site for site in ng.find_norms(model, self.example) if site.name.startswith(part)]
+        self.model = copy.deepcopy(model).to(dtype)
+        inner = self.model.get_submodule(part)
+        in_order = [*inner.layers, inner.layer_norm if name == WHISPER else inner.norm]
         self.modules = {site: self.model.get_submodule(site.name) for site in sites}
-        at = {module: number for number, block in enumerate(self.blocks) for module in block.modules()}
-        self.block = {site: at[module] for site, module in self.modules.items()}
-        keep = lambda _module, args, kwargs: self.calls.append((args, kwargs))  # noqa: E731
-        with self._norms(rounding()), hooked(before=[(block, keep) for block in self.blocks]):
-            forward(inner, inputs)
+        number = {module: i for i, block in enumerate(in_order) for module in block.modules()}
+        self.block = {site: number[module] for site, module in self.modules.items()}
+        with self.norms_replaced(unrounded):
+            super().__init__(in_order, lambda: forward(inner, inputs))
 
-    def _norms(self, norm):
-        instead = lambda site: lambda _module, args, _kwargs, _output: norm(site, args[0])  # noqa: E731
-        return hooked(after=[(module, instead(site)) for site, module in self.modules.items()])
+    def norms_replaced(self, norm: Norm) -> AbstractContextManager:
+        def hook(site: ng.NormSite) -> tuple[nn.Module, Callable]:
+            return self.modules[site], lambda _module, args, _kwargs, _output: norm(site, args[0])
 
-    @torch.no_grad()
-    def run(self, norm, start: int = 0) -> list[Tensor]:
-        """What leaves each block from ``start`` on, and the last norm, ``(parts, positions, d)``."""
-        h, ends = self.calls[start][0][0], []
-        with self._norms(norm):
-            for block, (args, kwargs) in zip(self.blocks[start:], self.calls[start:], strict=True):
-                h = block(h, *args[1:], **kwargs)
-                ends.append(self.cut(h).double())
-        return ends
+        return hooked(after=map(hook, self.modules))
 
-    def cut(self, h: Tensor) -> Tensor:
-        return h[:, 1:].flatten(0, 1)[: self.parts[0] * self.parts[1]].unflatten(0, self.parts)
+    def run(self, norm: Norm, start: int = 0) -> list[Tensor]:
+        """What leaves each block from ``start`` on, and the last norm, ``(windows or seconds, positions, d)``."""
+        with self.norms_replaced(norm):
+            return [self.measured(h).double() for h in self.ends(start)]
+
+    def measured(self, h: Tensor) -> Tensor:
+        """The positions that are measured, out of all."""
+        windows, length = self.shape
+        return h[:, 1:].flatten(0, 1)[: windows * length].unflatten(0, self.shape)
 
     def inputs(self) -> dict[ng.NormSite, Tensor]:
+        """What each norm reads."""
         seen = {}
-        self.run(lambda site, x: (seen.update({site: x}), rounding()(site, x))[1])
+
+        def norm(site: ng.NormSite, x: Tensor) -> Tensor:
+            seen[site] = x
+            return unrounded(site, x)
+
+        self.run(norm)
         return seen
 
-    def readers(self, site: ng.NormSite) -> Tensor | None:
-        """The matrices that read a norm, stacked."""
-        block, name = self.blocks[self.block[site]], site.name.rpartition(".")[2]
-        if name not in READERS or (name.startswith("post") and hasattr(block, "pre_feedforward_layernorm")):
-            return None
-        return torch.cat([block.get_submodule(reader).weight for reader in READERS[name]]).detach()
-
-
-def off(got: list[Tensor], exact: list[Tensor]) -> Tensor:
-    """Mean squared relative error of each part, ``(len(got), parts)``: of the last of the blocks."""
-    pairs = zip(got, exact[-len(got) :], strict=True)
-    return torch.stack(
-        [((h.nan_to_num(0, 0, 0) - e).norm(dim=-1) / e.norm(dim=-1)).square().mean(-1) for h, e in pairs]
-    )
-
-
-def compared(of: Stack, h: Tensor, exact_of: Stack, exact: Tensor) -> dict[str, Tensor]:
-    """Error of what leaves the last norm, divergence and agreement of what a language model then predicts."""
-    (error,), generator = off([h], [exact]), torch.Generator().manual_seed(0)
-    low, high = resampled(error, generator)
-    found = dict(error=error.mean().sqrt(), low=low.sqrt(), high=high.sqrt())
-    if hasattr(of.model, "lm_head"):
+    def predictions(self, end: Tensor) -> Tensor:
+        """Log-probabilities of a language model after every fourth position, from what leaves its last norm."""
         with torch.no_grad():
-            heads = ((of, h.nan_to_num(0, 0, 0)), (exact_of, exact))
-            q, p = (s.model.lm_head(x[:, ::4].to(s.model.dtype)).double().log_softmax(-1) for s, x in heads)
+            return self.model.lm_head(end[:, ::4].to(self.model.dtype)).double().log_softmax(-1)
+
+
+def squared_errors(found: list[Tensor], exact: list[Tensor]) -> Tensor:
+    """Mean squared relative error in each window, ``(len(found), windows)``; ``found`` is of the last blocks."""
+    rows = []
+    for h, reference in zip(found, exact[-len(found) :], strict=True):
+        relative = (h - reference).norm(dim=-1) / reference.norm(dim=-1)
+        rows.append(relative.square().mean(-1))
+    return torch.stack(rows)
+
+
+def rms(found: list[Tensor], exact: list[Tensor]) -> Tensor:
+    """Root mean square of the relative error behind each block."""
+    return squared_errors(found, exact).mean(-1).sqrt()
+
+
+def at_the_end(network: Network, end: Tensor, reference: Network, exact: Tensor) -> dict[str, Tensor]:
+    """Error of what leaves the last norm, divergence and agreement of what a language model then predicts."""
+    end, generator = end.nan_to_num(0, 0, 0), torch.Generator().manual_seed(0)
+    (error,) = squared_errors([end], [exact])
+    low, high = resampled(error, generator)
+    row = dict(error=error.mean().sqrt(), low=low.sqrt(), high=high.sqrt())
+    if hasattr(network.model, "lm_head"):
+        q, p = network.predictions(end), reference.predictions(exact)
         kl = (p.exp() * (p - q)).sum(-1).mean(-1)
-        found |= dict(kl=kl.mean(), agree=(p.argmax(-1) == q.argmax(-1)).double().mean())
-        found |= dict(zip(("kl_low", "kl_high"), resampled(kl, generator), strict=True))
-    return found
+        row |= dict(kl=kl.mean(), agree=(p.argmax(-1) == q.argmax(-1)).double().mean())
+        row["kl_low"], row["kl_high"] = resampled(kl, generator)
+    return row
 
 
 def short(row: dict) -> dict:
+    """Numbers to three digits."""
     return {key: v if isinstance(v, (str, int)) else float(f"{float(v):.3g}") for key, v in row.items()}
 
 
@@ -162,107 +203,53 @@ def short(row: dict) -> dict:
     **about(*MODELS),
 )
 def by_depth(model: str) -> dict[str, list[dict]]:
-    generator = torch.Generator().manual_seed(0)
-    reference, of = Stack(model, f64), Stack(model)
-    exact, base, inputs, wrong, sites = reference.run(rounding()), of.run(rounding()), of.inputs(), {}, []
-    for site, x in inputs.items():
-        c = centred(site, x).double()
-        square, row = c.square().mean(-1), dict(site=site.name, dim=site.dim, eps=site.eps)
-        row |= dict(least=square.min(), largest=x.abs().max(), longest=x.norm(dim=-1).max())
-        row |= dict(eps_share=site.eps / (square.min() + site.eps))
-        for way in ("statistics", "sum"):
-            relative = factor(c, site.eps, bf16, way) / factor(c, site.eps, f64) - 1
-            wrong[way, site] = row[f"bias_{way}"], row[f"spread_{way}"] = relative.mean().item(), relative.std().item()
-        sites.append(short(row))
-    shifted = lambda by: lambda site, x: (1 + by.get(site, 0.0)) * rounding()(site, x)  # noqa: E731
-    effects = {}
-    for site, x in inputs.items():
-        signs = torch.randint(2, (*x.shape[:-1], 1), generator=generator) * 2.0 - 1
-        effect = off(of.run(shifted({site: SHIFT * signs}), of.block[site]), base).mean(-1) / SHIFT**2
-        effects[site] = torch.cat([torch.zeros(len(base) - len(effect)), effect])
-    ends = {way: of.run(rounding(way)) for way in ("statistics", "sum", "output", "twice", "gain")}
-    columns = {way: off(got, exact).mean(-1).sqrt() for way, got in ends.items()}
-    for way in ("statistics", "sum"):
-        mean = {site: wrong[way, site][0] for site in inputs}
-        columns[f"coherent_{way}"] = off(of.run(shifted(mean)), base).mean(-1).sqrt()
-        columns[f"random_{way}"] = sum(wrong[way, site][1] ** 2 * effect for site, effect in effects.items()).sqrt()
-    columns["together"] = off(of.run(shifted(dict.fromkeys(inputs, SHIFT))), base).mean(-1).sqrt() / SHIFT
-    columns["apart"] = sum(effects.values()).sqrt()
-    last = [dict(way=way) | compared(of, got[-1], reference, exact[-1]) for way, got in ends.items()]
+    reference, network = Network(model, f64), Network(model)
+    exact, inputs = reference.run(unrounded), network.inputs()
+    read = {site: what_is_read(site, x) for site, x in inputs.items()}
+    ends = {way: network.run(rounding(way)) for way in (*STATISTICS, *ROUNDED)}
+    columns = {way: rms(found, exact) for way, found in ends.items()} | predicted(network, inputs, read)
+    last = [dict(way=way) | at_the_end(network, found[-1], reference, exact[-1]) for way, found in ends.items()]
     for dtype, way in product((bf16, fp16), ("output", "statistics", "scaled")):
-        whole = Stack(model, dtype)
-        got = whole.run(rounding(way, dtype))[-1]
-        last.append(dict(way=f"{str(dtype)[6:]} model, {way}") | compared(whole, got, reference, exact[-1]))
+        whole = Network(model, dtype)
+        end = whole.run(rounding(way, dtype))[-1]
+        last.append(dict(way=f"{str(dtype)[6:]} model, {way}") | at_the_end(whole, end, reference, exact[-1]))
     return {
         "published-rounding": [
-            dict(block=i + 1) | short({k: v[i] for k, v in columns.items()}) for i in range(len(base))
+            dict(block=i + 1) | short({name: column[i] for name, column in columns.items()}) for i in range(len(exact))
         ],
         "published-rounding-end": [short(row) for row in last if "kl" in row],
         "published-rounding-speech": [short(row) for row in last if "kl" not in row],
-        "published-norm-inputs": sites,
+        "published-norm-inputs": [short(row) for row in read.values()],
     }
 
 
-@cache
-def turned(d: int) -> Tensor:
-    return torch.linalg.qr(torch.randn(d, d, generator=torch.Generator().manual_seed(0)))[0]
+def what_is_read(site: ng.NormSite, x: Tensor) -> dict:
+    """What a norm reads, and mean and spread of the relative error of its scales with rounded statistics."""
+    c = centred(site, x).double()
+    least = c.square().mean(-1).min()
+    row = dict(site=site.name, dim=site.dim, eps=site.eps, least=least, largest=x.abs().max())
+    row |= dict(longest=x.norm(dim=-1).max(), eps_share=site.eps / (least + site.eps))
+    for way in STATISTICS:
+        relative = factor(c, site.eps, bf16, way) / factor(c, site.eps, f64) - 1
+        row[f"bias_{way}"], row[f"spread_{way}"] = relative.mean().item(), relative.std().item()
+    return row
 
 
-def quantised(y: Tensor, bits: int) -> Tensor:
-    """Each row rounded to steps of its largest entry over 2^(bits − 1) − 1."""
-    step = y.abs().amax(-1, keepdim=True) / (2 ** (bits - 1) - 1)
-    return (y / step).round() * step
-
-
-@experiment(
-    "published-quantised",
-    {
-        "published-quantised": "What each norm passes on to the matrices that read it, rounded to 8 or 4 bits by rows "
-        "(step: largest entry over 127 or 7): as trained, with the gain folded into the matrices, and turned by a "
-        "random rotation too.  Medians over norms: crest, largest entry over root mean square; share, of the largest "
-        "coordinate in the normalised vector's square length; measured, relative error of what the matrices compute; "
-        "predicted; ratio_…: measured over predicted, quantiles over norms.",
-        "published-quantised-end": "Where all these norms are quantised at once, against float32: error behind the "
-        "last norm, KL in nats, share of positions with the same likeliest token (every fourth).",
-    },
-    dict(model=MODELS),
-    minutes=4,
-    workers=1,
-    corpus=CORPUS,
-    **about(*MODELS),
-)
-def int8_and_int4(model: str) -> dict[str, list[dict]]:
-    of = Stack(model)
-    inputs, base, rows, last = of.inputs(), of.run(rounding())[-1], [], []
-    read = {site: matrices for site in inputs if (matrices := of.readers(site)) is not None}
-    for form, bits in product(("as trained", "folded", "rotated"), (8, 4)):
-        q = turned(base.shape[-1]) if form == "rotated" else torch.eye(base.shape[-1])
-        found = []
-        for site, w in read.items():
-            n = centred(site, of.cut(inputs[site])).flatten(0, 1)
-            n = n * factor(n, site.eps, n.dtype)
-            y = n * site.weight + site.bias
-            given, through = (y, w) if form == "as trained" else (n @ q, (w * site.weight) @ q)
-            length, top = (y @ w.T).norm(dim=-1), given.abs().amax(-1)
-            error = ((quantised(given, bits) - given) @ through.T).norm(dim=-1) / length
-            predicted = top / (2 ** (bits - 1) - 1) / 12**0.5 * through.norm() / length
-            measured, predicted = (e.square().mean().sqrt() for e in (error, predicted))
-            share, crest = n.square().amax(-1) / n.square().sum(-1), top / given.square().mean(-1).sqrt()
-            found.append(torch.stack([crest.median(), share.median(), measured, predicted, measured / predicted]))
-        columns = torch.stack(found)
-        row = dict(zip(("crest", "share", "measured", "predicted", "ratio_q50"), columns.median(0).values, strict=True))
-        row |= {f"ratio_q{at:02d}": columns[:, -1].quantile(at / 100) for at in (5, 95)}
-
-        def norm(site: ng.NormSite, x: Tensor, form: str = form, bits: int = bits, q: Tensor = q) -> Tensor:
-            n = centred(site, x)
-            n = n * factor(n, site.eps, n.dtype)
-            if site in read and form == "as trained":
-                return quantised(n * site.weight + site.bias, bits)
-            return (quantised(n @ q, bits) @ q.T if site in read else n) * site.weight + site.bias
-
-        rows.append(dict(form=form, bits=bits) | short(row))
-        last.append(dict(form=form, bits=bits) | short(compared(of, of.run(norm)[-1], of, base)))
-    return {
-        "published-quantised": rows,
-        "published-quantised-end": [row for row in last if "kl" in row],
-    }
+def predicted(network: Network, inputs: dict, read: dict) -> dict[str, Tensor]:
+    """The error behind each block that follows from mean and spread of the errors of all scales, and unit effects."""
+    base, generator = network.run(unrounded), torch.Generator().manual_seed(0)
+    effects = {}  # of an error of one norm's scales of size 1 and random sign, squared, behind each block
+    for site, x in inputs.items():
+        signs = torch.randint(2, (*x.shape[:-1], 1), generator=generator) * 2.0 - 1
+        later = network.run(with_errors({site: SHIFT * signs}), network.block[site])
+        effect = squared_errors(later, base).mean(-1) / SHIFT**2
+        effects[site] = torch.cat([torch.zeros(len(base) - len(effect)), effect])
+    columns = {}
+    for way in STATISTICS:
+        biases = {site: row[f"bias_{way}"] for site, row in read.items()}
+        columns[f"coherent_{way}"] = rms(network.run(with_errors(biases)), base)
+        squares = [row[f"spread_{way}"] ** 2 * effects[site] for site, row in read.items()]
+        columns[f"random_{way}"] = sum(squares).sqrt()
+    columns["together"] = rms(network.run(with_errors(dict.fromkeys(inputs, SHIFT))), base) / SHIFT
+    columns["apart"] = sum(effects.values()).sqrt()
+    return columns

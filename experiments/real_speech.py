@@ -50,8 +50,8 @@ def speech(*names: str) -> "Speech":
     **ABOUT,
 )
 def angles(recording: str) -> list[dict]:
-    of = speech(recording)
-    return [dict(norm=norm) | described(of.read[site.name][0]) for norm, site in enumerate(of.sites)]
+    whisper = speech(recording)
+    return [dict(norm=norm) | described(whisper.read[site.name][0]) for norm, site in enumerate(whisper.sites)]
 
 
 @experiment(
@@ -63,17 +63,17 @@ def angles(recording: str) -> list[dict]:
     **ABOUT,
 )
 def one_norm(norm: int) -> pd.DataFrame:
-    of = speech(RECORDINGS[0], RECORDINGS[2])
-    site, rows = of.sites[norm], of.without([of.sites[norm]])
-    x = torch.cat([x[0, 1:] for x in of.read[site.name]])
+    whisper = speech(RECORDINGS[0], RECORDINGS[2])
+    site, rows = whisper.sites[norm], whisper.without([whisper.sites[norm]])
+    x = torch.cat([x[0, 1:] for x in whisper.read[site.name]])
     degrees = {which: float(ng.angle(x, direction(which, site.dim)).mean()) for which in ("uniform", *SIGNS)}
     return rows.assign(site=site.name, angle=rows.direction.replace("dropped", "uniform").map(degrees))
 
 
 @experiment("published-speech-removed", f"At all norms.  {COSTS}", {}, minutes=3, **ABOUT)
 def all_norms() -> pd.DataFrame:
-    of = speech(*RECORDINGS)
-    return of.without(of.sites)
+    whisper = speech(*RECORDINGS)
+    return whisper.without(whisper.sites)
 
 
 @experiment(
@@ -86,14 +86,14 @@ def all_norms() -> pd.DataFrame:
     **ABOUT,
 )
 def converted(recording: str) -> dict:
-    of = speech(recording)
-    model, other = of.model, ng.to_rms_norm(copy.deepcopy(of.model), of.inputs[0])
-    errors = dict(unchanged=of.errors(model), converted=of.errors(other))
+    whisper = speech(recording)
+    model, other = whisper.model, ng.to_rms_norm(copy.deepcopy(whisper.model), whisper.inputs[0])
+    errors = dict(unchanged=whisper.errors(model), converted=whisper.errors(other))
     for part in ("encoder", "decoder", ""):
-        with dropped([site for site in of.sites if part in site.name]):
-            errors[f"dropped {part}".strip()] = of.errors(model)
-    found = dict(words=len(of.words.split())) | {f"errors {name}": n for name, n in errors.items()}
-    return found | differences(model, other, of.inputs[0])
+        with dropped([site for site in whisper.sites if part in site.name]):
+            errors[f"dropped {part}".strip()] = whisper.errors(model)
+    found = dict(words=len(whisper.words.split())) | {f"errors {name}": n for name, n in errors.items()}
+    return found | differences(model, other, whisper.inputs[0])
 
 
 class Speech:
@@ -181,9 +181,9 @@ def dropped(sites: Iterable[NormSite]) -> AbstractContextManager:
 def differences(model: nn.Module, converted: nn.Module, inputs: dict) -> dict[str, float]:
     """The largest difference of a logit from the unconverted model's in float64, by what computes it."""
 
-    def logits(of: nn.Module, dtype: torch.dtype) -> Tensor:
+    def logits(network: nn.Module, dtype: torch.dtype) -> Tensor:
         given = {name: t.to(dtype) if t.is_floating_point() else t for name, t in inputs.items()}
-        return copy.deepcopy(of).to(dtype)(**given).logits.double()
+        return copy.deepcopy(network).to(dtype)(**given).logits.double()
 
     with double_throughout():
         exact, wide = logits(model, torch.float64), copy.deepcopy(model).double()
@@ -191,6 +191,6 @@ def differences(model: nn.Module, converted: nn.Module, inputs: dict) -> dict[st
         found = dict(largest=float(exact.abs().max()))
         found["converted in float64"] = float((logits(in_double, torch.float64) - exact).abs().max())
     for dtype in (torch.float32, torch.bfloat16):
-        for name, of in (("unconverted", model), ("converted", converted)):
-            found[f"{name} {str(dtype)[6:]}"] = float((logits(of, dtype) - exact).abs().max())
+        for name, network in (("unconverted", model), ("converted", converted)):
+            found[f"{name} {str(dtype)[6:]}"] = float((logits(network, dtype) - exact).abs().max())
     return found

@@ -8,20 +8,22 @@ import pandas as pd
 from normgeom.models.sites import find_norms
 from normgeom.surgery.ablation import freeze_norms
 from normgeom.text.tokens import random_windows, windows
-from normgeom.training.loop import adamw
+from normgeom.training.loop import adamw, fit
 from normgeom.training.stages import held_out_loss
-from normgeom_lab.common.loop import fit
 from normgeom_lab.common.typed import recorded_twins
 from torch import Tensor, nn
 
 from experiments.placement import text
 from experiments.registry import experiment
 
-LENGTH, BATCH, RATE, GAP, SETTLE, APART = 128, 32, 1e-3, 50, 300, 16384
+LENGTH, BATCH = 128, 32  # bytes of a window, windows of a step
+RATE = 1e-3
+GAP, SETTLE = 50, 300  # steps after each norm, and after the last one
+HELD_OUT = 16384  # bytes
 ABOUT = dict(
     model="the pages' GPT-2 with LayerNorm (record twins): 4 layers, 64 wide, 3000 updates",
-    corpus=f"the standard library's documentation strings (corpus stdlib); losses on the last {APART} bytes, which its "
-    "training has not seen",
+    corpus=f"the standard library's documentation strings (corpus stdlib); losses on the last {HELD_OUT} bytes, which "
+    "its training has not seen",
 )
 
 
@@ -76,8 +78,8 @@ def remove_norms(
 def network() -> tuple[nn.Module, Tensor, list[Tensor], list[str]]:
     """The pages' network, the text that it was trained on, batches that it was not, and the order of its norms."""
     model, ids = recorded_twins()["layer"], text()
-    held_out = windows(ids[-APART:], LENGTH, BATCH)
-    return model, ids[:-APART], held_out, removal_order(model, held_out[0])
+    held_out = windows(ids[-HELD_OUT:], LENGTH, BATCH)
+    return model, ids[:-HELD_OUT], held_out, removal_order(model, held_out[0])
 
 
 @experiment(

@@ -1,9 +1,7 @@
-"""What a survey adds to a forward pass, next to keeping the vectors; and that its memory does not grow."""
+"""What a survey adds to a forward pass, next to keeping the vectors."""
 
-import tempfile
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import normgeom as ng
 import pandas as pd
@@ -17,7 +15,6 @@ from experiments.speed import malloc, peak
 DIRECTIONS, SEED = ("uniform", "random_a", "random_b"), 0
 BYTES = dict(n_layer=6, n_embd=384, n_head=6, vocab_size=257, bos_token_id=None, eos_token_id=None)
 MODELS = {"GPT-2 small": {}, "6 layers of 384, bytes": BYTES}
-NARROW = dict(n_embd=32, n_head=2, vocab_size=509, bos_token_id=None, eos_token_id=None)  # of the one whose tokens grow
 WAYS = ("bare forward", "Survey", "watch", "output_hidden_states")
 # Model, texts and tokens of a batch: ways, rounds of a run, and what a survey may take at most over the bare pass.
 SHAPES = {
@@ -129,28 +126,3 @@ def _seconds(run: Callable, ids: Tensor) -> float:
     start = time.process_time()
     run(ids)
     return time.process_time() - start
-
-
-@experiment(
-    "size-survey",
-    "A survey of every norm, in and out: processor time, the peak memory of the process, in megabytes, program and "
-    "model included, and the size of the saved state.",
-    dict(tokens=(10**4, 10**5, 10**6)),
-    minutes=3,
-    workers=1,
-    model="GPT-2 with random weights and its head: 12 layers, 32 wide, 2 heads, 509 words",
-    batch="20 texts of 250 random tokens, float32",
-    seed=SEED,
-)
-def growth(tokens: int) -> dict[str, float]:
-    malloc(M_MMAP_THRESHOLD=2**20)
-    model, shape = gpt2(NARROW), (20, 250)
-    ng.Survey(model, DIRECTIONS, SEED).run(batches(model, shape, 4), progress=False)  # what first calls load
-    measured, number, start = ng.Survey(model, DIRECTIONS, SEED), tokens // 5000, time.process_time()
-    _, highest = peak(lambda: measured.run(batches(model, shape, number), progress=False))
-    seconds = time.process_time() - start
-    with tempfile.TemporaryDirectory() as folder:
-        measured.save(Path(folder) / "state.safetensors")
-        state = sum(file.stat().st_size for file in Path(folder).iterdir())
-    vectors = len(measured.table()[["site", "side"]].drop_duplicates())
-    return dict(batches=number, vectors=vectors, seconds=seconds, megabytes=highest, state_bytes=state)

@@ -1,13 +1,11 @@
-"""Trained twins and their variants: losses, angles over time, gains, and what doing without the mean costs them."""
+"""Trained twins and their variants: losses, angles over time, and gains."""
 
-import copy
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
 
-import normgeom as ng
 import pandas as pd
 import torch
 from normgeom.commands.loading import load_model
@@ -21,13 +19,13 @@ from normgeom_lab.common.stream import stream_writers
 from normgeom_lab.common.typed import BODY, KINDS, TIED
 from normgeom_lab.common.variants import NORMS, variants
 from normgeom_lab.training import beside_signs, centre, shapes
-from normgeom_lab.without_mean import by_shift, by_site, compare, without_subtraction
 from torch import Tensor, nn
 
 from experiments.registry import experiment, registry
 from experiments.stamps import key, of_module
 
-SEEDS, HELD_OUT = (0, 1, 2), 8192
+SEEDS = (0, 1, 2)
+HELD_OUT = 8192  # bytes
 STAGES = (1, 5, 10, 20, 50, 100)  # percents of the updates
 RULE = (
     "AdamW, β = 0.9 and 0.95, matrices and embeddings decay, gradients clipped to norm 1, linear warm-up over a tenth, "
@@ -79,7 +77,7 @@ def trained(part: str, norm: str, rate: float, decay: float, start: str, seed: i
     folder = _kept() / "-".join(map(str, point.values()))
     held_out = windows(text[-HELD_OUT:], size.length, size.batch)
     with claimed(folder, point) as claim:
-        fit_and_measure(model, text[:-HELD_OUT].numpy(), held_out, size, seed, claim, progress=False)
+        fit_and_measure(model, text[:-HELD_OUT], held_out, size, seed, claim, progress=False)
     return folder
 
 
@@ -207,58 +205,6 @@ def training(part: str, norm: str, rate: float, decay: float, start: str, seed: 
 )
 def rates(norm: str, rate: float, decay: float, start: str, seed: int, steps: int | None = None) -> pd.DataFrame:
     return end(trained("rates", norm, rate, decay, start, seed, steps))
-
-
-SHIFTS = (0.0, *(sign * c for c in (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 100) for sign in (1, -1)))
-
-
-@experiment(
-    "dropping",
-    {
-        "dropping-ways": "The loss of LayerNorm twins whose norms do not subtract the mean: in the weights as they "
-        "stand, after the writers were centred (the conversion to RMSNorm), and trained without (the RMSNorm twin).",
-        "dropping-sites": "The loss of LayerNorm twins without the subtraction at one norm, and at all, in the weights "
-        "as they stand; drop_error: the mean relative change of the norm's output before the bias.",
-        "dropping-gauge": "The loss of LayerNorm twins without any subtraction when the writers have been centred and "
-        "c was then added to each entry of the token embedding, which leaves the function as it is (kept: the "
-        "divergence with the subtraction); drop_error: mean over the norms.",
-        "dropping-llama": "The loss of RMSNorm twins from whose token embedding, or whose every writer, the mean was "
-        "taken.",
-    },
-    dict(seed=SEEDS),
-    minutes=15,
-    model="pre-norm GPT-2 twins, 4 blocks, d = 128, byte tokens, 600 updates, as the experiment training makes them "
-    "at a rate of 0.001 and a decay of 0.1",
-    corpus=f"the last {HELD_OUT} bytes of the standard library's documentation strings (corpus stdlib), which the "
-    "models were not trained on, in windows of 128",
-    columns="nll: nats a byte; more: above the unchanged model's; kl: of the changed model's predictions from the "
-    "unchanged model's; largest: difference of a log-probability",
-    seeds="0, 1, 2",
-)
-def dropping(seed: int, steps: int | None = None) -> dict[str, pd.DataFrame]:
-    layer, rms = (saved_in(trained("main", norm, 1e-3, 0.1, "drawn", seed, steps)) for norm in KINDS)
-    batches = windows(byte_tokens(load_corpus("stdlib").text)[-HELD_OUT:], 128, 16)
-    ways = {
-        "as it is": layer,
-        "dropped as it stands": without_subtraction(layer),
-        "dropped after centring": ng.to_rms_norm(copy.deepcopy(layer)),
-        "trained without": rms,
-    }
-    centring = {"the token embedding": centred(rms, first=1), "all that writes": centred(rms)}
-    return {
-        "dropping-ways": compare(layer, ways, batches).rename_axis("way").reset_index(),
-        "dropping-sites": by_site(layer, batches),
-        "dropping-gauge": by_shift(layer, SHIFTS, batches),
-        "dropping-llama": compare(rms, centring, batches).rename_axis("centred").reset_index(),
-    }
-
-
-def centred(model: nn.Module, first: int | None = None) -> nn.Module:
-    """An RMSNorm twin from whose (first) writers the mean is taken all the same; its head is left alone."""
-    model = copy.deepcopy(model)
-    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
-    centre(stream_writers(model)[:first])
-    return model
 
 
 # The documentation of Python, then the validation and the test part of WikiText-2, in one file.

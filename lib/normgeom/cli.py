@@ -50,7 +50,7 @@ class _WholeNumber(click.IntRange):
 # Options that several commands share.
 _DEVICES, _DTYPES = ["cpu", "cuda", "mps", "xpu"], ["auto", "float64", "float32", "bfloat16", "float16"]
 _COUNT = _WholeNumber(1)
-_SIZES = ["0.2M", "1M", "5M", "10M", "70M", "160M", "410M", "1B"]
+_SIZES = ["0.2M", "1M", "5M", "10M"]
 _DEVICE = click.option("--device", type=click.Choice(_DEVICES), help="[default: an accelerator if there is one]")
 _OUT = click.option("--out", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Folder for results.")
 _QUIET = click.option(
@@ -69,7 +69,7 @@ def main() -> None:
 @click.option("--model", required=True, help="Name on the hub, or a folder written by save_pretrained.")
 @_OUT
 @click.option("--tokens", default=1_000_000, type=_COUNT, help="Largest number of tokens to read.")
-@click.option("--corpus", default="wikipedia", help="wikipedia, openwebtext, stdlib or a text file.")
+@click.option("--corpus", default="wikipedia", help="wikipedia, stdlib or a text file.")
 @click.option("--length", default=512, type=_COUNT, help="Tokens per window; not more than the model's positions.")
 @click.option("--batch-size", default=8, type=_COUNT, help="Windows per batch.")
 @click.option("--nulls", default=0, type=click.IntRange(0), help="More directions per null: random, signs, matched.")
@@ -95,16 +95,14 @@ def survey(out: str, **options: object) -> None:
 
 
 @main.command()
-@click.option("--size", required=True, type=click.Choice(_SIZES), help="The last four are the paper's.")
+@click.option("--size", required=True, type=click.Choice(_SIZES), help="Parameters of the blocks.")
 @_OUT
-@click.option("--corpus", default="openwebtext", help="openwebtext, wikipedia, stdlib or a text file.")
-@click.option("--tokenizer", default="gpt2", help="Name on the hub, a folder, or bytes.")
+@click.option("--corpus", default="stdlib", help="stdlib, wikipedia or a text file.")
+@click.option("--tokenizer", default="bytes", help="Name on the hub, a folder, or bytes.")
 @_SEED
 @click.option("--steps", type=_COUNT, help="[default: depends on the size]")
 @click.option("--batch-size", type=_COUNT, help="Windows per step.  [default: depends on the size]")
-@click.option("--precision", default="no", type=click.Choice(["no", "bf16"]), help="no: float32; bf16: mixed.")
-@click.option("--micro-batch", type=_COUNT, help="Windows that the device processes at once.")
-@click.option("--held-out", default=1_000_000, type=_COUNT, help="Tokens held out to measure on, the last ones read.")
+@click.option("--held-out", default=8192, type=_COUNT, help="Tokens held out to measure on, the last ones read.")
 @_DEVICE
 @_QUIET
 def train(out: str, **options: object) -> None:

@@ -8,7 +8,7 @@ from normgeom.text.tokens import random_windows
 from normgeom.training.loop import next_token_loss
 from normgeom_lab.placement import first_over_last, train_bytes, varying_share
 
-from experiments import placement, speed, survey_speed, twins
+from experiments import dropping, placement, speed, survey_speed, twins
 from experiments.registry import registry
 
 TINY = dict(n_layer=2, n_embd=48, n_head=4, vocab_size=101, bos_token_id=None, eos_token_id=None)
@@ -66,11 +66,11 @@ def test_tables_of_trainings(kept):
     assert freedom.site.unique() == ["transformer.ln_f"] and forms.site.nunique() == 9
     assert len(found["training-ranks"]) == 0
     before = (folder / "model").stat().st_mtime_ns
-    of = twins.dropping(0, steps=20)
+    of = dropping.dropping(0, steps=20)
     assert (folder / "model").stat().st_mtime_ns == before, "a finished training was run again"
     ways = of["dropping-ways"].set_index("way")
     assert ways.more["as it is"] == 0 and abs(ways.kl["dropped after centring"]) < 1e-9
-    assert len(of["dropping-sites"]) == 10 and of["dropping-gauge"].c.tolist() == list(twins.SHIFTS)
+    assert len(of["dropping-sites"]) == 10 and of["dropping-gauge"].c.tolist() == list(dropping.SHIFTS)
     shifted = twins.trained("freedom", "layer", 1e-3, 0.1, "shifted", 0, steps=1)
     gap = twins.saved_in(shifted).transformer.wte.weight.mean()
     drawn = twins.trained("freedom", "layer", 1e-3, 0.1, "drawn", 0, steps=1)
@@ -113,9 +113,3 @@ def test_ways_to_the_vectors_race_and_are_summed(monkeypatch):
     assert table.vectors.tolist() == [0, 10, 10, 3] and (table.rounds == 9).all()
     assert table.ratio["bare forward"] == 1 and (table.lowest <= table.ratio).all()
     assert table.megabytes.tolist() == [0, 3, 0, 0] and table.goal.tolist() == [0, 1.5, 0, 0]
-
-
-def test_the_size_of_a_survey(monkeypatch):
-    monkeypatch.setattr(survey_speed, "NARROW", survey_speed.NARROW | dict(n_layer=2))
-    found = survey_speed.growth(10_000)
-    assert found["batches"] == 2 and found["vectors"] == 10 and found["state_bytes"] > 1000

@@ -10,7 +10,7 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, Llama
 
 from experiments import real_costs, real_gains
 from experiments.real_angles import described, drawn
-from experiments.real_costs import Costs
+from experiments.real_costs import Changeable
 from experiments.real_models import direction, removed, replaced, sites_of
 from experiments.real_speech import dropped, word_errors
 
@@ -38,16 +38,17 @@ def losses(model, ids, kept):
 
 
 def test_a_cost_is_that_of_the_whole_model_run_again(model):
-    of = Costs(model, sites_of(model), IDS)
-    before, logp = losses(model, IDS, of.resumed.kept)
-    for site in (list(of.sites.values())[i] for i in (0, 1, 5, -1)):
-        rows = pd.concat([of.at(site.name), of.frozen([site])]).set_index("direction")
+    network = Changeable(model, IDS)
+    before, logp = losses(model, IDS, network.predicted)
+    for site in (network.sites[i] for i in (0, 1, 5, -1)):
+        frozen = network.frozen([site]).assign(direction="frozen")
+        rows = pd.concat([network.without_directions([site]), frozen]).set_index("direction")
         for name, changed in (
             ("signs_001", removed({site.module: direction("signs_001", site.dim)}, spare_first=True)),
-            ("frozen", replaced({site.module: ReducedNorm(site, False, of.scale(site))}, spare_first=True)),
+            ("frozen", replaced({site.module: ReducedNorm(site, False, network.scale(site))}, spare_first=True)),
         ):
             with changed:
-                after, changed_logp = losses(model, IDS, of.resumed.kept)
+                after, changed_logp = losses(model, IDS, network.predicted)
             kl = (logp.exp() * (logp - changed_logp)).sum(-1).mean(1)
             assert torch.allclose(torch.tensor(rows.loc[name, "cost"].values), (after - before).mean(1), atol=1e-5)
             assert torch.allclose(torch.tensor(rows.loc[name, "kl"].values), kl, atol=1e-5)
@@ -69,14 +70,13 @@ def test_a_norm_is_replaced_but_at_the_first_position(model):
 
 
 def test_the_predicted_change_is_the_mean_over_all_signs(model):
-    of = Costs(model, sites_of(model), IDS)
-    site = list(of.sites.values())[3]
+    network = Changeable(model, IDS)
+    site = network.sites[3]
     signs = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * 12)[:2048]  # u and -u are one
-    x = of.inputs[site.name] = of.inputs[site.name] * 1e3  # no ε
-    found = [of.change(site, u) for u in normalize(signs, dim=-1)]
+    x = network.inputs[site.name] = network.inputs[site.name] * 1e3  # no ε
+    moved = torch.stack([network.moved(site, u) for u in normalize(signs, dim=-1)]).mean(0)
     c2 = ((x[:, 1:] @ normalize(signs, dim=-1).T) ** 2 / x[:, 1:].square().sum(-1, keepdim=True)).max()
-    moved = torch.stack([moved for moved, _ in found]).mean(0)
-    assert torch.allclose(moved, found[0][1], rtol=2 * float(c2))  # to first order in c²
+    assert torch.allclose(moved, network.moved_by_signs(site), rtol=2 * float(c2))  # to first order in c²
 
 
 def test_angles_and_occupancies_are_a_surveys(model):
@@ -102,7 +102,8 @@ def test_signs_are_counted_and_the_largest_coordinate_is_named():
 
 
 def test_blocks_are_grouped_by_text(model):
-    rows = Costs(model, sites_of(model), IDS.repeat(3, 1)).at("model.layers.0.input_layernorm")
+    network = Changeable(model, IDS.repeat(3, 1))
+    rows = network.without_directions(network.sites[:1])
     found = real_costs.mean_costs(rows, ("valid", "test"), 6).set_index(["direction", "text"]).cost
     uniform = rows[rows.direction == "uniform"]
     assert found["uniform", "valid"] == pytest.approx(uniform.cost[uniform.block < 6].mean())

@@ -8,8 +8,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from experiments import real_formats, real_rounding
-from experiments.real_rounding import SHIFT, factor, quantised
+from experiments import real_formats, real_quantised, real_rounding
+from experiments.real_quantised import quantised
+from experiments.real_rounding import SHIFT, factor
 
 IDS = torch.randint(50, (4, 9), generator=torch.Generator().manual_seed(5))
 SIZES = dict(vocab_size=50, hidden_size=16, intermediate_size=24, num_attention_heads=2, num_key_value_heads=1)
@@ -71,7 +72,7 @@ def test_statistics_in_a_format_change_the_stream_as_predicted(llama, name, form
 def test_quantised_norms_of_a_model(llama):
     y = torch.tensor([[7.0, 3.4, -0.6], [70.0, 6.0, -4.0]])
     assert torch.allclose(quantised(y, 4), torch.tensor([[7.0, 3.0, -1.0], [70.0, 10.0, 0.0]])), "steps by rows"
-    records = {name: pd.DataFrame(rows) for name, rows in real_rounding.int8_and_int4("llama").items()}
+    records = {name: pd.DataFrame(rows) for name, rows in real_quantised.int8_and_int4("llama").items()}
     found, end = (records[f"published-quantised{part}"].set_index(["form", "bits"]) for part in ("", "-end"))
     assert ((found.ratio_q50 - 1).abs() < 0.15).all(), "errors of what the matrices compute are as predicted"
     assert (end.xs(8, level="bits").kl < end.xs(4, level="bits").kl).all()

@@ -6,9 +6,9 @@ import normgeom as ng
 import pytest
 import torch
 from norm_checks import close
-from normgeom.training.loop import next_token_loss
+from normgeom.training.loop import fit, next_token_loss
 from normgeom.training.twins import twin
-from normgeom_lab.common.loop import fit, train
+from normgeom_lab.common.loop import train
 from transformers import GPT2Config
 
 CONFIG = GPT2Config(

@@ -24,7 +24,7 @@ VOCABULARY = 64
 SIZE = Size(layers=1, width=16, heads=2, lr=1e-2, steps=8, batch=4, length=16, eval_interval=2)
 # Of a whole command: four updates of four windows, measured after 0, 2 and 4.
 SHORT = Size(layers=1, width=16, heads=2, lr=1e-2, steps=4, batch=4, length=16, eval_interval=2)
-TEXT = np.random.default_rng(5).integers(0, VOCABULARY, 15 * SIZE.length + 3).astype(np.uint8)
+TEXT = torch.from_numpy(np.random.default_rng(5).integers(0, VOCABULARY, 15 * SIZE.length + 3))
 HELD_OUT = list(torch.randint(0, VOCABULARY, (5, SIZE.length), generator=torch.Generator().manual_seed(6)).split(3))
 TABLES = ("curve", "loss", "survey", "gains", "surface")
 

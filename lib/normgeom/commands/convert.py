@@ -12,7 +12,7 @@ from normgeom.surgery.surgery import to_rms_norm
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import first_windows, load_tokenizer
 
-TEXTS, LENGTH = 2, 64
+TEXTS, LENGTH = 2, 64  # windows that logits are compared on, and their tokens
 
 
 def convert_model(model: str, out: str | os.PathLike) -> dict:

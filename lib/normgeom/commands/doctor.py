@@ -14,7 +14,7 @@ from normgeom.models.doctor import Finding, NormSheet, Report, doctor
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import first_windows, load_tokenizer
 
-TEXTS, LENGTH = 2, 128
+TEXTS, LENGTH = 2, 128  # windows that the model reads, and their tokens
 COLUMNS = ("norms", "", "kind", "d", "gain", "ε", "where", "rounded to bfloat16", "decays by", "largest entry")
 
 

@@ -6,27 +6,25 @@ import os
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
-import torch
+from torch import Tensor
 
-from normgeom.jobs import Claim, claimed, now, usable_device, versions
+from normgeom.jobs import claimed, now, usable_device, versions
 from normgeom.text.corpora import Corpus, load_corpus
 from normgeom.text.tokens import Encoder, load_tokenizer, token_ids, windows
 from normgeom.training.trainer import fit_and_measure
 from normgeom.training.twins import SIZES, Size, twin
 
-TEXT, ID = "text.bin", np.dtype(np.uint32)
 TWINS = ("layer", "rms")
 
 
 def train_twins(
     size: str,
     out: str | os.PathLike,
-    corpus: str = "openwebtext",
-    tokenizer: str = "gpt2",
+    corpus: str = "stdlib",
+    tokenizer: str = "bytes",
     seed: int = 0,
-    held_out: int = 1_000_000,
+    held_out: int = 8192,
     device: str | None = None,
     progress: bool = True,
     batch_size: int | None = None,
@@ -35,9 +33,9 @@ def train_twins(
     """Train two GPT-2 models that differ only in the norm; the arguments are the command's options.
 
     Both start from the same weights and read the same windows in the same order.  ``out/layer/`` and ``out/rms/`` get
-    what :func:`normgeom.training.trainer.fit_and_measure` writes; ``out/text.bin`` is the corpus as token ids: first
-    those to train on, then ``held_out`` to measure on.  If the corpus is too short, windows are read more than once,
-    all equally often.  The same call resumes an earlier one.
+    what :func:`normgeom.training.trainer.fit_and_measure` writes.  The last ``held_out`` tokens that are read are
+    measured on.  If the corpus is too short, windows are read more than once, all equally often.  The same call resumes
+    an earlier one.
 
     Args:
         settings: values that replace the size's own, such as ``steps``; None keeps it.
@@ -60,12 +58,9 @@ def train_twins(
     )
     apart = max(1, held_out // size.length) * size.length
     with claimed(out, asked) as claim:
-        if not claim.check(TEXT):
-            _write_text(text_of, encoder, apart, size, claim)
-        text = np.memmap(out / TEXT, dtype=ID, mode="r")
-        text, measured_on = text[:-apart], text[-apart:]
-        batches = windows(torch.from_numpy(measured_on.astype(np.int64)), size.length, size.batch)
-        for norm in TWINS:  # one at a time: the largest fill a device
+        text, measured_on = _token_ids(text_of, encoder, apart, size).tensor_split([-apart])
+        batches = windows(measured_on, size.length, size.batch)
+        for norm in TWINS:
             model = twin(size.config(encoder.vocabulary), seed, norm)
             with claimed(out / norm, dict(asked, norm=norm)) as own:
                 fit_and_measure(model, text, batches, size, seed, own, device, progress, encoder.save)
@@ -78,15 +73,12 @@ def train_twins(
         return claim.save(had=had)
 
 
-def _write_text(corpus: Corpus, encoder: Encoder, apart: int, size: Size, claim: Claim) -> None:
-    """The corpus as token ids: as many as all steps read, and ``apart`` more; or all of it, in whole windows."""
-    with claim.writing(TEXT) as part, part.open("wb") as file:
-        for ids in token_ids(corpus, encoder, size.steps * size.batch * size.length + apart):
-            file.write(ids.numpy().astype(ID).tobytes())
-        count = file.tell() // ID.itemsize
-        if count < apart + size.length:
-            raise ValueError(
-                f"held_out: expected a window of {size.length} tokens to train on, got a corpus of {count} with "
-                f"{apart} of them held out"
-            )
-        file.truncate(count // size.length * size.length * ID.itemsize)
+def _token_ids(corpus: Corpus, encoder: Encoder, apart: int, size: Size) -> Tensor:
+    """As many token ids as all steps read, and ``apart`` more; or those of the whole corpus, in whole windows."""
+    ids = token_ids(corpus, encoder, size.steps * size.batch * size.length + apart)
+    if len(ids) < apart + size.length:
+        raise ValueError(
+            f"held_out: expected a window of {size.length} tokens to train on, got a corpus of {len(ids)} with "
+            f"{apart} of them held out"
+        )
+    return ids[: len(ids) // size.length * size.length]

@@ -14,10 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 # Path, configuration and commit on the hub: Parquet files, which need no loading script.
-HUB = {
-    "wikipedia": ("wikimedia/wikipedia", "20231101.en", "b04c8d1ceb2f5cd4588862100d08de323dccfbaa"),
-    "openwebtext": ("Skylion007/openwebtext", "plain_text", "79d93d786212f7344586290adb811d4ae6a1762c"),
-}
+WIKIPEDIA = ("wikimedia/wikipedia", "20231101.en", "b04c8d1ceb2f5cd4588862100d08de323dccfbaa")
 
 
 @dataclass(frozen=True)
@@ -35,15 +32,15 @@ class Corpus:
 
 
 def load_corpus(name: str | os.PathLike = "stdlib") -> Corpus:
-    """``"stdlib"``, the documentation that comes with Python; a UTF-8 text file; or ``"wikipedia"`` or
-    ``"openwebtext"``, which the package datasets streams from the hub; else a FileNotFoundError.
+    """``"stdlib"``, the documentation that comes with Python; a UTF-8 text file; or ``"wikipedia"``, which the package
+    datasets streams from the hub; else a FileNotFoundError.
     """
     if name == "stdlib":
         return Corpus(_stdlib_documents, "\n\n", dict(name=name, python=platform.python_version()))
-    if name in HUB:
-        return Corpus(lambda: _hub_documents(*HUB[name]), "\n\n", dict(name=name, source=HUB[name]))
+    if name == "wikipedia":
+        return Corpus(_articles, "\n\n", dict(name=name, source=WIKIPEDIA))
     if not os.path.isfile(name):
-        known = f"'stdlib' (needs no network), {', '.join(map(repr, HUB))} or a text file"
+        known = "'stdlib' (needs no network), 'wikipedia' or a text file"
         raise FileNotFoundError(f"corpus: expected {known}, got {os.fspath(name)!r:.80}")
     with open(name, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -76,8 +73,9 @@ def _pieces(path: str | os.PathLike) -> Iterator[str]:
         raise ValueError(f"corpus: expected {Path(path).name} to be UTF-8 text, got {error}") from error
 
 
-def _hub_documents(path: str, configuration: str, revision: str) -> Iterator[str]:
+def _articles() -> Iterator[str]:
     from datasets import load_dataset
 
-    for row in load_dataset(path, configuration, revision=revision, split="train", streaming=True):
+    path, configuration, commit = WIKIPEDIA
+    for row in load_dataset(path, configuration, revision=commit, split="train", streaming=True):
         yield row["text"]

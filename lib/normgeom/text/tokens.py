@@ -20,16 +20,15 @@ def byte_tokens(text: str) -> Tensor:
 
 
 class Encoder(NamedTuple):
-    """A tokenizer: ``encode`` gives the ids of a text, ``end`` those between documents, ``save`` writes its files."""
+    """A tokenizer: ``encode`` gives the ids of a text, ``save`` writes its files."""
 
     name: str
     vocabulary: int
     encode: Callable[[str], Tensor]
-    end: Tensor
     save: Callable[[Path], object] = lambda folder: None
 
 
-BYTES = Encoder("bytes", 256, byte_tokens, byte_tokens("\n\n"))
+BYTES = Encoder("bytes", 256, byte_tokens)
 
 
 def load_tokenizer(name: str, config: object = None) -> Encoder:
@@ -57,26 +56,24 @@ def load_tokenizer(name: str, config: object = None) -> Encoder:
     def encode(text: str) -> Tensor:
         return torch.tensor(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=torch.int64)
 
-    end = encode("\n\n") if tokenizer.eos_token is None else torch.tensor([tokenizer.eos_token_id])
     name = folder.resolve().name if folder.is_dir() else name
-    return Encoder(name, max(words.values()) + 1, encode, end, tokenizer.save_pretrained)
+    return Encoder(name, max(words.values()) + 1, encode, tokenizer.save_pretrained)
 
 
-def token_ids(corpus: Corpus, encoder: Encoder, most: int) -> Iterator[Tensor]:
-    """The first ``most`` token ids of a corpus, a tensor ``(n,)`` for each document."""
+def token_ids(corpus: Corpus, encoder: Encoder, most: int) -> Tensor:
+    """The first ``most`` token ids of a corpus, ``(n,)``; no document is read after that."""
+    parts, count = [torch.empty(0, dtype=torch.int64)], 0
     for number, text in enumerate(corpus.texts()):
-        ids = encoder.encode(text)
-        if number and corpus.between:
-            ids = torch.cat([encoder.end, ids])
-        yield ids[:most]
-        most -= len(ids)
-        if most <= 0:
-            return
+        parts.append(encoder.encode(corpus.between + text if number else text))
+        count += len(parts[-1])
+        if count >= most:
+            break
+    return torch.cat(parts)[:most]
 
 
 def first_windows(corpus: Corpus, encoder: Encoder, tokens: int, length: int, batch_size: int) -> list[Tensor]:
     """:func:`windows` of the first ``tokens`` of a corpus."""
-    return windows(torch.cat([encoder.end[:0], *token_ids(corpus, encoder, tokens)]), length, batch_size)
+    return windows(token_ids(corpus, encoder, tokens), length, batch_size)
 
 
 def windows(tokens: Tensor, length: int, batch_size: int) -> list[Tensor]:

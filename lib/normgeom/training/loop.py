@@ -1,8 +1,9 @@
-"""What every training here has: the loss of the next token, AdamW, and the learning rate by steps."""
+"""What every training here has: the loss of the next token, AdamW, the learning rate by steps, and the steps."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
@@ -41,3 +42,31 @@ def warmup_cosine(optimizer: torch.optim.Optimizer, steps: int) -> LambdaLR:
         return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
     return LambdaLR(optimizer, factor)
+
+
+def fit(
+    model: nn.Module,
+    batches: Iterable[Tensor],
+    optimizer: torch.optim.Optimizer,
+    schedule: LambdaLR | None = None,
+    clip: float = math.inf,
+) -> Tensor:
+    """One step for each batch of ids ``(batch, length)``; returns the loss before each, ``(steps,)``.
+
+    What else happens at a step is a hook of the optimizer, such as ``register_step_post_hook``.
+
+    Args:
+        clip: the length that all gradients together are clipped to.
+    """
+    losses = []
+    for ids in batches:
+        loss = next_token_loss(model, ids)
+        optimizer.zero_grad()
+        loss.backward()
+        if clip < math.inf:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)

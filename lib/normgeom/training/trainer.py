@@ -8,29 +8,29 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import GPT2LMHeadModel
 
 from normgeom.jobs import Claim
-from normgeom.training.loop import adamw, next_token_loss, warmup_cosine
+from normgeom.training.loop import adamw, fit, warmup_cosine
 from normgeom.training.stages import measure_stage
 from normgeom.training.twins import Size, save_twin
 
 # The paper's three, and the null that is exact for RMSNorm (cor-sign-null): a rank among 40.
 DIRECTIONS = ("uniform", "random_a", "random_b", *(f"signs_{i}" for i in range(39)))
-CHECKPOINT, STATE = "checkpoint-", ("model", "optimizer", "schedule")
+CHECKPOINT = "checkpoint-"  # and the number of steps, the name of its folder
 
 
-def reading_order(count: int, epoch: int, seed: int) -> np.ndarray:
+def reading_order(count: int, epoch: int, seed: int) -> Tensor:
     """Which of the ``epoch`` windows of a text are read, ``(count,)``: each once an epoch, as the seed decides."""
     orders = [np.random.default_rng([seed, k]).permutation(epoch) for k in range(-(-count // epoch))]
-    return np.concatenate(orders)[:count]
+    return torch.from_numpy(np.concatenate(orders)[:count])
 
 
 def fit_and_measure(
     model: GPT2LMHeadModel,
-    text: np.ndarray,
+    text: Tensor,
     held_out: Sequence[Tensor],
     size: Size,
     seed: int,
@@ -44,9 +44,9 @@ def fit_and_measure(
     On a CPU an interrupted run ends in the same numbers, bit for bit, as one that was not.
 
     Args:
-        text: token ids to train on.
+        text: token ids to train on, ``(n,)``.
         held_out: batches to measure on.
-        claim: of a folder, which takes ``curve.parquet`` (step, loss, learning_rate, grad_norm), the tables of
+        claim: of a folder, which takes ``curve.parquet`` (step, loss), the tables of
             :func:`normgeom.training.stages.measure_stage` with a column ``step``, at last ``model/``; until then a
             checkpoint with the tables so far.
         tokenizer: writes its files to the folder that it is called with, ``model/``.
@@ -61,11 +61,11 @@ def fit_and_measure(
         for checkpoint in [name for name in claim.files if name.startswith(CHECKPOINT)]:
             run.load(claim.folder / checkpoint)
         text = text[: len(text) // size.length * size.length].reshape(-1, size.length)
-        order = reading_order(size.steps * size.batch, len(text), seed).reshape(size.steps, size.batch)
+        order = reading_order(size.steps * size.batch, len(text), seed).split(size.batch)
         for places in tqdm(order[run.step :], "train", size.steps, initial=run.step, disable=not progress):
             if run.step in size.stages:
                 run.add(measure_stage(model, held_out, DIRECTIONS, seed))
-            run.learn(torch.from_numpy(text[places].astype(np.int64)))
+            run.learn(text[places].long().to(device))
             if run.step % size.eval_interval == 0:
                 run.save(claim)
         run.add(measure_stage(model, held_out, DIRECTIONS, seed))
@@ -83,29 +83,19 @@ class _Run:
 
     def __init__(self, model: GPT2LMHeadModel, size: Size):
         self.model = model
-        self.size = size
         self.optimizer = adamw(model, size.lr, size.decay)
         self.schedule = warmup_cosine(self.optimizer, size.steps)
         self.tables: dict[str, pd.DataFrame] = {}
-        self.step = 0
+
+    @property
+    def step(self) -> int:
+        """The number of steps so far."""
+        return self.schedule.last_epoch
 
     def learn(self, ids: Tensor) -> None:
         """One step on windows ``(batch, length)``, its gradients clipped to norm 1, and its line of the curve."""
-        self.model.train()
-        device, total = self.model.device, 0.0
-        for part in ids.to(device).split(self.size.micro_batch or len(ids)):
-            with torch.autocast(device.type, torch.bfloat16, enabled=self.size.precision == "bf16"):
-                loss = next_token_loss(self.model, part) * (len(part) / len(ids))
-            loss.backward()
-            total += loss.detach()
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        rate, *_ = self.schedule.get_last_lr()
-        self.optimizer.step()
-        self.schedule.step()
-        self.optimizer.zero_grad()
-        self.step += 1
-        line = dict(step=self.step, loss=float(total), learning_rate=rate, grad_norm=float(norm))
-        self.add(dict(curve=pd.DataFrame([line])))
+        losses = fit(self.model.train(), [ids], self.optimizer, self.schedule, clip=1.0)
+        self.add(dict(curve=pd.DataFrame(dict(loss=losses.tolist()))))
 
     def add(self, tables: dict[str, pd.DataFrame]) -> None:
         """Rows of this step to the tables."""
@@ -117,7 +107,10 @@ class _Run:
         before = [path.name for path in claim.folder.glob(f"{CHECKPOINT}*")]
         with claim.writing(f"{CHECKPOINT}{self.step}") as part:
             part.mkdir()
-            torch.save({name: getattr(self, name).state_dict() for name in STATE}, part / "state.pt")
+            torch.save(
+                {name: getattr(self, name).state_dict() for name in ("model", "optimizer", "schedule")},
+                part / "state.pt",
+            )
             for name, table in self.tables.items():
                 table.to_parquet(part / f"{name}.parquet", index=False)
         claim.drop(*before)
@@ -126,4 +119,3 @@ class _Run:
         for name, state in torch.load(checkpoint / "state.pt", map_location="cpu").items():
             getattr(self, name).load_state_dict(state)
         self.tables = {path.stem: pd.read_parquet(path) for path in checkpoint.glob("*.parquet")}
-        self.step = self.schedule.last_epoch

@@ -17,23 +17,17 @@ from normgeom.surgery.converted import save_converted
 
 @dataclass(frozen=True)
 class Size:
-    """A GPT-2 and how it is trained; with defaults one row of the paper's table 2, and what its appendix A.2 adds.
-
-    ``lr`` is the peak of the learning rate, ``batch`` counts windows of ``length`` tokens, of which ``micro_batch``,
-    by default all, pass through the device together; ``precision`` is ``"no"``, float32, or ``"bf16"``, mixed.
-    """
+    """A GPT-2 and how it is trained; ``lr`` is the peak of the learning rate, ``batch`` the windows of a step."""
 
     layers: int
     width: int
     heads: int
     lr: float
     steps: int
-    batch: int = 64
-    length: int = 1024
+    batch: int
+    length: int
     eval_interval: int = 1000
     decay: float = 0.1
-    micro_batch: int | None = None
-    precision: str = "no"
 
     def config(self, vocabulary: int) -> GPT2Config:
         return gpt2(vocabulary, self.length, self.width, self.layers, self.heads)
@@ -66,10 +60,6 @@ SIZES = {
     "1M": Size(4, 128, 4, 1e-3, 600, batch=8, length=128, eval_interval=6),
     "5M": Size(6, 256, 8, 1e-3, 1_500, batch=16, length=256, eval_interval=15),
     "10M": Size(6, 384, 6, 1e-3, 5_000, batch=64, length=256, eval_interval=50),
-    "70M": Size(6, 512, 8, 1e-3, 100_000),
-    "160M": Size(12, 768, 12, 6e-4, 100_000),
-    "410M": Size(24, 1024, 16, 3e-4, 50_000),
-    "1B": Size(16, 2048, 8, 3e-4, 50_000),
 }
 
 

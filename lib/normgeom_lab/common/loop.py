@@ -1,43 +1,12 @@
-"""One step of training for each batch of tokens."""
+"""Training of small models, as the chapters need it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
-import torch
-from normgeom.training.loop import adamw, next_token_loss, warmup_cosine
+from normgeom.training.loop import adamw, fit, warmup_cosine
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
 from tqdm.auto import tqdm
-
-
-def fit(
-    model: nn.Module,
-    batches: Iterable[Tensor],
-    optimizer: torch.optim.Optimizer,
-    schedule: LambdaLR | None = None,
-    clip: float = math.inf,
-) -> Tensor:
-    """One step for each batch of ids ``(batch, length)``; returns the loss before each, ``(steps,)``.
-
-    What else happens at a step is a hook of the optimizer, such as ``register_step_post_hook``.
-
-    Args:
-        clip: the length that all gradients together are clipped to.
-    """
-    losses = []
-    for ids in batches:
-        loss = next_token_loss(model, ids)
-        optimizer.zero_grad()
-        loss.backward()
-        if clip < math.inf:
-            nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimizer.step()
-        if schedule is not None:
-            schedule.step()
-        losses.append(loss.detach())
-    return torch.stack(losses)
 
 
 def train(

@@ -34,7 +34,7 @@ FAMILIES = {
 
 
 class Behaviour(NamedTuple):
-    """Relative changes in the second of two blocks, each the answer to one question; the block's class and file.
+    """Relative changes in the second of two blocks, each the answer to one question.
 
     Attributes:
         sum: of its output with branches switched off, if the stream is multiplied by 10: 0 if a norm is on the sum.
@@ -49,8 +49,6 @@ class Behaviour(NamedTuple):
     before: float
     parallel: float
     final_norm: float
-    block: str
-    file: str
 
 
 def tiny_model(family: str, seed: int) -> tuple[PreTrainedModel, nn.ModuleList]:
@@ -112,8 +110,6 @@ def behaviour(family: str, seed: int, without: str | None = None) -> Behaviour:
         before=max(change(ask(10 * x, 1, 1)[1], attention), change(ask(10 * x, 0, 1)[2], alone[2])),
         parallel=change(alone[2], mlp),
         final_norm=change(final, out),
-        block=type(block).__name__,
-        file=type(block).__module__.rpartition(".")[2] + ".py",
     )
 
 
@@ -122,7 +118,7 @@ def name_of(behaviour: Behaviour) -> str | None:
 
     Post-norm and DeepNorm behave alike; such a block is called post-norm.
     """
-    yes = {question: getattr(behaviour, question) < 0.02 for question in behaviour._fields[:5]}
+    yes = {question: getattr(behaviour, question) < 0.02 for question in behaviour._fields}
     for name, rule in PLACEMENTS.items():
         if all(yes[norm] == getattr(rule, norm) for norm in ("before", "after", "sum")):
             return WORDS[name] + ", parallel" * yes["parallel"] + ", final norm" * (not yes["final_norm"])

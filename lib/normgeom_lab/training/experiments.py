@@ -13,13 +13,13 @@ import numpy as np
 import pandas as pd
 import torch
 from normgeom.geometry.ellipsoid import Ellipsoid
-from normgeom.training.loop import adamw, next_token_loss, warmup_cosine
-from normgeom.training.twins import Size, twins
+from normgeom.training.loop import adamw, fit, next_token_loss, warmup_cosine
+from normgeom.training.twins import twins
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from normgeom_lab.common.checks import Draws
-from normgeom_lab.common.loop import fit, train
+from normgeom_lab.common.loop import train
 from normgeom_lab.common.stream import last_directions, rotate, stream_writers
 from normgeom_lab.common.tiny import perturb
 from normgeom_lab.common.variants import TITLES, variants
@@ -64,27 +64,6 @@ def descend(
         rule.register_step_post_hook(lambda *_: centre(writers))
     losses = fit(model, repeat(ids, 10), rule, clip=clip)
     return SimpleNamespace(model=model, losses=losses.double())
-
-
-STATE = 16  # bytes per weight: parameter, gradient and Adam's two moments, four each
-
-
-def vocabulary(size: Size) -> int:
-    """The size of a twin's vocabulary: GPT-2's tokens with windows of 1024, bytes with shorter ones."""
-    return 50257 if size.length == 1024 else 256
-
-
-def parameters(size: Size) -> int:
-    """The number of parameters of a twin with LayerNorms and a tied head."""
-    rest = 13 * size.layers + 2 + size.length  # biases and gains, and the embeddings of positions
-    return (12 * size.layers * size.width + vocabulary(size) + rest) * size.width
-
-
-def operations(size: Size) -> int:
-    """The number of operations of a training: six per weight and token, including attention's products and the head."""
-    tokens = size.steps * size.batch * size.length
-    attention = size.layers * size.width * size.length
-    return 6 * tokens * ((12 * size.layers * size.width + vocabulary(size)) * size.width + attention)
 
 
 def read_twins(folder: Path, name: str) -> dict[str, pd.DataFrame]:

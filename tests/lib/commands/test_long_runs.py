@@ -144,8 +144,6 @@ FOREIGN = {
         (dict(steps=7), "size: .*'steps': 4.* there, .*'steps': 7"),
         (dict(batch_size=2), "size: .*'batch': 2"),
         (dict(held_out=64), "held_out: 80 there, 64 asked for"),
-        (dict(precision="bf16"), "size: .*'precision': 'bf16'"),
-        (dict(micro_batch=2), "size: .*'micro_batch': 2"),
     ],
 }
 

@@ -49,20 +49,14 @@ def test_what_is_no_text(tmp_path):
             load_corpus(name)
 
 
-@pytest.mark.parametrize("name", corpora.HUB)
-def test_hub_corpora_are_pinned_to_a_commit(name):
-    *_, revision = corpora.HUB[name]
-    assert len(revision) == 40 and int(revision, 16), "a branch moves, a commit does not"
-
-
 def test_a_corpus_on_the_hub_is_streamed(tmp_path, monkeypatch):
     """A "wikipedia" of three articles, in a folder instead of on the hub."""
     texts = ["first article\nof two lines", "second", "γ ⊙ n"]
     pd.DataFrame(dict(title=["a", "b", "c"], text=texts)).to_parquet(tmp_path / "train-00000-of-00001.parquet")
-    monkeypatch.setattr(corpora, "HUB", dict(wikipedia=(str(tmp_path), "default", None)))
+    monkeypatch.setattr(corpora, "WIKIPEDIA", (str(tmp_path), "default", None))
     asked, load = [], datasets.load_dataset
     monkeypatch.setattr(datasets, "load_dataset", lambda *of, **how: asked.append(how) or load(*of, **how))
     corpus = load_corpus("wikipedia")
     assert list(corpus.texts()) == list(corpus.texts()) == texts
     assert all(how["streaming"] for how in asked), "all of it would be downloaded"
-    assert corpus.between == "\n\n" and corpus.provenance == dict(name="wikipedia", source=corpora.HUB["wikipedia"])
+    assert corpus.between == "\n\n" and corpus.provenance == dict(name="wikipedia", source=corpora.WIKIPEDIA)

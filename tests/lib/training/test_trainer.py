@@ -16,11 +16,10 @@ from normgeom.training import trainer
 from normgeom.training.loop import adamw, next_token_loss, warmup_cosine
 from normgeom.training.stages import measure_stage
 from normgeom.training.trainer import DIRECTIONS, reading_order
-from normgeom.training.twins import SIZES
 from tiny_training import HELD_OUT, SIZE, TEXT, fit, model, recorded, same_results, stopped
 
 STEPS, BATCH, LENGTH = SIZE.steps, SIZE.batch, SIZE.length
-WINDOWS = torch.from_numpy(TEXT[: 15 * LENGTH].astype(np.int64)).view(15, LENGTH)
+WINDOWS = TEXT[: 15 * LENGTH].view(15, LENGTH)
 
 
 def losses(folder):
@@ -51,13 +50,6 @@ def test_each_window_once_an_epoch_in_an_order_of_its_own():
 
 
 # when it is measured
-
-
-def test_the_papers_stages():
-    """Appendix A.2: 0 and 1K to 10K by one, then by ten thousands."""
-    thousand = {1000 * k for k in (*range(11), *range(20, 110, 10))}
-    assert SIZES["70M"].stages == SIZES["160M"].stages == thousand
-    assert SIZES["410M"].stages == SIZES["1B"].stages == {k for k in thousand if k <= 50_000}
 
 
 @pytest.mark.parametrize("steps", [1, 30, 31, 119])
@@ -108,37 +100,34 @@ def test_a_loss_that_is_not_a_number_is_shown(tmp_path):
 
 def by_hand(network, batches, size):
     optimizer = adamw(network, size.lr)
-    schedule, found = warmup_cosine(optimizer, size.steps), []
+    schedule, found, lengths = warmup_cosine(optimizer, size.steps), [], []
     for ids in batches:
         loss = next_token_loss(network, ids)
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        lengths.append(float(torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)))
         optimizer.step()
         schedule.step()
         found.append(float(loss.detach()))
-    return torch.tensor(found, dtype=torch.float64)
+    return torch.tensor(found, dtype=torch.float64), lengths
 
 
-@pytest.mark.parametrize(("norm", "micro_batch"), [("layer", None), ("rms", None), ("layer", 1), ("rms", 3)])
-def test_a_training_is_that_of_the_loop(tmp_path, norm, micro_batch):
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_a_training_is_that_of_the_loop(tmp_path, norm):
     """Optimizer and schedule are tested in test_loop; 20 steps, the gradients of some are clipped."""
-    size = replace(SIZE, steps=20, micro_batch=micro_batch)
+    size = replace(SIZE, steps=20)
     networks = [model(norm, size) for _ in range(2)]
     for network in networks:
         network.transformer.wte.weight.data *= 20  # gradients longer than 1
     batches = WINDOWS[reading_order(20 * BATCH, 15, seed=3)].split(BATCH)
-    expected = by_hand(networks[0], batches, size)
+    expected, lengths = by_hand(networks[0], batches, size)
+    assert min(lengths) < 1 < max(lengths), "clipping makes no difference, or all of it"
     seen = recorded(networks[1])
     trained = fit(tmp_path, network=networks[1], size=size)
-    assert max(len(ids) for ids in seen) == (micro_batch or BATCH) and torch.equal(torch.cat(seen), torch.cat(batches))
-    curve = pd.read_parquet(tmp_path / "curve.parquet")
-    assert curve.grad_norm.min() < 1 < curve.grad_norm.max(), "clipping makes no difference, or all of it"
-    tol = 1e-3 if micro_batch else 1e-6
-    close(torch.tensor(curve.loss), expected, tol, "losses", "A mean over L? A sum over what is accumulated?")
-    assert curve.learning_rate[:2].tolist() == [size.lr / 2, size.lr], "the rate of the step after?"
+    assert all(map(torch.equal, seen, batches)) and len(seen) == len(batches)
+    close(losses(tmp_path), expected, 1e-6, "losses", "A mean over L?")
     for (name, p), q in zip(trained.named_parameters(), networks[0].parameters(), strict=True):
-        close(p, q, tol, name, "Decay? Clipping? Warm-up? Cosine? ε of Adam?")
+        close(p, q, 1e-6, name, "Decay? Clipping? Warm-up? Cosine? ε of Adam?")
 
 
 def test_measuring_changes_nothing(whole, tmp_path, monkeypatch):
@@ -148,13 +137,6 @@ def test_measuring_changes_nothing(whole, tmp_path, monkeypatch):
     again = fit(tmp_path)
     assert torch.equal(losses(tmp_path), losses(folder))
     assert all(map(torch.equal, again.parameters(), trained.parameters()))
-
-
-def test_mixed_precision(whole, tmp_path):
-    trained = fit(tmp_path, size=replace(SIZE, precision="bf16"))
-    off = float((losses(tmp_path) - losses(whole[0])).abs().max())
-    assert 0 < off < 0.05, f"losses in bf16 are off by {off}"
-    assert {p.dtype for p in trained.parameters()} == {torch.float32}
 
 
 # an interruption

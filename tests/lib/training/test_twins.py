@@ -71,23 +71,16 @@ def test_a_saved_twin_comes_back(tmp_path, norm):
 # sizes
 
 
-def test_the_papers_sizes():
-    """M blocks of width d have about 12 M d² parameters; embeddings come on top."""
-    blocks = {name: round(12 * size.layers * size.width**2 / 1e6) for name, size in SIZES.items()}
-    assert [blocks[name] for name in ("70M", "160M", "410M", "1B")] == [19, 85, 302, 805]
-
-
-def test_the_small_sizes():
-    """What the book's own trainings read, and how often they are measured."""
-    small = {name: SIZES[name] for name in ("0.2M", "1M", "5M", "10M")}
-    assert [round(12 * size.layers * size.width**2 / 1e5) for size in small.values()] == [2, 8, 47, 106]
-    read = [size.steps * size.batch * size.length for size in small.values()]
-    assert read == [122_880, 614_400, 6_144_000, 81_920_000]
-    assert [size.steps / size.eval_interval for size in small.values()] == [40, 100, 100, 100]
+def test_the_sizes():
+    """M blocks of width d have about 12 M d² parameters; what a training reads, and how often it is measured."""
+    sizes = SIZES.values()
+    assert [round(12 * size.layers * size.width**2 / 1e5) for size in sizes] == [2, 8, 47, 106]
+    assert [size.steps * size.batch * size.length for size in sizes] == [122_880, 614_400, 6_144_000, 81_920_000]
+    assert [size.steps / size.eval_interval for size in sizes] == [40, 100, 100, 100]
 
 
 def test_the_model_of_a_size():
-    size = Size(layers=3, width=24, heads=2, lr=1e-3, steps=5, length=20)
+    size = Size(layers=3, width=24, heads=2, lr=1e-3, steps=5, batch=4, length=20)
     model = twin(size.config(50), 0, "rms")
     assert len(model.transformer.h) == 3 and model.transformer.wte.weight.shape == (50, 24)
     assert model.transformer.wpe.weight.shape == (20, 24) and model.transformer.h[0].attn.num_heads == 2

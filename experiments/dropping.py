@@ -1,0 +1,67 @@
+"""What doing without the mean costs the trained twins of experiments.twins."""
+
+import copy
+
+import normgeom as ng
+import pandas as pd
+from normgeom.text.corpora import load_corpus
+from normgeom.text.tokens import byte_tokens, windows
+from normgeom_lab.common.stream import stream_writers
+from normgeom_lab.common.typed import KINDS
+from normgeom_lab.training import centre
+from normgeom_lab.without_mean import by_shift, by_site, compare, without_subtraction
+from torch import nn
+
+from experiments.registry import experiment
+from experiments.twins import HELD_OUT, SEEDS, saved_in, trained
+
+SHIFTS = (0.0, *(sign * c for c in (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 100) for sign in (1, -1)))
+
+
+@experiment(
+    "dropping",
+    {
+        "dropping-ways": "The loss of LayerNorm twins whose norms do not subtract the mean: in the weights as they "
+        "stand, after the writers were centred (the conversion to RMSNorm), and trained without (the RMSNorm twin).",
+        "dropping-sites": "The loss of LayerNorm twins without the subtraction at one norm, and at all, in the weights "
+        "as they stand; drop_error: the mean relative change of the norm's output before the bias.",
+        "dropping-gauge": "The loss of LayerNorm twins without any subtraction when the writers have been centred and "
+        "c was then added to each entry of the token embedding, which leaves the function as it is (kept: the "
+        "divergence with the subtraction); drop_error: mean over the norms.",
+        "dropping-llama": "The loss of RMSNorm twins from whose token embedding, or whose every writer, the mean was "
+        "taken.",
+    },
+    dict(seed=SEEDS),
+    minutes=15,
+    model="pre-norm GPT-2 twins, 4 blocks, d = 128, byte tokens, 600 updates, as the experiment training makes them "
+    "at a rate of 0.001 and a decay of 0.1",
+    corpus=f"the last {HELD_OUT} bytes of the standard library's documentation strings (corpus stdlib), which the "
+    "models were not trained on, in windows of 128",
+    columns="nll: nats a byte; more: above the unchanged model's; kl: of the changed model's predictions from the "
+    "unchanged model's; largest: difference of a log-probability",
+    seeds="0, 1, 2",
+)
+def dropping(seed: int, steps: int | None = None) -> dict[str, pd.DataFrame]:
+    layer, rms = (saved_in(trained("main", norm, 1e-3, 0.1, "drawn", seed, steps)) for norm in KINDS)
+    batches = windows(byte_tokens(load_corpus("stdlib").text)[-HELD_OUT:], 128, 16)
+    ways = {
+        "as it is": layer,
+        "dropped as it stands": without_subtraction(layer),
+        "dropped after centring": ng.to_rms_norm(copy.deepcopy(layer)),
+        "trained without": rms,
+    }
+    centring = {"the token embedding": centred(rms, first=1), "all that writes": centred(rms)}
+    return {
+        "dropping-ways": compare(layer, ways, batches).rename_axis("way").reset_index(),
+        "dropping-sites": by_site(layer, batches),
+        "dropping-gauge": by_shift(layer, SHIFTS, batches),
+        "dropping-llama": compare(rms, centring, batches).rename_axis("centred").reset_index(),
+    }
+
+
+def centred(model: nn.Module, first: int | None = None) -> nn.Module:
+    """An RMSNorm twin from whose (first) writers the mean is taken all the same; its head is left alone."""
+    model = copy.deepcopy(model)
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    centre(stream_writers(model)[:first])
+    return model
