@@ -96,11 +96,8 @@ def lens(model: str, text: str) -> pd.DataFrame:
 
     null = dict(uniform=apart(uniform.log()), frequency=apart(frequency.log()))
     for name, x in read.items():
-        s, z, linear = (
-            scales(end, x),
-            network.lm_head(end.module(x)),
-            network.lm_head(normalised(end, x) @ fitted[name]),
-        )
+        s, z = scales(end, x), network.lm_head(end.module(x))
+        linear = network.lm_head(normalised(end, x) @ fitted[name])
         tempered = dict(final=z * (s / last)[:, None].to(z), mean=z * (s / mean)[:, None].to(z))
         kl = {lens: apart(logits) for lens, logits in dict(own=z, **tempered, fitted=linear).items()}
         agree = [float((logits.argmax(-1) == truth.argmax(-1)).float().mean()) for logits in (z, linear)]
@@ -151,14 +148,15 @@ def middle(values: Tensor) -> dict[str, float]:
 
 def steered(network: nn.Module, ids: Tensor, vectors: dict) -> dict:
     """How far each vector, added to the stream that the middle block reads, moves the logits of each text."""
-    resumed, layer = Resumed(network, ids, slice(-1, None)), len(network.model.layers) // 2
+    layers = network.model.layers
+    resumed, layer = Resumed(layers, lambda: forward(network, dict(input_ids=ids, use_cache=False))), len(layers) // 2
 
     def logits(v: Tensor) -> Tensor:
         def add(_module, args, kwargs):
             return (torch.cat([args[0][:, :1], args[0][:, 1:] + v], 1), *args[1:]), kwargs
 
-        with hooked(before=[(network.model.layers[layer], add)]):
-            return network.lm_head(network.model.norm(resumed.end(layer))[:, -1])
+        with hooked(before=[(layers[layer], add)]):
+            return network.lm_head(network.model.norm(resumed.ends(layer)[-1])[:, -1])
 
     before = logits(torch.zeros(ids.shape[1] - 1, 1))
     return {name: (logits(v) - before).std(-1, correction=0) for name, v in vectors.items()}

@@ -57,7 +57,7 @@
 
   // For questions() of page.js.
   const QUESTIONS = {
-    norm: [
+    front: [
       {
         ask: "Drag x straight up, along (1, 1, 1). What will happen to the output y?",
         start: { x: [1.2, -1, -2.3] },
@@ -65,6 +65,8 @@
         answer:
           "Nothing. Adding a multiple of (1, 1, 1) changes the mean, and with it the angle, but the mean is subtracted. If you switch “subtract the mean” off, y moves.",
       },
+    ],
+    norm: [
       {
         ask: "If x shrinks to a quarter of its length, will n stay near the grey circle?",
         start: { x: [1.2, 0, -1.2], eps: 0.1 },

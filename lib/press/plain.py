@@ -15,9 +15,9 @@ from press.myst import ROLE, Block, blocks
 
 ADMONITIONS = ("note", "tip", "hint", "important", "warning", "caution", "attention", "seealso")
 STATEMENTS = ("theorem", "proposition", "corollary", "lemma", "definition", "conjecture", "observation", "remark")
-MORE_STATEMENTS = ("example", "algorithm", "assumption", "axiom", "property", "criterion", "notation")
 OPENING = "opening"  # the class of a page's first picture, which a notebook draws itself
 TITLED = re.compile(r"(?P<words>.*?)\s*<(?P<target>[^<>]+)>", re.S)
+NOTE, NOTED = re.compile(r"^\[\^([\w-]+)\]: (.+)(\n+|$)", re.M), re.compile(r"\[\^([\w-]+)\]")
 LOCAL_LINK = re.compile(r"\]\((#[^)]*|[^):]*\.(?:md|ipynb)[^)]*)\)")
 
 
@@ -38,7 +38,9 @@ class Plain:
     notebooks: list[str]
 
     def render(self, text: str) -> str:
-        """``text`` without MyST."""
+        """``text`` without MyST; a note of the margin is a parenthesis where it is referred to."""
+        notes = {name: words for name, words, _ in NOTE.findall(text)}
+        text = NOTED.sub(lambda found: f" ({self._note(notes, found[1])})", NOTE.sub("", text))
         lines, out, at = text.split("\n"), [], 0
         for block in blocks(text):
             out += lines[at : block.start]
@@ -82,6 +84,11 @@ class Plain:
             raise self._unknown(f"the label {label}, which no built page defines")
         return self.labels[label]
 
+    def _note(self, notes: dict[str, str], name: str) -> str:
+        if name not in notes:
+            raise self._unknown(f"the note {name}, which its own cell does not have")
+        return notes[name]
+
     def _linked(self, words: str, doc: str) -> str:
         name = posixpath.relpath(doc, "chapters")
         if name == self.page:
@@ -117,10 +124,6 @@ def _exercise(plain: Plain, block: Block) -> str:
 
 def _solution(plain: Plain, block: Block) -> str:
     return _folded(plain, f"Solution to {plain.number(block.argument)}", block)
-
-
-def _dropdown(plain: Plain, block: Block) -> str:
-    return _folded(plain, plain._prose(block.argument), block)
 
 
 def _image(plain: Plain, block: Block) -> str:
@@ -202,11 +205,10 @@ def _term(plain: Plain, text: str) -> str:
 
 DIRECTIVES: dict[str, Callable[[Plain, Block], str]] = {
     "math": _math,
-    **{f"prf:{name}": _statement for name in (*STATEMENTS, *MORE_STATEMENTS, "proof")},
+    **{f"prf:{name}": _statement for name in (*STATEMENTS, "proof")},
     **dict.fromkeys((*ADMONITIONS, "admonition"), _admonition),
     "exercise": _exercise,
     "solution": _solution,
-    "dropdown": _dropdown,
     "figure": _image,
     "image": _image,
 }
@@ -217,10 +219,7 @@ ROLES: dict[str, Callable[[Plain, str], str]] = {
     "ref": _reference("ref"),
     "numref": _reference("numref"),
     "doc": _doc,
-    "cite": _cite(textual=False),
     "cite:p": _cite(textual=False),
     "cite:t": _cite(textual=True),
     "term": _term,
-    "math": lambda plain, text: f"${text}$",
-    "code": lambda plain, text: f"`{text}`",
 }

@@ -3,6 +3,7 @@
 import re
 
 PHONE, READABLE = 358, 9.0
+LEGENDS = 23  # figures of markers or bars, of lines that coincide or end in one point, and of small panels
 WIDTH = re.compile(r'<svg[^>]* width="([\d.]+)pt"')
 LETTERS = re.compile(r'<g [^>]*transform="translate\([^"]*scale\(([\d.]+) -\1\)"[^>]*>(.*?)</g>', re.S)
 SMALLER = re.compile(r"<use [^>]*scale\(([\d.]+)\)")
@@ -29,3 +30,8 @@ def test_text_of_figures_is_read_on_a_phone(root):
 def test_figures_have_no_ground(root):
     with_ground = [p.name for p in (root / "figures").glob("*.svg") if GROUND.search(p.read_text("utf-8"))]
     assert not with_ground
+
+
+def test_lines_have_their_names_at_their_ends(root):
+    legends = [p.name for p in (root / "figures").glob("*.svg") if 'id="legend_' in p.read_text("utf-8")]
+    assert len(legends) <= LEGENDS, legends

@@ -1,6 +1,7 @@
 """What the eye meets: the measure of the text, one left edge, tables that say that they scroll, ink in the dark."""
 
 import re
+from itertools import combinations
 
 import pytest
 from walk import DESK, PHONE
@@ -37,14 +38,44 @@ def test_a_page_has_few_parts_and_one_left_edge(walks, screen, most):
         found = page.layout[{"desk": DESK, "phone": PHONE}[screen]["width"]]
         assert len(found["edges"]) <= 1, f"{name}: left edges at {found['edges']}"
         assert not found["unsaid"], f"{name}: tables that scroll do not say so"
+        assert not found["covering"], f"{name}: notes of the margin that cover something"
         if name[:2] > "00" and name[:2].isdigit():
             assert all(found[kind] <= most[kind] for kind in most), f"{name}: {found}, at most {most}"
+
+
+def test_notes_are_in_the_margin_and_folded_on_a_phone(browser, html, walks):
+    chapters = {name: page.layout for name, page in walks.items() if name[:2] > "00" and name[:2].isdigit()}
+    assert len(chapters) == 12 and all(seen[DESK["width"]]["notes"] for seen in chapters.values())
+    assert not any(seen[PHONE["width"]]["notes"] for seen in chapters.values())
+    page = browser.new_page(viewport=PHONE)
+    page.goto((html / "chapters/05-jacobians.html").as_uri())
+    page.locator("input.margin-toggle").first.focus()
+    page.keyboard.press("Space")
+    assert page.locator(".sidenote").first.is_visible() and not page.locator(".sidenote").nth(1).is_visible()
+    page.emulate_media(media="print")
+    assert all(note.is_visible() for note in page.locator("section > p > .sidenote").all())
+    page.close()
 
 
 def luminance(colour: str) -> float:
     parts = [int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4)]
     red, green, blue = (v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def apart(one: str, other: str) -> float:
+    return sum((int(one[at : at + 2], 16) - int(other[at : at + 2], 16)) ** 2 for at in (0, 2, 4)) ** 0.5
+
+
+def test_colours_of_lines_differ_in_the_dark_too(html):
+    figures = list((html.parent / "stage/figures").glob("*.svg"))
+    assert len(figures) > 40
+    for figure in figures:
+        svg = figure.read_text("utf-8")
+        inks, lines = dict(INK.findall(svg.replace('"', "'"))), set(re.findall(r'style="[^"]*stroke: #(\w{6})', svg))
+        pairs = [pair for pair in combinations(sorted(lines), 2) if apart(*pair) > 60]
+        alike = [pair for pair in pairs if apart(*(inks.get(colour, colour) for colour in pair)) < 30]
+        assert not alike, f"{figure.name}: {alike}"
 
 
 def test_ink_stands_out_in_the_dark(html):

@@ -203,11 +203,16 @@ CLOSE = """(host) => {
     return boxes.some((a, i) => boxes.slice(0, i).some((b) =>
         a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1));
 }"""
-ASKED = [("02-uniform-vector", "norm"), ("03-hyperellipsoid", "ellipse"), ("05-jacobians", "jacobian")]
+ASKED = [  # by a page, each something else
+    ("index", "front", 1),
+    ("02-uniform-vector", "norm", 2),
+    ("03-hyperellipsoid", "ellipse", 4),
+    ("05-jacobians", "jacobian", 4),
+]
 
 
-@pytest.mark.parametrize(("name", "show"), ASKED)
-def test_every_question_is_set_up_and_answered(open_page, name, show):
+@pytest.mark.parametrize(("name", "show", "number"), ASKED)
+def test_every_question_is_set_up_and_answered(open_page, name, show, number):
     """The answer waits for the button; names in the picture never overprint each other."""
     mark = f'.hold[data-show="{show}"]'
     page = open_page(name, mark)
@@ -222,9 +227,10 @@ def test_every_question_is_set_up_and_answered(open_page, name, show):
         settled(page)
         assert answer.inner_text() and host.locator("svg").get_attribute("aria-label") != before
         assert "NaN" not in host.locator("svg").inner_html() and not host.evaluate(CLOSE)
-        host.get_by_text("Next question").click()
-        settled(page)
-    assert len(asked) >= 3
+        if number > 1:
+            host.get_by_text("Next question").click()
+            settled(page)
+    assert len(asked) == number
 
 
 @pytest.mark.parametrize(("name", "number"), [("type-here", 5), ("07-inference", 3), ("09-interpretability", 1)])

@@ -29,7 +29,8 @@ KINDS = """() => {
     const others = Object.keys(kinds).reduce((sum, kind) => sum + found[kind], 0);
     return {...found, prose: found.all - others};
 }"""
-# What competes with the text, by kind and number; left edges of what starts a line; tables that are cut off unsaid.
+# What competes with the text, by kind and number; left edges of what starts a line; tables that are cut off unsaid;
+# notes of the margin, and those that cover something.
 LAYOUT = """() => {
     const page = document.querySelector('.bd-article');
     const shown = chosen => [...page.querySelectorAll(chosen)].filter(e => e.checkVisibility());
@@ -39,7 +40,15 @@ LAYOUT = """() => {
     const cut = shown('table').filter(e => e.scrollWidth > e.clientWidth + 1);
     const said = (e, where) => e && getComputedStyle(e, where).content.includes('Scrolls');
     const says = e => said(e, '::before') || said(e.querySelector('caption'), '::after');
+    const box = e => e.getBoundingClientRect();
+    const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+    const notes = shown('.sidenote'), inTheWay = shown('img, table, pre, p, .sidenote');
+    const contents = document.querySelector('.page-toc a');  // which stay where they are while the page scrolls
+    const covers = note => contents?.checkVisibility() && box(note).right > box(contents).left
+        || inTheWay.some(e => !e.contains(note) && !note.contains(e) && meet(box(e), box(note)));
     return {
+        notes: notes.length,
+        covering: notes.filter(covers).map(e => e.innerText.slice(0, 40)),
         folds: shown('details > summary').length,
         tables: shown('table').length,
         figures: shown(pictures).filter(e => !e.parentElement.closest(pictures)).length,

@@ -28,9 +28,9 @@ CASES = {
     ":::{prf:proof}\nSo.\n\n$$\na\n$$ (eq-mean)\n:::": "> **Proof.** So.\n>\n> $$ a \\tag{1.1} $$",
     ":::{note}\nbody\n:::": "> **Note.** body",
     ":::{warning} straight on\n:::": "> **Warning.** straight on",
-    ":::{admonition} What {math}`x` is\n:class: tip\nbody\n:::": "> **What $x$ is.** body",
+    ":::{admonition} What $x$ is\n:class: tip\nbody\n:::": "> **What $x$ is.** body",
     ":::{exercise}\n:label: ex-shorter\nWhy?\n:::": "> **Exercise 1.1.** Why?",
-    "::::{dropdown} More\n:::{tip}\nin\n:::\n::::": (
+    "::::{admonition} More\n:class: dropdown\n:::{tip}\nin\n:::\n::::": (
         "<details>\n<summary>More</summary>\n\n> **Tip.** in\n\n</details>"
     ),
     ":::{solution} ex-shorter\n:label: sol-shorter\nSo.\n:::": (
@@ -53,15 +53,15 @@ CASES = {
     ),
     "{doc}`appendix/ledger`, {doc}`names <appendix/reference>`": "[The ledger](../chapters/appendix/ledger.md), "
     "[names](../chapters/appendix/reference.md)",
-    "{cite}`ba2016`": "([Ba et al., 2016](https://arxiv.org/abs/1607.06450))",
+    "{cite:p}`ba2016`": "([Ba et al., 2016](https://arxiv.org/abs/1607.06450))",
     "{cite:t}`godel`": "[Gödel and Noether (1931)](https://doi.org/10.1/toy)",
-    "{term}`means <mean>`, {math}`x`, {code}`y`": "[means](../chapters/appendix/notation.md), $x$, `y`",
+    "{term}`means <mean>`": "[means](../chapters/appendix/notation.md)",
     "{term}`Mean\n<mean>`, {term}`MEAN`": (
         "[Mean](../chapters/appendix/notation.md), [MEAN](../chapters/appendix/notation.md)"
     ),
     "`{eq}` in code, ``{eq}`eq-mean` `` too": "`{eq}` in code, ``{eq}`eq-mean` `` too",
     "```python\n:::{note}\n```": "```python\n:::{note}\n```",
-    "A note[^1].\n\n[^1]: By {eq}`eq-mean`.": "A note[^1].\n\n[^1]: By (1.1).",
+    "A note.[^why] More.\n\n[^why]: By {eq}`eq-mean`.\n\nText": "A note. (By (1.1).) More.\n\nText",
 }
 
 
@@ -76,7 +76,8 @@ UNKNOWN = {
     "{download}`x`": "no plain form for {download}`x`",
     "{eq}`eq-no`": "no plain form for the label eq-no, which no built page defines",
     "{doc}`08-no`": "no plain form for {doc}`08-no`, which is no page",
-    "{cite}`nobody`": "no plain form for the source nobody",
+    "{cite:p}`nobody`": "no plain form for the source nobody",
+    "A note.[^why]": "no plain form for the note why, which its own cell does not have",
     "{term}`x <no\nterm>`": "no plain form for the term no term, which is in no glossary",
     "{numref}`sec-project`": "no plain form for a reference to sec-project: it has no number",
     "[there](#sec-project)": "no plain form for the link (#sec-project)",

@@ -85,16 +85,18 @@ def ranks_over_seeds(ranks: Mapping[str, pd.Series]) -> tuple[Figure, str]:
     words = []
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 2.6))
-        for (name, values), color, line in zip(ranks.items(), ("random_a", "uniform"), ("--", "-"), strict=True):
+        looks = ("random_a", "--", 0.8), ("uniform", "-", 0.25)  # the last is the height at which a line has its name
+        for (name, values), (color, line, height) in zip(ranks.items(), looks, strict=True):
             values = np.sort(values)
             share = np.arange(1, len(values) + 1) / len(values)
-            look = dict(where="post", color=COLORS[color], linestyle=line, label=f"{name}, {len(values)} seeds")
-            axis.step([0, *values, RANKS], [0, *share, 1], **look)
+            axis.step([0, *values, RANKS], [0, *share, 1], where="post", color=COLORS[color], linestyle=line)
             low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+            place = np.quantile(values, height), height
+            axis.annotate(f"{name}, {len(values)} seeds", place, (12, -8), textcoords="offset points")
             words.append(f"{name}: from {values[0]} to {values[-1]}, quartiles {low:.0f}, {middle:.0f} and {high:.0f}")
-        axis.plot([0, RANKS], [0, 1], color=COLORS["null"], linestyle=":", label="chance")
+        axis.plot([0, RANKS], [0, 1], color=COLORS["null"], linestyle=":")
+        axis.annotate("chance", (0.8 * RANKS, 0.8), (-6, 0), textcoords="offset points", horizontalalignment="right")
         axis.set(xlabel=f"rank of the uniform vector among {RANKS}", ylabel="share of seeds up to this rank")
-        axis.legend(loc="lower right")
     return figure, f"Distribution of the rank of the uniform vector among {RANKS} over seeds. {'; '.join(words)}."
 
 
