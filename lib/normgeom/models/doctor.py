@@ -1,4 +1,4 @@
-"""The properties of a model's norms, and what looks wrong: copies with random weights are called, and inputs seen."""
+"""The properties of a model's norms and what looks wrong, from calls of copies with random weights and from inputs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Finding:
 
     site: str  # the norm's name in the model
     problem: str
-    effect: str  # how much that matters in this model, predicted
+    effect: str  # the predicted effect on this model
     advice: str
-    size: float  # the number in effect
+    size: float  # the number that the effect states
 
     def __str__(self) -> str:
         return f"{self.site}: {self.problem}: {self.effect}; {self.advice}"
@@ -32,23 +32,23 @@ class Finding:
 
 @dataclass(frozen=True, eq=False)
 class NormSheet:
-    """The properties of one norm, as calls show them; name, module, kind and dim as in :class:`normgeom.NormSite`."""
+    """The properties of one norm, measured by calls; name, module, kind and dim as in :class:`normgeom.NormSite`."""
 
     name: str
     module: nn.Module
     kind: str
     dim: int
-    w: Tensor | None  # the parameter that makes the gain
-    gain: str  # "w", "1 + w", "2 + w", "neither w nor 1 + w"; or "none" where it is 1
-    decays: list[str]  # by which rules w decays: "plain AdamW"; "names" exempts norm and bias, "shapes" vectors
-    eps: float  # as it acts
+    w: Tensor | None  # the parameter that determines the gain
+    gain: str  # "w", "1 + w", "2 + w", "neither w nor 1 + w"; or "none" if it is 1
+    decays: list[str]  # rules under which w decays: "plain AdamW"; "names" exempts norm and bias, "shapes" vectors
+    eps: float  # the ε that the outputs show
     place: str  # "inside the root", "outside the root", "after the division" or "none"
-    casts: str  # when bfloat16 is rounded to: "after the gain" or "before the gain"
-    measured: dict[str, float]  # deviations of calls, by name; size and largest coordinate of the vectors it reads
+    casts: str  # when results are rounded to bfloat16: "after the gain" or "before the gain"
+    measured: dict[str, float]  # deviations of its outputs, by name; size and largest coordinate of its inputs
 
 
 class Report(list[Finding]):
-    """The findings; ``.norms`` has a :class:`NormSheet` for every norm, as they run."""
+    """The findings; ``.norms`` has a :class:`NormSheet` for every norm, in the order in which they run."""
 
     norms: list[NormSheet]
 
@@ -56,19 +56,19 @@ class Report(list[Finding]):
 def doctor(model: nn.Module, inputs: Tensor | Mapping | None = None) -> Report:
     """Examine every norm of a model and list what looks wrong.
 
-    Each module whose output ignores the scale of a vector is copied, given random weights, and called on small and
-    large rows in float32, bfloat16 and float16.  Names and classes do not matter.  Then the model runs on ``inputs``,
-    which shows how large its vectors are.
+    Each module whose output does not depend on the scale of its input is copied.  The copy gets random weights and is
+    called on small and large rows in float32, bfloat16 and float16.  Names and classes do not matter.  Then the
+    size of the vectors that the norms read is measured while the model runs on ``inputs``.
 
     Args:
         model: any module; it is unchanged afterwards.
-        inputs: as in :func:`normgeom.find_norms`, which describes its warnings.  If the model is a language model that
-            predicts ``inputs``, its loss shows whether a gain should be w or 1 + w.
+        inputs: as in :func:`normgeom.find_norms`, whose documentation also describes the warnings.  If the model is a
+            language model, its loss on ``inputs`` shows whether a gain should be w or 1 + w.
 
     Returns:
-        a list of findings with site, problem, effect, advice and size.  ``.norms`` of the list describes each norm:
-        kind, gain (``"w"``, ``"1 + w"``), eps and its place, casts, which rules of weight decay reach the gain, and
-        what was measured, such as the ``"share"`` of a vector's square length in its largest coordinate.
+        a list of findings, each with site, problem, effect, advice and size.  The list's attribute ``.norms`` describes
+        each norm: its kind, gain (such as ``"1 + w"``), eps and the place of eps, casts, the rules under which the gain
+        decays, and measurements such as ``"share"``, the largest coordinate's share of a vector's squared length.
 
     Raises:
         TypeError: ``model`` is not a module, or ``inputs`` are needed and missing.
