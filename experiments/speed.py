@@ -168,20 +168,6 @@ experiment(
 )(partial(speed_of_norms, rounds=15, shapes=((8192, 4096), (4096, 768), (512, 16384)), device="cuda"))
 
 
-@experiment(
-    "speed-machine",
-    "Operations a second, in 10⁹, of a product of two float32 matrices of 2048 × 2048: the median of 15.",
-    dict(threads=(1, 2)),
-    minutes=0.3,
-    workers=1,
-    seed="none",
-)
-def machine(threads: int) -> dict:
-    torch.set_num_threads(threads)
-    a = torch.randn(2048, 2048)
-    return dict(gflop_per_s=2 * 2048**3 / in_turns({"product": lambda: a @ a}, 15)["product"].median() / 1e9)
-
-
 # geometry
 
 

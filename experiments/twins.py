@@ -207,40 +207,6 @@ def rates(norm: str, rate: float, decay: float, start: str, seed: int, steps: in
     return end(trained("rates", norm, rate, decay, start, seed, steps))
 
 
-# The documentation of Python, then the validation and the test part of WikiText-2, in one file.
-LARGER_TEXT = Path("stdlib-wikitext-2.txt")
-
-
-@experiment(
-    "pair-5M",
-    {
-        "pair-5M-loss": "Held-out loss in nats a token after training.",
-        "pair-5M-curve": "Training loss in nats a token, means of ten updates.",
-        "pair-5M-angles": ANGLES,
-        "pair-5M-forms": FORMS,
-    },
-    {},
-    minutes=120,
-    workers=1,
-    optional=True,
-    needs=lambda: "" if LARGER_TEXT.is_file() else str(LARGER_TEXT),
-    model="GPT-2, 6 blocks, d = 256, 8 heads, no dropout, head tied, byte tokens",
-    corpus=f"{LARGER_TEXT}: Python's documentation, validation and test part of WikiText-2; its last 16384 bytes are "
-    "held out and measured",
-    training=f"1500 updates of 16 windows of 256 tokens; {RULE}",
-    seeds="0: of weights, order of windows and directions",
-)
-def larger_pair() -> dict[str, pd.DataFrame]:
-    folder, found = _kept() / "5M", {}
-    train_twins("5M", folder, str(LARGER_TEXT), "bytes", held_out=16384, progress=False)
-    for kind in KINDS:
-        of = folder / kind
-        tables = dict(loss=end(of), curve=course(of), angles=shown_angles(of), forms=forms(of, kind))
-        for part, table in tables.items():
-            found.setdefault(f"pair-5M-{part}", []).append(table.assign(norm=kind, seed=0, part="5M"))
-    return {name: pd.concat(tables) for name, tables in found.items()}
-
-
 def halves(_: pd.DataFrame) -> dict[str, Tensor]:
     """The weights of the pages' twins in float16, the head left out, which is the token embedding."""
     states = {kind: saved_in(_kept() / "pages" / kind).state_dict() for kind in KINDS}

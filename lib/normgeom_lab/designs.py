@@ -128,27 +128,3 @@ def step_on_the_sphere(*steps: float) -> tuple[Figure, str]:
         "Curves rise from 0, turn down beyond a right angle and return to 0 for an opposite proposal. Their maxima are "
         f"{'; '.join(words)}. Dashed: the lines aθ, which the curves follow at small angles."
     )
-
-
-def removed_one_by_one(runs: pd.DataFrame) -> tuple[Figure, str]:
-    """The loss while norms are frozen one at a time during training, and the loss of training with all norms."""
-    arms = {
-        "removed": dict(label="norms frozen, one by one", color="#D55E00", marker="o"),
-        "kept": dict(label="all norms kept", color="#0072B2", marker="s", ls="--"),
-    }
-    courses = {}
-    with style():
-        figure, axis = plt.subplots()
-        for arm, look in arms.items():
-            losses = runs[runs.arm == arm].groupby(["updates", "frozen"]).loss
-            rows = courses[arm] = losses.agg(["mean", "min", "max"]).reset_index()
-            bars = np.abs(rows[["min", "max"]].to_numpy().T - rows["mean"].to_numpy())
-            axis.errorbar(rows.updates, rows["mean"], yerr=bars, lw=1.6, ms=4.5, **look)
-        axis.set(xlabel="training steps", ylabel="held-out loss / nats per byte")
-        label_ends(axis)
-    removed, kept = (courses[arm]["mean"] for arm in arms)
-    return figure, (
-        f"Loss over training steps. It starts at {removed.iloc[0]:.3f} nats, jumps and falls again at most norms, "
-        f"reaches at most {removed.max():.3f}, and ends at {removed.iloc[-1]:.3f} when no norm divides. With all norms "
-        f"and the same training it ends at {kept.iloc[-1]:.3f}. Bars: the range of {runs.seed.nunique()} seeds."
-    )

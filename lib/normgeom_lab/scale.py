@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -155,7 +154,7 @@ CLAIMS = {
     "surface": (at_surface, "forms", "norm == 'layer'"),
 }
 
-PAIRS = {"1M, chapter 8": "training", "5M": "pair-5M"}  # the records of each
+PAIRS = "1M, chapter 8"  # whose tables are the records training-*
 MODELS = NAMES | {"whisper-base": "Whisper base"}
 
 
@@ -190,20 +189,11 @@ def costs() -> dict[str, pd.DataFrame]:
     return {MODELS[name]: of_model for name, of_model in rows.groupby("model", sort=False)}
 
 
-def pairs() -> dict[str, SimpleNamespace]:
-    """The tables ``angles``, ``loss``, ``curve`` and ``forms`` of each recorded pair."""
-    parts = ("angles", "loss", "curve", "forms")
-    return {
-        size: SimpleNamespace(**{part: recorded(f"{name}-{part}").table for part in parts})
-        for size, name in PAIRS.items()
-    }
-
-
 def judged(surveys: str | Path = "") -> pd.DataFrame:
     """The verdict on every claim for every model and pair that it is about."""
     tables = [("survey", name, table) for name, table in models(surveys).items()]
     tables += [("costs", name, table) for name, table in costs().items()]
-    tables += [(kind, size, table) for size, pair in pairs().items() for kind, table in vars(pair).items()]
+    tables += [(kind, PAIRS, recorded(f"training-{kind}").table) for kind in ("angles", "loss", "forms")]
     found = []
     for claim, (judge, wanted, where) in CLAIMS.items():
         for name, table in ((name, table) for kind, name, table in tables if kind == wanted):
@@ -220,17 +210,3 @@ def overview(found: pd.DataFrame) -> pd.DataFrame:
     table = found.pivot(index="evidence", columns="claim", values="verdict").astype(object)
     table = table.reindex(index=found.evidence.unique(), columns=found.claim.unique())
     return table.where(table.notna(), None)
-
-
-def ends(found: Mapping[str, SimpleNamespace]) -> pd.DataFrame:
-    """How each of :func:`pairs` ends: losses, and the occupancy of 1 at the last norm divided by the null's median."""
-    rows = {}
-    for size, pair in found.items():
-        last = pair.angles.query("direction == 'uniform' and side == 'in' and step == step.max()")
-        last = last[last.site == last.site.iloc[-1]]
-        along = (last.occupancy / last["median"]).groupby(last.norm).median()
-        loss = _main(pair.loss).groupby("norm").loss.mean()
-        rows[size] = {"seeds": last.seed.nunique()}
-        for norm, title in (("layer", "LayerNorm"), ("rms", "RMSNorm")):
-            rows[size] |= {f"loss, {title}": loss[norm], f"relative occupancy, {title}": along[norm]}
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("pair")
