@@ -51,8 +51,8 @@ def attribute(
         inputs: token ids ``(batch, length)``, without padding, or a mapping passed as ``model(**inputs)``.
         answer: a token id, or one for each sequence.  For a word, use the first of
             ``tokenizer(" Paris", add_special_tokens=False).input_ids``.
-        against: another id, or one for each sequence.  If given, the difference between the logits of ``answer`` and
-            ``against`` is attributed instead.
+        against: another id, or one for each sequence.  If given, the logit of ``answer`` minus that of ``against`` is
+            attributed.
         ablate: the replacement of a part: ``"zero"``, its ``"mean"`` over the positions and sequences of ``inputs``, or
             ``"resample"``, its value in the next sequence of the batch.  The first position is neither replaced nor
             included in the mean, because in many models its vector is unlike the others, which attend to it
