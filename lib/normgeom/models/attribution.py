@@ -1,4 +1,4 @@
-"""The contribution of each part of a network to a logit, and the logit without the part."""
+"""What each part of a network contributes to a logit, and how removing the part changes the logit."""
 
 from __future__ import annotations
 
@@ -26,48 +26,52 @@ def attribute(
 ) -> pd.DataFrame:
     r"""The effect of each part of a pre-norm decoder on the logit of ``answer`` at the last position.
 
-    The parts c are the vectors that the model adds to its residual stream: embeddings, attentions and MLPs
-    (eq-residual-sum).  Each part is replaced, and :math:`\Delta` is the part minus its replacement.  Let x be the
-    stream before the final norm, s its scale, and w the gain times the row of the unembedding for ``answer`` (minus the
-    row for ``against``).  Then a row has
+    The parts c are the vectors that the model adds to its residual stream: embeddings and the outputs of attentions
+    and MLPs (eq-residual-sum).  Each part is replaced, one at a time; :math:`\Delta` is the part minus its replacement.
+    Let x be the stream before the final norm, s its scale, and w the gain times the row of the unembedding for
+    ``answer`` (minus the row for ``against``).  Each row contains
 
     - ``credit``: :math:`w^\top\Pi\Delta/s`, with the final scale as in the run (eq-attribution);
     - ``direct``: the amount by which the logit falls if only the final norm reads the replacement (eq-removal);
-    - ``total``: the amount by which it falls if the part is replaced where it is written and all later blocks react;
+    - ``total``: the amount by which the logit falls if the part is replaced where it is written, so that all later
+      blocks react;
     - ``kappa``: :math:`\langle n,\Delta\rangle/(ds)`, the part's share of the scale (eq-scale-ratio); ``credit`` is
-      about ``direct`` if kappa is small compared with the ratio of ``direct`` to the logit.
+      close to ``direct`` if kappa is small compared with the ratio of ``direct`` to the logit.
 
-    The last row, ``baseline``, holds the logit that remains, at the same scale, when all parts are replaced: with
-    ``ablate="zero"`` it comes from the biases of the final norm and of the unembedding.  So the credits add up to the
-    logit, or to the difference of the two logits.  The other columns of this row are NaN.
+    The last row, ``baseline``, contains the logit that remains, at the same scale, when all parts are replaced; with
+    ``ablate="zero"``, it comes from the biases of the final norm and of the unembedding.  The credits of all rows
+    therefore add up to the logit, or to the difference of the two logits.  The other columns of this row are NaN.
 
     Args:
-        model: a language model whose blocks read the stream through LayerNorms or RMSNorms, also in parallel, or whose
-            branches end in norms (Gemma 3); a bridge of TransformerLens 4 as loaded; with nnsight, the module
-            that it wraps, ``traced._module``.  It is unchanged afterwards.  Inside :func:`normgeom.held_scales`,
-            ``total`` is measured with the scales of all norms except the final one held.
+        model: a language model whose blocks read the stream through LayerNorms or RMSNorms.  Its attentions and MLPs
+            may run in parallel, and its branches may end in norms (Gemma 3).  A bridge of TransformerLens 4 is accepted
+            as loaded; for nnsight, pass the module that it wraps, ``traced._module``.  The model is unchanged
+            afterwards.  Inside :func:`normgeom.held_scales`, ``total`` is measured with the scales of all norms held
+            except that of the final norm.
         inputs: token ids ``(batch, length)``, without padding, or a mapping passed as ``model(**inputs)``.
-        answer: a token id, or one for each sequence; the id of a word is the first of
+        answer: a token id, or one for each sequence.  For a word, use the first of
             ``tokenizer(" Paris", add_special_tokens=False).input_ids``.
-        against: another id, or one for each sequence; then the logit of ``answer`` minus that of ``against`` is split.
+        against: another id, or one for each sequence.  If given, the logit of ``answer`` minus that of ``against`` is
+            attributed.
         ablate: the replacement of a part: ``"zero"``, its ``"mean"`` over the positions and sequences of ``inputs``, or
-            ``"resample"``, its value in the next sequence of the batch.  The first position is not replaced and does
-            not enter the mean: in many models its vector is unlike the others, which attend to it (claim-massive).
+            ``"resample"``, its value in the next sequence of the batch.  The first position is neither replaced nor
+            included in the mean, because in many models its vector is unlike the others, which attend to it
+            (claim-massive).
         by: ``"part"``, or ``"head"`` for one row per attention head instead of one per attention.  The bias of an
-            attention's output belongs to no head and is in ``baseline``.  A norm at the end of the branch keeps its
-            scale from the run for ``credit``, ``direct`` and ``kappa``.
+            attention's output belongs to no head and is included in ``baseline``.  If a branch ends in a norm, this
+            norm keeps its scale from the run for ``credit``, ``direct`` and ``kappa``.
 
     Returns:
         one row per part, in the order in which the parts run: ``part`` (an embedding's name, ``"attn 0"``, ``"mlp 0"``,
-        …, ``"head 0.3"``), and the means of the four numbers over the sequences.  The model runs in its own dtype, once
-        per part, and a float64 copy of it runs once on few tokens; sums are float64.
-        For the numbers of one sequence, pass only that one (the ``"mean"`` is then over its positions); for the logit
-        at position t, pass ``inputs[:, : t + 1]``.
+        …, ``"head 0.3"``) and the four numbers, averaged over the sequences.  The model runs once per part in its own
+        dtype, and a float64 copy of it runs once on a few tokens; sums are float64.
+        For the numbers of one sequence, pass only that sequence (the ``"mean"`` is then over its positions); for the
+        logit at position t, pass ``inputs[:, : t + 1]``.
 
     Raises:
-        ValueError: ``inputs`` are padded; a token id or an answer is outside the vocabulary; there is only one sequence
-            with ``"resample"``; the stream cannot be followed (the message says where); the logits are not linear in
-            the normalised stream, as capped logits are not.
+        ValueError: ``inputs`` are padded; a token id or an answer is outside the vocabulary; ``"resample"`` is given
+            only one sequence; the stream cannot be followed (the message says where); the logits are not linear in
+            the normalised stream, for example because they are capped.
         TypeError: the token ids are not integers.
 
     Example:

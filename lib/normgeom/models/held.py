@@ -17,22 +17,23 @@ from normgeom.norms.formula import affine, center, rstd, upcast
 
 @contextmanager
 def held_scales(model: nn.Module, inputs: Tensor | Mapping) -> Iterator[None]:
-    r"""While the block runs, every norm divides by the scales that it had when ``model`` read ``inputs``.
+    r"""Inside the block, every norm divides by the scales that it had when ``model`` read ``inputs``.
 
     The model runs once on ``inputs``.  Inside the block, each norm that :func:`normgeom.find_norms` finds, including
-    those of queries and keys, computes :math:`\gamma\odot\Pi x/s+\beta` with the s of that run, one number per vector
-    and call: an affine map of x (thm-attribution).  For RMSNorm the map is :math:`\gamma\odot x/r+\beta`.  On
-    ``inputs`` the outputs are the same as before; gradients treat the scales as constants, which is the LN-rule of Ali
-    et al. (2022).  Other inputs of the same shape are divided by the same scales.
+    the norms of queries and keys, computes :math:`\gamma\odot\Pi x/s+\beta` with the s of that run, one number per
+    vector and call.  This is an affine map of x (thm-attribution).  For RMSNorm, the map is
+    :math:`\gamma\odot x/r+\beta`.  On ``inputs``, the outputs are the same as before, and gradients treat the scales
+    as constants, which is the LN-rule of Ali et al. (2022).  Other inputs of the same shape are divided by the same
+    scales.
 
-    :func:`normgeom.freeze_norms` differs: it stores one scale per norm, the mean over a corpus, in the model.
+    In contrast, :func:`normgeom.freeze_norms` stores one scale per norm, its mean over a corpus, in the model.
 
     Args:
         model: any module that :func:`normgeom.find_norms` accepts; it is unchanged after the block.
         inputs: token ids ``(batch, length)``, or a mapping passed as ``model(**inputs)``.
 
     Raises:
-        ValueError: inside the block, a norm reads vectors of another shape than in the run; no norm was found.
+        ValueError: no norm was found; inside the block, a norm reads vectors whose shape differs from that in the run.
 
     Example:
         >>> import torch, normgeom as ng
@@ -81,7 +82,7 @@ def per_unit(site: NormSite, x: Tensor) -> Tensor:
 
 
 def acting(site: NormSite) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
-    """Functions that return the present γ and β: the effective parameter, plus 1 if needed, or the tensor found."""
+    """Functions that return the current γ and β: the effective parameter, plus 1 if needed, or the tensor found."""
 
     def of(found: Tensor, source: tuple[str | None, float] | None) -> Callable[[], Tensor]:
         if not source or source[0] is None:
