@@ -12,8 +12,11 @@ import numpy as np
 
 from experiments.real_models import PARTS, SPEECH, TEXTS
 
-RATE, GAP, LONGEST = 16_000, 4_800, 29  # samples a second, samples between sentences, seconds
-PLAIN = r"[A-Z][A-Za-z ,']*\."  # nothing that is read in several ways
+RATE = 16_000  # samples per second
+GAP = 4_800  # samples between sentences
+LONGEST = 29  # seconds
+WANTED = 60  # sentences of each part, or a few more
+PLAIN = r"[A-Z][A-Za-z ,']*\."  # no digits or abbreviations, which can be read aloud in several ways
 
 
 @click.command()
@@ -27,10 +30,11 @@ def main(read: Path) -> None:
     texts = [recording.with_suffix(".txt").read_text("utf-8").strip() for recording in recordings]
     write("real", [sound_of(recording) for recording in recordings], texts)
     for part in PARTS:
-        chosen, sounds = [], []
+        chosen, sounds, length = [], [], 0
         for sentence in sentences((TEXTS / f"{part}.txt").read_text("utf-8")):
             sound = spoken(sentence)
-            if sum(len(s) + GAP for s in (*sounds, sound)) > LONGEST * RATE:
+            length += len(sound) + GAP
+            if length > LONGEST * RATE:
                 break
             chosen.append(sentence)
             sounds.append(sound)
@@ -41,7 +45,7 @@ def sentences(text: str) -> Iterator[str]:
     """Plain sentences of 6 to 13 tokens, spread over a part of WikiText-2, without its spaces before points."""
     found = (s.strip() for s in re.split(r"(?<= [.]) ", text.replace("\n", " ")))
     found = [s for s in found if re.fullmatch(PLAIN, s.replace(" .", ".")) and 6 <= len(s.split()) <= 13]
-    for sentence in found[:: len(found) // 60]:
+    for sentence in found[:: len(found) // WANTED]:
         yield sentence.replace(" .", ".").replace(" ,", ",").replace(" '", "'")
 
 

@@ -17,7 +17,7 @@ from normgeom.training.trainer import DIRECTIONS, fit_and_measure
 from normgeom.training.twins import SIZES
 from normgeom_lab.common.stream import stream_writers
 from normgeom_lab.common.typed import BODY, KINDS, TIED
-from normgeom_lab.common.variants import NORMS, variants
+from normgeom_lab.common.variants import NORMS, variant
 from normgeom_lab.training import beside_signs, centre, shapes
 from torch import Tensor, nn
 
@@ -71,7 +71,7 @@ def trained(part: str, norm: str, rate: float, decay: float, start: str, seed: i
     steps = steps or SIZES[name].steps
     size = replace(SIZES[name], lr=rate, decay=decay, steps=steps, eval_interval=max(1, percents * steps // 100))
     text = byte_tokens(load_corpus("stdlib").text)
-    model = variants(size.config(256), seed, (norm,))[norm]
+    model = variant(size.config(256), seed, norm)
     prepare(model, start)
     point = dict(part=part, norm=norm, rate=rate, decay=decay, start=start, seed=seed, steps=steps)
     folder = _kept() / "-".join(map(str, point.values()))

@@ -31,9 +31,10 @@ def off_rank(body: Ellipsoid, shift: int = 0) -> float:
     The i-th semi-axis lies between √d times the i-th largest |γ| and √d times the next (cor-interlacing). Gains of
     zero do not count.
     """
-    size = body.weight.abs().sort(descending=True).values
-    size = size[size > 0][shift:][: body.dim]
-    ratio = body.semi_axes[: len(size)] / (len(body.weight) ** 0.5 * size)
+    gains = body.weight.abs().sort(descending=True).values
+    gains = gains[gains > 0]
+    gains = gains[shift : shift + body.dim]
+    ratio = body.semi_axes[: len(gains)] / (len(body.weight) ** 0.5 * gains)
     return float((ratio - 1).abs().quantile(0.95))
 
 
@@ -60,6 +61,7 @@ def shapes(gains: Mapping[str, Tensor]) -> pd.DataFrame:
             median=float(size.median()),
             largest=float(size.max()),
             elongation=float(body.semi_axes[0] / body.semi_axes.median()),
+            # the normal has no sign
             angle=float(90 - (angle(body.complement[:, 0], torch.ones_like(size)) - 90).abs()),
             one=float(coordinate_shares(axes, 1).median()),
             two=float(coordinate_shares(axes, 2).median()),
@@ -102,6 +104,8 @@ def secular_equation(gain: Tensor, deficit: float) -> tuple[Figure, str]:
     """The secular equation (eq-secular) for u = 1/√d, its poles and roots, with and without a deficit."""
     poles = gain.double().square().sort().values
     inside = torch.linspace(0.002, 0.998, 300, dtype=poles.dtype)
+    roots = {delta: secular.eigvalsh(gain, deficit=delta) for delta in (0.0, deficit)}
+    roots[0.0] = roots[0.0][1:]  # without a deficit the smallest eigenvalue is zero, which is no root
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 3.0))
         for delta, key, dash in ((0.0, "uniform", "-"), (deficit, "random_a", "--")):
@@ -109,9 +113,7 @@ def secular_equation(gain: Tensor, deficit: float) -> tuple[Figure, str]:
                 t = low + (high - low) * inside
                 left_side = -delta / t + (1 - delta) * (1 / (poles - t[:, None])).mean(-1)
                 axis.plot(t, left_side, dash, color=COLORS[key], lw=1.3)
-            # without a deficit the smallest eigenvalue is zero, which is no root
-            roots = secular.eigvalsh(gain, deficit=delta)[0 if delta else 1 :]
-            axis.plot(roots, 0 * roots, "s", color=COLORS[key], label=f"roots, δ = {delta:g}")
+            axis.plot(roots[delta], 0 * roots[delta], "s", color=COLORS[key], label=f"roots, δ = {delta:g}")
         for pole in poles.tolist():
             axis.axvline(pole, color=COLORS["null"], lw=0.8, ls=":")
         axis.axhline(0, color=COLORS["null"], lw=0.8)
@@ -120,8 +122,8 @@ def secular_equation(gain: Tensor, deficit: float) -> tuple[Figure, str]:
     return figure, (
         f"Branches that rise from minus to plus infinity between the poles {_listed(poles)}. Without a deficit, there "
         f"are {len(poles) - 1} branches with one root each. With a deficit of {deficit:g} there is one more branch, "
-        f"between zero and the first pole, with its root at {float(roots[0]):.3f}, and the other roots lie a little "
-        "further to the right."
+        f"between zero and the first pole, with its root at {float(roots[deficit][0]):.3f}, and the other roots lie a "
+        "little further to the right."
     )
 
 
@@ -133,14 +135,14 @@ def gains_by_norm(gains: pd.DataFrame) -> tuple[Figure, str]:
         figure, axes = plt.subplots(1, models, figsize=(WIDTH, 3.2), sharey=True, squeeze=False)
         for axis, (model, rows) in zip(axes.flat, gains.groupby("model", sort=False), strict=True):
             place = range(1, len(rows) + 1)
+            largest = rows.q100 / rows.q50
             axis.vlines(place, rows.q05 / rows.q50, rows.q95 / rows.q50, color=COLORS["uniform"], lw=2)
-            axis.plot(place, rows.q100 / rows.q50, ".", color=COLORS["random_a"], ms=4)
+            axis.plot(place, largest, ".", color=COLORS["random_a"], ms=4)
             axis.plot(place, (rows.q00 / rows.q50).clip(lower=1e-4), ".", color=COLORS["random_b"], ms=4)
             axis.set(yscale="log", title=model, xlabel="norms, first to last")
-            over = rows.q100 / rows.q50
             words.append(
-                f"{model}: the largest gain is {over.median():.1f} times the median gain in the median norm, and at "
-                f"most {over.max():.0f} times; {(rows.q00 == 0).sum()} norms have a gain of 0"
+                f"{model}: the largest gain is {largest.median():.1f} times the median gain in the median norm, and at "
+                f"most {largest.max():.0f} times; {(rows.q00 == 0).sum()} norms have a gain of 0"
             )
         ticks_of_powers(axes[0, 0].yaxis)
         axes[0, 0].set_ylabel("gain / median gain")

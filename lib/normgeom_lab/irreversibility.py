@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from normgeom_lab.common.axes import ticks_of_powers
 from normgeom_lab.common.loop import train
 from normgeom_lab.common.turning import ONE_UP
-from normgeom_lab.common.variants import variants
+from normgeom_lab.common.variants import variant
 
 
 def selectable(keys: Tensor) -> Tensor:
@@ -148,7 +148,7 @@ def read_before_and_after(
     A further column, ``loss``, has the mean of the last ten steps in nats per token, NaN before training.
     """
     drawn = random_windows(tokens, size.length, size.batch, seed)
-    model = variants(size.config(vocabulary), seed, ("layer",))["layer"]
+    model = variant(size.config(vocabulary), seed, "layer")
     before = read_norms(model, held_out)
     last = train(model, drawn, size.steps, size.lr, f"model {seed}")[-10:]
     after = read_norms(model, held_out)

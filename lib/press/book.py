@@ -37,7 +37,7 @@ class Page:
 
     @property
     def title(self) -> str:
-        return next(re.finditer(r"^# (.+)$", self.cells[0].source, re.M))[1]
+        return re.search(r"^# (.+)$", self.cells[0].source, re.M)[1]
 
 
 class Book:
@@ -83,7 +83,7 @@ class Book:
 
     def _page(self, name: str) -> Page:
         text = self._text(name)
-        if self.is_notebook(name):
+        if HEADER.match(text):
             executed = nbformat.read(self.root / EXECUTED / f"{name}.ipynb", as_version=4)
             return Page(name, True, executed)
         return Page(name, False, nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text)]))

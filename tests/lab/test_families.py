@@ -19,25 +19,24 @@ from normgeom_lab.common.tiny import (
     random_model,
     scattered,
     small_model,
-    untrained,
     varied,
 )
 from torch import nn
-from transformers import BertConfig, BertModel
+from transformers import GPT2LMHeadModel
 
 IDS = torch.arange(22).reshape(2, 11)
 pytestmark = pytest.mark.filterwarnings("ignore:.*RoPE")
 
 
-def test_untrained_models_are_those_of_transformers():
-    config = BertConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=64)
+def test_small_models_are_those_of_transformers():
     before = torch.get_rng_state()
-    model = untrained(config, 3)
+    model = small_model("gpt2", 3)
     assert torch.equal(torch.get_rng_state(), before), "the global generator moved"
     torch.manual_seed(3)
-    for p, q in zip(model.parameters(), BertModel(config).parameters(), strict=True):
+    for p, q in zip(model.parameters(), GPT2LMHeadModel(model.config).parameters(), strict=True):
         assert torch.equal(p, q), "other weights than the seed gives"
     assert not model.training
+    assert small_model("llama", num_key_value_heads=1).config.num_key_value_heads == 1, "ours overrule the caller's"
 
 
 @pytest.mark.parametrize(
@@ -51,12 +50,6 @@ def test_a_family_runs_in_the_sizes_that_are_promised(family):
     assert torch.allclose(earlier, logits[:, :5], atol=1e-5), "no causal model: it sees what comes later"
     wide = [site for site in find_norms(model) if site.dim == 16]
     assert len(wide) in range(3, 10), f"{len(wide)} norms of the stream: another width, or another number of blocks"
-
-
-def test_seed_and_options_reach_the_model():
-    one, same, other = (small_model("gpt2", seed).lm_head.weight for seed in (3, 3, 4))
-    assert torch.equal(one, same) and not torch.equal(one, other), "not by the seed alone"
-    assert small_model("llama", num_key_value_heads=1).config.num_key_value_heads == 1, "ours overrule the caller's"
 
 
 @pytest.mark.parametrize("family", ["gpt2", "opt", "llama"])

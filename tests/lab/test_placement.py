@@ -26,9 +26,6 @@ def small(placement="pre", seed=0, layers=2):
     return shaken(seeded_stack(seed, WIDTH, layers, placement).double(), torch.Generator().manual_seed(1))
 
 
-# ---- families of transformers ----
-
-
 # ---- gradients at initialisation ----
 
 

@@ -6,7 +6,7 @@ from numbers import Integral
 
 from torch import Tensor, nn
 
-from normgeom.norms.functions import LayerNorm, RMSNorm, check_arguments, layer_norm, rms_norm
+from normgeom.norms.functions import LayerNorm, RMSNorm, check_arguments, check_floating, layer_norm, rms_norm
 
 
 def head_norm(x: Tensor, heads: int, weight: Tensor | None = None, eps: float = 1e-6, centered: bool = False) -> Tensor:
@@ -64,6 +64,7 @@ class HeadNorm(nn.Module):
         self.norm = (LayerNorm if centered else RMSNorm)(head_size(d, heads), eps=eps)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[-1:] != (self.d,):
+        check_floating("x", x)
+        if x.shape[-1:] != (self.d,):  # unflatten would take every multiple of the number of heads
             raise ValueError(f"x: expected shape (..., {self.d}), got {tuple(x.shape)}")
         return self.norm(x.unflatten(-1, (self.heads, -1))).flatten(-2)

@@ -32,13 +32,13 @@ def save_converted(model: nn.Module, folder: str | os.PathLike) -> None:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    # copied, for a file takes no two tensors that share memory, as those of tied weights do
+    # copied, because safetensors refuses tensors that share memory, as tied weights do
     weights = {name: tensor.clone().contiguous() for name, tensor in model.state_dict().items()}
     (folder / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
     if getattr(model, "generation_config", None) is not None:
         model.generation_config.save_pretrained(folder)
     settings = dict(model.config.to_dict(), dtype=str(model.dtype).removeprefix("torch."))
-    settings.pop("_name_or_path", None)  # of this machine
+    settings.pop("_name_or_path", None)  # a path on this machine
     norms = {name: module.eps for name, module in model.named_modules() if type(module) is RMSNorm}
     projected = [name.removesuffix(".projection") for name, m in model.named_modules() if isinstance(m, Projection)]
     about = dict(model_type=MODEL_TYPE, converted=settings, norms=norms, projected=projected, weights=sorted(weights))
@@ -69,14 +69,15 @@ def load_converted(folder: str | os.PathLike) -> nn.Module:
             raise ValueError(f"its model_type is {stated['model_type']!r}, not {MODEL_TYPE!r}")
         settings = stated["converted"]
         config = CONFIG_MAPPING[settings["model_type"]].from_dict(settings)
-        # copied, for a matrix product depends in its last bit on where in memory the file begins
+        # copied, because the last bit of a matrix product depends on where in memory a tensor begins
         state = {name: tensor.clone() for name, tensor in load_file(folder / WEIGHTS).items()}
         with no_init_weights():
             model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config)
         for name, eps in stated["norms"].items():
             replace_module(model, model.get_submodule(name), RMSNorm(len(state[f"{name}.weight"]), eps=eps))
-        for name in stated.get("projected", ()):
+        for name in stated["projected"]:
             project_input(model.get_submodule(name))
+        # a weight that the model lacks is the bias of a reader, which took over a norm's β
         for name in set(stated["weights"]) - model.state_dict().keys():
             make_bias(model.get_submodule(name.rpartition(".")[0]))
         model.load_state_dict(state, assign=True)

@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 # Okabe and Ito's palette: told apart by readers of every colour vision, and by marker and dash without colour.
 COLORS = {"uniform": "#0072B2", "random_a": "#D55E00", "random_b": "#009E73", "null": "#8A8A8A", "ink": "#2F2F2F"}
 WIDTH = 5.4  # inches: with letters of 10 points the text is 9 pixels high where a phone shows a figure 358 pixels wide
-_DRAWN, _PATH = re.compile(r' (?:d|x|y)="[^"]*"|translate\([^)]*\)'), re.compile(r'(?<= d=")[^"]*')
-_LONG = re.compile(r"-?\d+\.\d{3,}")
-_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+")  # control characters, and turns of direction
+# not scale(…), which must stay exact: the coordinates of glyphs that it multiplies are large
+_COORDINATES = re.compile(r'(?<= [dxy]=")[^"]*|(?<=translate\()[^)]*')
+_LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}")
 
 _RC = {
     "figure.figsize": (WIDTH, 3.2),
@@ -73,7 +73,7 @@ def svg(figure: Figure) -> str:
         figure.savefig(out, format="svg", metadata={"Date": None})
     plt.close(figure)
     text = out.getvalue()
-    return _spare(text[text.index("<svg") :])
+    return _shortened(text[text.index("<svg") :])
 
 
 def data_uri(drawing: str) -> str:
@@ -81,14 +81,13 @@ def data_uri(drawing: str) -> str:
     return "data:image/svg+xml," + quote(drawing.replace('"', "'"), safe=" !$'()*+,-./:;=?@_~")
 
 
-def _spare(text: str) -> str:
+def _shortened(text: str) -> str:
     """An SVG without its invisible parts: comments, white space, decimals beyond a hundredth of a point."""
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
-    text = re.sub(r"\s+", " ", text).replace("> <", "><")
-    text = _DRAWN.sub(lambda found: _LONG.sub(lambda number: f"{float(number[0]):.2f}", found[0]), text)
-    return _PATH.sub(lambda found: re.sub(r" ?([A-Za-z]) ?", r"\1", found[0]), text)
+    return _COORDINATES.sub(_rounded, re.sub(r"\s+", " ", text).replace("> <", "><"))
 
 
-def one_line(text: object) -> str:
-    """Text from outside on one line: line breaks and other control characters become spaces."""
-    return _UNSEEN.sub(" ", str(text))
+def _rounded(found: re.Match) -> str:
+    """Coordinates with two decimals, and without the spaces around the letters of a path."""
+    numbers = _LONG_NUMBER.sub(lambda number: f"{float(number[0]):.2f}", found[0])
+    return re.sub(r" ?([A-Za-z]) ?", r"\1", numbers)

@@ -13,9 +13,9 @@ import pandas as pd
 from IPython.display import display
 
 from normgeom.records import Record
-from normgeom.view.style import one_line
 
 _MARKUP = re.compile(r"[\\`*$\[\]<>&|~]|(?<![^\W_])_")  # an underscore behind a letter opens nothing
+_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+")  # control characters, and turns of direction
 
 
 def table(
@@ -53,15 +53,20 @@ def table(
         values = list(frame.iloc[:, at])
         numbers = all(isinstance(v, Real) and not isinstance(v, bool) for v in values)
         columns.append((name, numbers, [_entry(v, named.get(name, default)) for v in values]))
-    columns = [(one_line(head), numbers, list(map(one_line, entries))) for head, numbers, entries in columns]
+    columns = [(_one_line(head), numbers, list(map(_one_line, entries))) for head, numbers, entries in columns]
     display({"text/plain": _plain(columns), "text/markdown": _markdown(columns)}, raw=True)
 
 
 def how_recorded(record: Record) -> None:
     """Display, folded under one line, what was measured, on what, and with which seeds, versions and command."""
-    notes = "".join(f"<li>{html.escape(one_line(f'{key}: {value}'))}</li>" for key, value in record.provenance.items())
+    notes = "".join(f"<li>{html.escape(_one_line(f'{key}: {value}'))}</li>" for key, value in record.provenance.items())
     folded = f'<details class="recorded"><summary>How this was recorded</summary><ul>{notes}</ul></details>'
     display({"text/plain": str(record), "text/markdown": folded}, raw=True)
+
+
+def _one_line(text: object) -> str:
+    """Text from outside on one line: line breaks and other control characters become spaces."""
+    return _UNSEEN.sub(" ", str(text))
 
 
 def _entry(value: object, digits: int | str) -> str:

@@ -1,4 +1,4 @@
-"""Pictures of recorded measurements on published models: angles beside costs, and how far a norm's output moves."""
+"""Figures of recorded measurements on published models: costs against angles, and changes in the outputs of norms."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -10,19 +10,19 @@ from normgeom.view.style import COLORS, WIDTH, style
 from normgeom_lab.common.axes import label_ends, ticks_of_powers
 
 NAMES = {"SmolLM2-135M-Instruct": "SmolLM2", "gemma-3-270m": "Gemma 3"}
-EVEN_SHARE = sum(1 / (t + 1) for t in range(1, 128)) / 127  # attention to position 0, were it even, in 128 tokens
+EVEN_SHARE = sum(1 / (t + 1) for t in range(1, 128)) / 127  # attention to position 0 if it is uniform, 128 tokens
 MODELS = (*NAMES.values(), "Whisper, encoder", "Whisper, decoder")
 
 
 def together(language: pd.DataFrame, speech: pd.DataFrame) -> pd.DataFrame:
-    """The records published-costs and published-speech-costs as a row a norm and direction, costs averaged over texts.
+    """The records published-costs and published-speech-costs, one row per norm and direction; mean costs over texts.
 
-    Whisper's cost of 1 is that of *not* subtracting the mean; taking it away costs a LayerNorm nothing.
+    For Whisper, the cost of 1 is that of *not* subtracting the mean; a LayerNorm ignores its removal.
     """
     cost = (language.cost_valid + language.cost_test) / 2
     of_text = language.assign(model=language.model.map(NAMES), cost=cost)
     speech = speech.replace({"direction": {"dropped": "uniform"}})
-    side = speech.site.str.contains("encoder.layers|encoder.layer_norm").map({True: MODELS[2], False: MODELS[3]})
+    side = speech.site.str.startswith("model.encoder.").map({True: MODELS[2], False: MODELS[3]})
     of_speech = speech.groupby([side.rename("model"), "norm", "direction"], sort=False).agg(
         angle=("angle", "first"), cost=("cost", "mean")
     )
@@ -31,16 +31,17 @@ def together(language: pd.DataFrame, speech: pd.DataFrame) -> pd.DataFrame:
 
 
 def angle_and_cost(costs: pd.DataFrame) -> tuple[Figure, str]:
-    """What a direction costs at a norm's input, against its angle to the input; a panel a model, as in :data:`MODELS`.
+    """The cost of removing a direction at a norm's input against its angle to the input, one panel per model.
 
-    ``costs`` is what :func:`together` returns; 1 is called "uniform", the null's directions "signs_…".
+    ``costs`` is what :func:`together` returns; the direction 1 is called "uniform", those of the null "signs_…".
     """
     words = []
     with style():
         figure, axes = plt.subplots(2, 2, figsize=(WIDTH, 4.8), sharex=True, sharey=True)
         for model, axis in zip(MODELS, axes.flat, strict=True):
             rows = costs[costs.model == model]
-            null, one = rows[rows.direction.str.startswith("signs_")], rows[rows.direction == "uniform"]
+            null = rows[rows.direction.str.startswith("signs_")]
+            one = rows[rows.direction == "uniform"]
             axis.plot(null.angle, null.cost, "x", color=COLORS["null"], ms=4, label="sign vectors")
             axis.plot(one.angle, one.cost, "o", color=COLORS["uniform"], ms=4, label="1")
             axis.set_title(model)
@@ -52,52 +53,53 @@ def angle_and_cost(costs: pd.DataFrame) -> tuple[Figure, str]:
             )
         figure.supxlabel("mean angle at the norm's input / degrees")
         figure.supylabel("cost / nats per token")
-        handles, labels = axes.flat[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=2)
-    return figure, f"Cost against angle, a point a norm. {'; '.join(words)}."
+        figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    return figure, f"Cost against angle, one point per norm. {'; '.join(words)}."
 
 
 def moved_and_predicted(moved: pd.DataFrame) -> tuple[Figure, str]:
-    """The relative change of a norm's output, measured for signs, against the mean over signs predicted.
+    """The relative change in a norm's output without a sign vector: measured, against the predicted mean over signs.
 
-    ``moved`` is the record published-moved; hollow marks are for 1 without the three largest coordinates.
+    ``moved`` is the record published-moved; hollow markers are for 1 on all but the three largest coordinates.
     """
-    words, looks = [], zip(NAMES.items(), (("s", COLORS["random_a"]), ("o", COLORS["uniform"])), strict=True)
+    words = []
+    looks = zip(NAMES.items(), (("s", COLORS["random_a"]), ("o", COLORS["uniform"])), strict=True)
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 3.8))
         for (model, name), (marker, color) in looks:
             rows = changes(moved[moved.model == model])
             axis.loglog(rows.predicted, rows.signs, marker, color=color, ms=4, label=f"{name}, signs")
-            look = dict(color=color, mfc="none", ms=4, label=f"{name}, three spared")
-            axis.loglog(rows.predicted, rows.uniform_rest, marker, **look)
+            spared = f"{name}, three spared"
+            axis.loglog(rows.predicted, rows.uniform_rest, marker, color=color, mfc="none", ms=4, label=spared)
             words.append(
                 f"{name}: predicted {rows.predicted.min():.2g} to {rows.predicted.max():.2g}, median ratio of measured "
                 f"to predicted {(rows.signs / rows.predicted).median():.2f}; with three coordinates spared at most "
                 f"{rows.uniform_rest.max():.2g}"
             )
-        ends = np.array(axis.get_xlim())
-        axis.loglog(ends, ends, ":", color=COLORS["ink"], lw=1)
+        axis.loglog(axis.get_xlim(), axis.get_xlim(), ":", color=COLORS["ink"], lw=1)
         axis.set(xlabel="predicted relative change of the output", ylabel="measured")
         ticks_of_powers(axis.xaxis, axis.yaxis)
         figure.legend(loc="outside upper center", ncols=2)
-    return figure, f"Relative change of a norm's output, a point a norm. {'; '.join(words)}."
+    return figure, f"Relative change in a norm's output, one point per norm. {'; '.join(words)}."
 
 
 def on_the_stream(measured: pd.DataFrame) -> pd.DataFrame:
-    """Rows of norms that read the stream: Gemma's others, every second one, read what a branch computed."""
+    """The rows of norms that read the stream. In Gemma, every second norm reads the output of a branch instead."""
     return measured[(measured.model == "SmolLM2-135M-Instruct") | (measured.norm % 2 == 0)]
 
 
 def streams(measured: pd.DataFrame, sinks: pd.DataFrame) -> tuple[Figure, str]:
-    """Lengths of the stream at each norm and attention to the first position, a line a text.
+    """Lengths of the stream at each norm and attention to the first position, one line per text.
 
-    ``measured`` is what :func:`on_the_stream` leaves of published-angles, ``sinks`` is published-sinks.
+    ``measured`` is the record published-angles after :func:`on_the_stream`, ``sinks`` is published-sinks.
     """
-    words, colors = [], dict(zip(NAMES, (COLORS["random_a"], COLORS["uniform"]), strict=True))
+    words = []
+    colors = dict(zip(NAMES, (COLORS["random_a"], COLORS["uniform"]), strict=True))
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.6))
         for (model, _text), at in measured.groupby(["model", "text"], sort=False):
-            depth, color = np.arange(len(at)) / (len(at) - 1), colors[model]
+            depth = np.arange(len(at)) / (len(at) - 1)
+            color = colors[model]
             left.semilogy(depth, at.length, color=color, lw=1.2)
             left.semilogy(depth, at.first_length, "--", color=color, lw=1.2)
             law = at.length.iloc[2] * np.sqrt(np.arange(2, len(at)) / 2)  # from the second block on
@@ -119,5 +121,5 @@ def streams(measured: pd.DataFrame, sinks: pd.DataFrame) -> tuple[Figure, str]:
 
 
 def changes(moved: pd.DataFrame) -> pd.DataFrame:
-    """Root mean squares at each norm, over texts."""
-    return moved.groupby("norm")[["predicted", "uniform", "signs", "uniform_rest"]].mean() ** 0.5
+    """Root mean squares over texts, one row per norm."""
+    return moved.groupby("norm")[["predicted", "signs", "uniform_rest"]].mean() ** 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from normgeom_lab.common.checks import Draws
 
@@ -34,22 +34,17 @@ PRE_NORM = ("gpt2", "opt", "gpt_neox", "gptj", "llama")  # families whose blocks
 PARALLEL = ("gpt_neox", "gptj")  # of these, attention and MLP read the same stream
 
 
-def untrained(config: PreTrainedConfig, seed: int, kind: type = AutoModel) -> PreTrainedModel:
-    """A transformers model with its initial weights, in evaluation mode; the global random state stays as it was."""
+def small_model(family: str, seed: int = 0, **options) -> PreTrainedModel:
+    """An untrained causal language model of two blocks of width 16 and 64 tokens; no global random state changes."""
+    config = AutoConfig.for_model(family, **_SIZES | _OWN.get(family, {}) | options)
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
-        return kind.from_config(config, dtype=torch.float32).eval()
-
-
-def small_model(family: str, seed: int = 0, **options) -> PreTrainedModel:
-    """An :func:`untrained` causal language model of two blocks of width 16 and 64 tokens."""
-    config = AutoConfig.for_model(family, **_SIZES | _OWN.get(family, {}) | options)
-    return untrained(config, seed, AutoModelForCausalLM)
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
 
 
 @torch.no_grad()
 def perturb(model: nn.Module, draw: Draws, size: float = 0.3) -> nn.Module:
-    """The model itself, a normal number of standard deviation ``size`` added to each entry of each parameter."""
+    """Add a normal number of standard deviation ``size`` to each entry of each parameter; return the same model."""
     for p in model.parameters():
         p += (size * draw(*p.shape)).to(p)
     return model
@@ -57,7 +52,7 @@ def perturb(model: nn.Module, draw: Draws, size: float = 0.3) -> nn.Module:
 
 @torch.no_grad()
 def scattered(model: nn.Module, draw: Draws, offset: float = 0.0) -> nn.Module:
-    """The model itself in float64, perturbed; ``offset`` is added to each entry of its embeddings, far out along 1."""
+    """Turn a model into float64, perturb it and add ``offset``, a multiple of 1, to its embeddings; return it."""
     perturb(model.double(), draw)
     for weight in {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}:
         weight += offset
@@ -86,8 +81,8 @@ def random_model(family: str, seed: int) -> nn.Module:
 def divergence(logits: Tensor, others: Tensor) -> Tensor:
     r"""The Kullback–Leibler divergence :math:`\sum_tp_t\ln(p_t/q_t)` of ``others`` q from ``logits`` p, in nats.
 
-    Takes ``(..., vocabulary)``, returns ``(...)`` float64.  Computed as Σ p (a + e⁻ᵃ − 1) with a = ln p − ln q, whose
-    terms are not negative, so that a small divergence is not what rounding leaves of large terms.
+    Takes ``(..., vocabulary)``, returns ``(...)`` in float64.  The sum computed is Σ p (a + e⁻ᵃ − 1) with
+    a = ln p − ln q.  Its terms are not negative, so that nothing cancels when the divergence is small.
     """
     log_p, log_q = (z.double().log_softmax(-1) for z in (logits, others))
     apart = log_p - log_q

@@ -1,9 +1,8 @@
-"""GPT-2 models that differ in what stands in the place of each LayerNorm: seven variants, the twins among them."""
+"""GPT-2 models that differ only in their norms: seven variants, among them the twins."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from normgeom.norms.functions import LayerNorm, RMSNorm
@@ -36,7 +35,7 @@ NORMS: dict[str, Callable[[nn.LayerNorm], nn.Module]] = {
     "none": lambda norm: nn.Identity(),
 }
 
-# What the text calls them.
+# Names of the variants in chapter 8.
 TITLES = {
     "layer": "LayerNorm",
     "rms": "RMSNorm",
@@ -48,17 +47,13 @@ TITLES = {
 }
 
 
-def variants(config: GPT2Config, seed: int, norms: Sequence[str] = tuple(NORMS)) -> dict[str, GPT2LMHeadModel]:
-    """GPT-2 models with the same initial weights and one of :data:`NORMS` each, by its name."""
-    first = twin(config, seed, "layer")
-    return {norm: _with_norm(copy.deepcopy(first), norm) for norm in norms}
-
-
-def _with_norm(model: GPT2LMHeadModel, kind: str) -> GPT2LMHeadModel:
+def variant(config: GPT2Config, seed: int, norm: str) -> GPT2LMHeadModel:
+    """A GPT-2 with one of :data:`NORMS`, by its name; the other initial weights depend only on the seed."""
+    model = twin(config, seed, "layer")
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.LayerNorm):
-            norm = NORMS[kind](module).float().eval()
-            norm.load_state_dict({key: module.state_dict()[key] for key in norm.state_dict()})
-            model.set_submodule(name, norm)
-    model.config.norm = kind
+            new = NORMS[norm](module).float().eval()
+            new.load_state_dict({key: module.state_dict()[key] for key in new.state_dict()})
+            model.set_submodule(name, new)
+    model.config.norm = norm
     return model

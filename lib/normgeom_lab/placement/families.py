@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 from normgeom.models.watch import hooked
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from normgeom_lab.common.stacks import DESIGNS, PLACEMENTS
@@ -34,14 +34,14 @@ FAMILIES = {
 
 
 class Behaviour(NamedTuple):
-    """Relative changes in the second of two blocks, each the answer to one question.
+    """Relative changes that show how the second of two blocks is built.
 
     Attributes:
-        sum: of its output with branches switched off, if the stream is multiplied by 10: 0 if a norm is on the sum.
-        after: of what it adds, if a branch is multiplied by 10: 0 if norms follow both branches.
-        before: of what a branch computes, if the stream is multiplied by 10: 0 if both read through norms.
-        parallel: of what the MLP computes, if attention is switched off: 0 if it does not read attention's result.
-        final_norm: from the block's output to the model's: 0 if no norm is in between.
+        sum: change in the output without branches if the stream is multiplied by 10: 0 if the sum is normalised.
+        after: the larger change in what the block adds if one branch is multiplied by 10: 0 if norms follow both.
+        before: the larger change in what a branch computes if the stream is multiplied by 10: 0 if norms precede both.
+        parallel: change in what the MLP computes if attention is switched off: 0 if the MLP does not read its result.
+        final_norm: difference between the outputs of the block and of the model: 0 if there is no norm in between.
     """
 
     sum: float
@@ -51,11 +51,17 @@ class Behaviour(NamedTuple):
     final_norm: float
 
 
-def tiny_model(family: str, seed: int) -> tuple[PreTrainedModel, nn.ModuleList]:
-    """A float64 model of two blocks of width 32, and its list of blocks, whose matrices have variance 1 over width.
+class Answer(NamedTuple):
+    """The output of a block, what its branches compute before they are multiplied, and the output of the model."""
 
-    Torch's own generator draws it from ``seed``.
-    """
+    block: Tensor
+    attention: Tensor
+    mlp: Tensor
+    model: Tensor
+
+
+def tiny_model(family: str, seed: int) -> tuple[PreTrainedModel, nn.ModuleList]:
+    """A float64 model of two blocks of width 32, drawn with torch's global generator, and the list of its blocks."""
     kind, _, options = FAMILIES[family]
     sizes = dict(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
     ids = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
@@ -69,9 +75,9 @@ def tiny_model(family: str, seed: int) -> tuple[PreTrainedModel, nn.ModuleList]:
 
 
 def behaviour(family: str, seed: int, without: str | None = None) -> Behaviour:
-    """Test where the second block of :func:`tiny_model` has its norms, on a random stream of mean square 9.
+    """Measure the second block of :func:`tiny_model` on a random stream of mean square 9.
 
-    ``without`` names a module of the block that is removed first.
+    If ``without`` is the name of a module in the block, that module is removed first.
     """
     model, (_, block) = tiny_model(family, seed)
     if without is not None:
@@ -80,10 +86,10 @@ def behaviour(family: str, seed: int, without: str | None = None) -> Behaviour:
     x = 3 * torch.randn(2, 7, 32, dtype=torch.float64)
 
     @torch.no_grad()
-    def ask(stream, *factors):
-        """The output of the block that reads ``stream``, what its branches compute before they are multiplied by
-        ``factors``, and the model's output."""
+    def ask(stream, attention=1, mlp=1):
+        """Run the model with ``stream`` as the block's input and the block's branches multiplied by two numbers."""
         computed, out = [], []
+        factors = iter((attention, mlp))
 
         def enter(module, args, kwargs):
             return ((stream, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": stream})
@@ -93,33 +99,36 @@ def behaviour(family: str, seed: int, without: str | None = None) -> Behaviour:
 
         def write(module, args, kwargs, output):
             computed.append(output)
-            return factors[len(computed) - 1] * output
+            return next(factors) * output
 
         with hooked([(block, enter)], [(block, leave), *((writer, write) for writer in writers)]):
             final = model(torch.arange(3, 17).reshape(2, 7)).last_hidden_state
-        return out[0], *computed, final
+        return Answer(out[0], *computed, final)
 
     def change(a, b):
         return float((a - b).norm() / b.norm())
 
-    out, attention, mlp, final = ask(x, 1, 1)
-    alone = ask(x, 0, 1)
+    def added(attention, mlp):
+        return ask(x, attention, mlp).block - x
+
+    both, only_mlp = ask(x), ask(x, attention=0)
     return Behaviour(
-        sum=change(ask(10 * x, 0, 0)[0], ask(x, 0, 0)[0]),
-        after=max(change(ask(x, 10, 0)[0] - x, ask(x, 1, 0)[0] - x), change(ask(x, 0, 10)[0] - x, alone[0] - x)),
-        before=max(change(ask(10 * x, 1, 1)[1], attention), change(ask(10 * x, 0, 1)[2], alone[2])),
-        parallel=change(alone[2], mlp),
-        final_norm=change(final, out),
+        sum=change(ask(10 * x, 0, 0).block, ask(x, 0, 0).block),
+        after=max(change(added(10, 0), added(1, 0)), change(added(0, 10), added(0, 1))),
+        before=max(change(ask(10 * x).attention, both.attention), change(ask(10 * x, 0).mlp, only_mlp.mlp)),
+        parallel=change(only_mlp.mlp, both.mlp),
+        final_norm=change(both.model, both.block),
     )
 
 
 def name_of(behaviour: Behaviour) -> str | None:
-    """The placement with these answers in words, or None; a relative change below 0.02 counts as none.
+    """The name of the placement that behaves like this, or None. A relative change below 0.02 counts as none.
 
-    Post-norm and DeepNorm behave alike; such a block is called post-norm.
+    Post-norm and DeepNorm behave alike; both are called post-norm.
     """
-    yes = {question: getattr(behaviour, question) < 0.02 for question in behaviour._fields}
+    unchanged = {question: change < 0.02 for question, change in behaviour._asdict().items()}
     for name, rule in PLACEMENTS.items():
-        if all(yes[norm] == getattr(rule, norm) for norm in ("before", "after", "sum")):
-            return WORDS[name] + ", parallel" * yes["parallel"] + ", final norm" * (not yes["final_norm"])
+        if all(unchanged[norm] == getattr(rule, norm) for norm in ("before", "after", "sum")):
+            parallel = ", parallel" if unchanged["parallel"] else ""
+            return WORDS[name] + parallel + ("" if unchanged["final_norm"] else ", final norm")
     return None

@@ -22,7 +22,7 @@ from normgeom_lab.common.checks import Draws
 from normgeom_lab.common.loop import train
 from normgeom_lab.common.stream import last_directions, rotate, stream_writers
 from normgeom_lab.common.tiny import perturb
-from normgeom_lab.common.variants import TITLES, variants
+from normgeom_lab.common.variants import TITLES, variant
 
 
 def unbiased_twins(config: GPT2Config, seed: int) -> tuple[GPT2LMHeadModel, GPT2LMHeadModel]:
@@ -173,7 +173,7 @@ def flipped(model: GPT2LMHeadModel, signs: Tensor) -> GPT2LMHeadModel:
 
 def moved(config: GPT2Config, norm: str, seed: int) -> GPT2LMHeadModel:
     """A float64 GPT-2 with a norm of :data:`normgeom_lab.common.variants.NORMS`, perturbed."""
-    return perturb(variants(config, seed, (norm,))[norm].double(), Draws(seed), 0.2)
+    return perturb(variant(config, seed, norm).double(), Draws(seed), 0.2)
 
 
 def either_order(

@@ -67,13 +67,15 @@ def test_bad_input_is_named(given, error, message):
         ng.head_norm(**{"x": X, "heads": HEADS, **given})
 
 
-def test_a_module_names_bad_sizes():
+def test_a_module_names_bad_input():
     for d, heads in ((12, 5), (0, 1), (12, 2.0)):
         with pytest.raises(ValueError, match=f"^heads: expected a divisor of d = {d}, got {heads}"):
             ng.HeadNorm(d, heads)
     for width in (9, 10, 24):
         with pytest.raises(ValueError, match=rf"^x: expected .* 12.* got .*{width}"):
             ng.HeadNorm(D, HEADS)(torch.zeros(2, width))
+    with pytest.raises(TypeError, match=r"^x: expected a floating-point tensor, got list"):
+        ng.HeadNorm(D, HEADS)([1.0] * D)
 
 
 def with_drawn_gain(module):

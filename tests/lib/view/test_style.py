@@ -73,7 +73,7 @@ def test_a_drawing_is_spared_what_nobody_sees():
         return figure
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(style, "_spare", lambda text: text)
+        patch.setattr(style, "_shortened", lambda text: text)
         plain = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", style.svg(written()), flags=re.DOTALL)
     spare = style.svg(written())
     assert len(spare) < 0.9 * len(plain) and spare.count("<") == plain.count("<"), "an element is lost"
