@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from normgeom.models.judgement import Flow, judged
 from normgeom.models.sites import NormSite, default_example, find_norms
 from normgeom.models.trace import Projection, Trace
-from normgeom.models.watch import by_its_modules, hooked
+from normgeom.models.watch import by_its_modules, hooked, set_mode
 
 
 def stream(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> Flow:
@@ -211,7 +211,7 @@ def cpu_copy(model: nn.Module, double: bool = True) -> nn.Module:
     """A copy on the CPU, in evaluation mode, in float64 or as the model is."""
     copied = copy.deepcopy(model).cpu()
     copied = copied.double() if double else copied
-    copied.eval()
+    set_mode(copied.modules(), False)
     if hasattr(copied, "set_experts_implementation"):
         copied.set_experts_implementation("eager")  # the others know no float64
     return copied

@@ -93,6 +93,8 @@ def _obstacles(trace: Trace, of_stream: list[Read], written: list[str]) -> Itera
     if not of_stream:
         yield "no norm reads a sum of what embeddings and linear maps write"
     yield from _unseen(trace, of_maps=False)
+    for name in (name for name, _ in trace.given if name and name not in trace.used):
+        yield f"what {name} puts out changes nothing in what the example runs"
 
 
 def _unseen(trace: Trace, of_maps: bool) -> Iterator[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from normgeom.models.watch import NormSite
+from normgeom.models.watch import NormSite, set_mode
 from normgeom.norms.functions import layer_norm, rms_norm
 
 NORMS = {"layer": layer_norm, "rms": rms_norm}
@@ -93,7 +93,7 @@ def plain_copy(module: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Modu
     for part in copied.modules():
         part._forward_hooks.clear()  # the user's
         part._forward_pre_hooks.clear()
-        part.training = False
+    set_mode(copied.modules(), False)
     return copied
 
 

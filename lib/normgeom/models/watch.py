@@ -128,16 +128,21 @@ def forward(model: nn.Module, inputs: Tensor | Mapping):
         return model(**moved) if isinstance(inputs, Mapping) else model(*moved.values())
 
 
+def set_mode(modules: Iterable[nn.Module], training: bool) -> None:
+    """Of these modules, and past ``train`` and ``eval``, which may do more."""
+    for module in modules:
+        module.training = training
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Put the model in evaluation mode; at the end, every module gets its former mode back."""
     training = [module for module in model.modules() if module.training]
-    model.eval()
+    set_mode(training, False)
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        set_mode(training, True)
 
 
 @contextmanager

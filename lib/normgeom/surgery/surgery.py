@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from operator import attrgetter
@@ -16,7 +16,7 @@ from normgeom.models.flow import Trial, answer, cpu_copy, dtype_of, project_inpu
 from normgeom.models.judgement import Flow, judged
 from normgeom.models.sites import check_held_once
 from normgeom.models.trace import READS, WRITES, matrix_of
-from normgeom.models.watch import hooked, replace_module
+from normgeom.models.watch import Hooks, hooked, replace_module
 from normgeom.norms.functions import RMSNorm
 
 _BOUND = 1e-10  # in float64, of the change of an output over the largest
@@ -178,16 +178,30 @@ def _reasons(model: nn.Module, trial: Trial, flow: Flow, steps: list[Callable]) 
         if type(parameter) is not nn.Parameter or parameter.dtype.itemsize == 1:
             found = f"{name} is a {type(parameter).__name__} of {parameter.dtype}"
             yield f"expected plain parameters of 16 bits or more, {found}"
-    if _center in steps:  # a bound that no example reaches
-        before, writers = trial.answer(), map(trial.model.get_submodule, flow.writers)
-        raised = [(m, lambda *call: call[-1] + _FAR) for m in writers if not isinstance(m, nn.MultiheadAttention)]
-        with hooked(after=raised):
+    before = trial.answer()
+    for what, bound, hooks in _far(trial.model, flow, steps):
+        with hooked(*hooks):
             moved = _change(trial.answer(), before)
-        if not moved <= _FAR_BOUND:
-            yield (
-                f"a copy of this {kind} computes something else when a number is added to all entries of its stream, "
-                f"by {moved:.1e} of the largest output: the mean matters"
-            )
+        if not moved <= bound:
+            yield f"a copy of this {kind} computes something else {what}, by {moved:.1e} of the largest output"
+
+
+def _far(model: nn.Module, flow: Flow, steps: list[Callable]) -> Iterator[tuple[str, float, tuple[Hooks, Hooks]]]:
+    """What must change no answer and reaches what no example does: in words, with a bound, and as hooks."""
+
+    def maps(names: Iterable[str]) -> list[nn.Module]:
+        return [m for m in map(model.get_submodule, names) if not isinstance(m, nn.MultiheadAttention)]
+
+    yield "when it runs again: it draws random numbers, or keeps something of an earlier call", _BOUND, ((), ())
+    for far in (_FAR, -_FAR) if _center in steps else ():
+        raised = [(module, lambda *call, far=far: call[-1] + far) for module in maps(flow.writers)]
+        yield "when a number is added to all entries of its stream: the mean matters", _FAR_BOUND, ((), raised)
+    folded = [norm for norm in (*flow.norms, *flow.aside) if _fold in steps and not norm.kept]
+    folded = [norm for norm in folded if len(maps(norm.readers)) == len(norm.readers)]
+    readers = [module for norm in folded for module in maps(norm.readers)]
+    grown = [(module, lambda *call: call[-1] * _FAR) for module in maps(norm.name for norm in folded)]
+    shrunk = [(module, lambda _, *given: tree_map(lambda x: x / _FAR, given)) for module in readers]
+    yield "when norms put out larger numbers and their readers shrink them again", _BOUND, (shrunk, grown)
 
 
 def _prove(copied: nn.Module, flow: Flow, steps: list[Callable], call: tuple, weights: str) -> None:
@@ -201,8 +215,8 @@ def _prove(copied: nn.Module, flow: Flow, steps: list[Callable], call: tuple, we
         if not (changed := _change(after[length], before[length])) <= bound:
             raise ValueError(
                 f"model: a copy of this {type(copied).__name__} with {weights} in {dtype} computes something else when "
-                f"changed, on {length} by {changed:.1e} of the largest output: it draws random numbers, keeps "
-                "something of an earlier call, shares a weight between modules, or does more than its parameters say"
+                f"changed, on {length} by {changed:.1e} of the largest output: it shares a weight between modules, "
+                "or does more than its parameters say"
             )
 
 

@@ -180,7 +180,7 @@ def pruned():
 
 
 NO_PLACE = "down.task, of a Tasks, has no place in what"
-DRAWN = "with drawn weights in torch.float64 computes .* it draws random numbers"
+AGAIN = "computes something else when it runs again: it draws random numbers, or keeps"
 NO_GRADIENTS = r"no float64 copy of this Blind runs with gradients \(words runs without them\)"
 IN_FLOAT32 = "with its own weights in torch.float32 computes something else when changed, on the example by"
 CASES = {  # how it is made, and why folding, centring and converting are refused; None where they are exact
@@ -190,8 +190,8 @@ CASES = {  # how it is made, and why folding, centring and converting are refuse
     "an answer beside the logits": (Valued, None, *["words writes to the stream is read without a norm, by the"] * 2),
     "an answer in a dataclass": (Packed, None, None, None),
     "no numbers": (Chooses, *["this Chooses returns no finite numbers"] * 3),
-    "random": (Random, DRAWN, *["no norm reads a sum of what embeddings and linear maps write"] * 2),
-    "a memory of the call before": (Remembers, DRAWN, *["norm reads a sum with a part that comes from no map"] * 2),
+    "random": (Random, AGAIN, *["no norm reads a sum of what embeddings and linear maps write"] * 2),
+    "a memory of the call before": (Remembers, AGAIN, *["norm reads a sum with a part that comes from no map"] * 2),
     "without gradients": (Blind, *[NO_GRADIENTS] * 3),
     "another branch in float64": (lambda: Wide().float(), None, *[IN_FLOAT32] * 2),
     "a mask on the logits": (
@@ -227,3 +227,81 @@ def test_exact_or_refused_for_the_true_reason(case, which):
     else:
         with Untouched(model), pytest.raises(ValueError, match=f"^model: .*{reasons[which]}"):
             surgery(model, IDS)
+
+
+# what only other inputs than the example show, or only the model and no copy of it
+
+FEW, ALL = torch.arange(12).reshape(2, 6), torch.arange(64).reshape(4, 16)
+FOLD, CENTER, CONVERT = ng.fold_norms, ng.center_writers, ng.to_rms_norm
+
+
+def altered(**methods):
+    """A plain model of which one thing is another."""
+    return type("Altered", (Plain,), methods)
+
+
+def of_images(self, ids):
+    image = torch.linspace(-1, 1, 5 * ids.numel(), dtype=self.head.weight.dtype).reshape(-1, 5)
+    return self.words(ids).masked_scatter((ids == 63)[..., None], self.see(image))
+
+
+def experts(self):
+    self.ups, self.downs = (nn.ModuleList(nn.Linear(*shape) for _ in range(16)) for shape in ((32, 48), (48, 32)))
+    del self.up, self.down
+
+
+def by_experts(self, ids):
+    x = self.words(ids)
+    n, out = self.norm(x), torch.zeros_like(x)
+    for e, (up, down) in enumerate(zip(self.ups, self.downs, strict=True)):
+        out[ids % 16 == e] = down(up(n[ids % 16 == e]).relu())
+    return x + out
+
+
+def floored():
+    model = altered(embed=lambda self, ids: self.words(ids).clamp(min=-20))()
+    model.words.weight.data[40] -= 30
+    return model
+
+
+def clipped():
+    model = altered(branch=lambda self, n: Plain.branch(self, n.clamp(-8, 8)))()
+    model.norm.weight.data = 2 + 0.1 * model.norm.weight.data
+    model.words.weight.data.normal_()[40, 3] += 90
+    return model
+
+
+image = altered(set_up=lambda self: setattr(self, "see", nn.Linear(5, 32)), embed=of_images)
+token = altered(
+    set_up=lambda self: setattr(self, "token", nn.Parameter(torch.zeros(32))),
+    embed=lambda self, ids: torch.where((ids == 63)[..., None], self.token, self.words(ids)),
+)
+added = altered(
+    set_up=lambda self: setattr(self, "added", nn.Embedding(4, 32)),
+    embed=lambda self, ids: torch.where(
+        (ids >= 60)[..., None], self.added((ids - 60).clamp(min=0)), self.words(ids.clamp(max=59))
+    ),
+)
+mixed = altered(set_up=experts, stream=by_experts)
+SILENT = {  # how it is made, by which surgery, on what example, and why it is refused; None where it is exact
+    "places for images": (image, CONVERT, FEW, "what see puts out changes nothing in what the example runs"),
+    "a token that is not there": (token, CONVERT, FEW, "token, of a Altered, has no place in what the example runs"),
+    "added tokens": (added, CENTER, FEW, "what added puts out changes nothing in what the example runs"),
+    "added tokens, folded": (added, FOLD, FEW, None),
+    "experts without a row": (mixed, FOLD, FEW, "ups.12.weight, of a Linear, has no place in what the example runs"),
+    "a bound from below": (floored, CENTER, FEW, "when a number is added to all entries of its stream: the mean matt"),
+    "a clip behind a norm": (clipped, FOLD, FEW, "when norms put out larger numbers and their readers shrink them"),
+}
+
+
+@pytest.mark.parametrize("case", SILENT)
+def test_never_something_else_in_silence(case):
+    make, surgery, example, reason = SILENT[case]
+    model = make().eval()
+    before = numbers(model)
+    if reason is None:
+        assert apart(numbers(surgery(model, example)), before) < 1e-10
+    else:
+        with Untouched(model), pytest.raises(ValueError, match=f"^model: .*{reason}"):
+            surgery(model, example)
+    assert apart(numbers(model), before) < 1e-10
