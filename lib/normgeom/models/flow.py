@@ -115,6 +115,13 @@ def check_present(model: nn.Module) -> None:
         raise ValueError(f"model: expected all its parameters on one device that holds data, got {', '.join(devices)}")
 
 
+def call_of(model: nn.Module, example_inputs: Tensor | Mapping | None) -> tuple[tuple, dict]:
+    """Arguments and keywords of a run of a model that can be copied."""
+    check_present(model)
+    inputs = default_example(model) if example_inputs is None else example_inputs
+    return ((), dict(inputs)) if isinstance(inputs, Mapping) else ((inputs,), {})
+
+
 class Trial:
     """A float64 copy of a model, run once on an example.
 
@@ -125,10 +132,8 @@ class Trial:
     """
 
     def __init__(self, model: nn.Module, example_inputs: Tensor | Mapping | None, drawn: bool = True):
-        check_present(model)
-        inputs = default_example(model) if example_inputs is None else example_inputs
-        inputs = cast(dict(inputs) if isinstance(inputs, Mapping) else inputs, torch.float64)
-        self.call = ((), inputs) if isinstance(inputs, dict) else ((inputs,), {})
+        self.call = call_of(model, example_inputs)
+        inputs = cast(self.call[1] or self.call[0][0], torch.float64, torch.device("cpu"))
         try:
             self.model = _drawn(cpu_copy(model)) if drawn else cpu_copy(model)
             with warnings.catch_warnings(action="ignore"):
@@ -175,18 +180,18 @@ def _project(module: nn.Module, args: tuple) -> tuple:
 
 
 def answer(model: nn.Module, call: tuple) -> list[Tensor]:
-    """The floating-point numbers that a model on the CPU returns, but no hidden states where there are logits.
+    """The floating-point numbers that a model returns, on the CPU, but no hidden states where there are logits.
 
     It is called in the dtype of its weights.  A model of float64 weights computes in float64 throughout.
     """
-    args, kwargs = cast(call, dtype := dtype_of(model))
+    args, kwargs = cast(call, dtype := dtype_of(model), next(model.parameters()).device)
     with double_throughout() if dtype == torch.float64 else nullcontext(), by_its_modules():
         output = model(*args, **kwargs)
     if is_dataclass(output) and not isinstance(output, Mapping):
         output = vars(output)
     if isinstance(output, Mapping) and "logits" in output:
         output = {name: value for name, value in output.items() if "hidden_state" not in name}
-    found = [t for t in tree_leaves(output) if isinstance(t, Tensor) and t.is_floating_point()]
+    found = [t.cpu() for t in tree_leaves(output) if isinstance(t, Tensor) and t.is_floating_point()]
     if not any(t.isfinite().any() for t in found):
         raise ValueError(f"model: this {type(model).__name__} returns no finite numbers that could be compared")
     return found
@@ -196,13 +201,13 @@ def dtype_of(model: nn.Module) -> torch.dtype:
     return next(p.dtype for p in model.parameters() if p.is_floating_point())
 
 
-def cast(inputs: object, dtype: torch.dtype) -> object:
-    """The same on the CPU, floating-point numbers in a dtype."""
+def cast(inputs: object, dtype: torch.dtype, device: torch.device) -> object:
+    """The same on a device, floating-point numbers in a dtype; what is no tensor copied, for a run may change it."""
 
     def there(leaf: object) -> object:
         if not isinstance(leaf, Tensor):
-            return leaf
-        return leaf.to("cpu", dtype if leaf.is_floating_point() else leaf.dtype)
+            return copy.deepcopy(leaf)
+        return leaf.to(device, dtype if leaf.is_floating_point() else leaf.dtype)
 
     return tree_map(there, inputs)
 

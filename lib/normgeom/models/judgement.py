@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from normgeom.models.held import sources
 from normgeom.models.sites import NormSite
 from normgeom.models.trace import READS, WRITES, Projection, Read, Trace, matrix_of
 
@@ -108,7 +107,7 @@ def _unseen(trace: Trace, of_maps: bool) -> Iterator[str]:
 def _as_norm(trace: Trace, site: NormSite) -> StreamNorm:
     readers = dict.fromkeys(read.name for read in trace.reads if site.name in read.sources)
     others = [read.name for read in trace.reads if read.name in readers and not _takes_gain(trace, read, site.name)]
-    gain, bias = sources(site)
+    gain, bias = site.sources
     kept = None
     if others or not readers:
         by = (others[0] or "the caller") if others else "nothing"

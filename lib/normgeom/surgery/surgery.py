@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from normgeom.models.flow import Trial, answer, cpu_copy, dtype_of, project_input
+from normgeom.models.flow import Trial, answer, call_of, cpu_copy, dtype_of, project_input
 from normgeom.models.judgement import Flow, judged
-from normgeom.models.sites import check_held_once
 from normgeom.models.trace import READS, WRITES, matrix_of
-from normgeom.models.watch import Hooks, hooked, replace_module
+from normgeom.models.watch import Hooks, evaluating, hooked, replace_module, running_without, undone_by_errors
 from normgeom.norms.functions import RMSNorm
 
 _BOUND = 1e-10  # in float64, of the change of an output over the largest
 _FAR, _FAR_BOUND = 2.0**20, 1e-3  # a mean that no bound on a stream lets pass, and the change that is rounding
-_LENGTHS: dict[str, Callable[[Tensor], Tensor]] = {
-    "half of the example": lambda text: text[:, : (text.shape[1] + 1) // 2],
-    "the example twice in a row": lambda text: torch.cat([text, text.flip(1)], 1),
+
+_LENGTHS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "half of the example": lambda text, axis: text.narrow(axis, 0, (text.shape[axis] + 1) // 2),
+    "the example twice in a row": lambda text, axis: torch.cat([text, text.flip(axis)], axis),
 }
 
 
@@ -134,6 +137,8 @@ def to_rms_norm(model: nn.Module, example_inputs: Tensor | Mapping | None = None
 @torch.no_grad()
 def _operate(model: nn.Module, steps: list[Callable], example_inputs: Tensor | Mapping | None) -> nn.Module:
     """Take the steps, once copies have shown that they change no answer."""
+    call = call_of(model, example_inputs)
+    before = _answers(model, call)  # first, for a table that is cached outside of the model keeps its dtype
     trial = Trial(model, example_inputs)
     flow = judged(trial.trace)
     if _center in steps and flow.blocked and all(norm.kind == "layer" for norm in flow.norms):
@@ -142,20 +147,18 @@ def _operate(model: nn.Module, steps: list[Callable], example_inputs: Tensor | M
         flow = replace(flow, aside=())
     for reason in _reasons(model, trial, flow, steps):
         raise ValueError(f"model: {reason}")
-    drawn, call = trial.model, trial.call
+    drawn = trial.model
     del trial  # whose trace holds on to the weights
     _prove(drawn, flow, steps, call, "drawn weights")
     del drawn  # or memory would hold two copies at a time
-    _prove(cpu_copy(model), flow, steps, call, "its own weights")
     if dtype_of(model) != torch.float64:
-        with suppress(RuntimeError):  # a CPU does not compute everything in every dtype
-            _prove(cpu_copy(model, double=False), flow, steps, call, "its own weights")
+        _prove(cpu_copy(model), flow, steps, call, "its own weights")
+    with undone_by_errors(model):
+        _prove(model, flow, steps, call, "its own weights", before)
     if _fold in steps and (kept := next((norm.kept for norm in flow.norms if norm.kept), None)):
         warnings.warn(f"norms of the stream keep gain and bias: {kept}", stacklevel=3)
     if flow.projected:
         warnings.warn(f"no weights centre what enters {flow.projected}: a projection before it does", stacklevel=3)
-    for step in steps:
-        step(model, flow)
     return model
 
 
@@ -178,6 +181,8 @@ def _reasons(model: nn.Module, trial: Trial, flow: Flow, steps: list[Callable]) 
         if type(parameter) is not nn.Parameter or parameter.dtype.itemsize == 1:
             found = f"{name} is a {type(parameter).__name__} of {parameter.dtype}"
             yield f"expected plain parameters of 16 bits or more, {found}"
+        if parameter.is_inference():
+            yield f"expected parameters that can be changed, {name} was made in torch.inference_mode()"
     before = trial.answer()
     for what, bound, hooks in _far(trial.model, flow, steps):
         with hooked(*hooks):
@@ -204,31 +209,52 @@ def _far(model: nn.Module, flow: Flow, steps: list[Callable]) -> Iterator[tuple[
     yield "when norms put out larger numbers and their readers shrink them again", _BOUND, (shrunk, grown)
 
 
-def _prove(copied: nn.Module, flow: Flow, steps: list[Callable], call: tuple, weights: str) -> None:
-    """A ValueError unless a copy of a model, changed here, answers the same before and after the steps."""
-    dtype, before = dtype_of(copied), _answers(copied, call)
-    for step in steps:
-        step(copied, flow)
-    after = _answers(copied, call)
+def _prove(model: nn.Module, flow: Flow, steps: list[Callable], call: tuple, weights: str, before=None) -> None:
+    """A ValueError unless a model, changed here, answers the same before and after the steps."""
+    dtype, before = dtype_of(model), _answers(model, call) if before is None else before
+    with running_without(model, [model.get_submodule(norm.name) for norm in flow.norms if _swap in steps]):
+        for step in steps:
+            step(model, flow)
+        after = _answers(model, call, before)
     bound = _BOUND if dtype == torch.float64 else 3 * torch.finfo(dtype).eps ** 0.5  # more than rounding explains
     for length in before:
         if not (changed := _change(after[length], before[length])) <= bound:
             raise ValueError(
-                f"model: a copy of this {type(copied).__name__} with {weights} in {dtype} computes something else when "
-                f"changed, on {length} by {changed:.1e} of the largest output: it shares a weight between modules, "
-                "or does more than its parameters say"
+                f"model: this {type(model).__name__} with {weights} in {dtype} computes something else when changed, "
+                f"on {length} by {changed:.1e} of the largest output: it shares a weight between modules, holds "
+                "one of them in a function, or does more than its parameters say"
             )
 
 
-def _answers(model: nn.Module, call: tuple) -> dict[str, list[Tensor]]:
-    """What a model answers to the example, and to others of half and twice the length where it takes them."""
-    tensors = [leaf for leaf in tree_leaves(call) if isinstance(leaf, Tensor) and leaf.dim() > 1]
-    texts = {id(tensor) for tensor in tensors if tensor.shape[1] == tensors[0].shape[1]}
-    found = {"the example": answer(model, call)}
-    for length, change in _LENGTHS.items():
-        with suppress(RuntimeError, ValueError, IndexError):
-            found[length] = answer(model, tree_map(lambda t, change=change: change(t) if id(t) in texts else t, call))
+def _answers(model: nn.Module, call: tuple, only: Iterable[str] | None = None) -> dict[str, list[Tensor]]:
+    """What a model answers to the example and its variants, where it takes them; or to ``only`` some, which it must."""
+    found = {}
+    with evaluating(model):
+        for name, variant in _variants(model, call):
+            with suppress(*() if only is not None else (RuntimeError, ValueError, IndexError, TypeError)):
+                if only is None or name in only:
+                    found[name] = answer(model, variant)
     return found
+
+
+def _variants(model: nn.Module, call: tuple) -> Iterator[tuple[str, tuple]]:
+    """The example; half and twice of it along the first two axes of its texts; and padded, if the model knows that."""
+    yield "the example", call
+    tensors = [leaf for leaf in tree_leaves(call) if isinstance(leaf, Tensor) and leaf.dim()]
+    for axis, (name, change) in itertools.product((1, 0), _LENGTHS.items()):
+        sizes = {id(tensor): tensor.shape[axis] for tensor in tensors if tensor.dim() > axis}
+        texts = {key for key, size in sizes.items() if size == next(iter(sizes.values()))}
+        yield f"{name} along axis {axis}", tree_map(partial(_where, texts, partial(change, axis=axis)), call)
+    args, kwargs = call
+    if "attention_mask" in inspect.signature(model.forward).parameters:
+        mask = kwargs.get("attention_mask")
+        mask = torch.ones_like(tensors[0], dtype=torch.long) if mask is None else mask.clone()
+        mask[..., 0] = 0
+        yield "the example with padding", (args, {**kwargs, "attention_mask": mask})
+
+
+def _where(chosen: set[int], change: Callable, leaf: object) -> object:
+    return change(leaf) if id(leaf) in chosen else leaf
 
 
 def _change(after: list[Tensor], before: list[Tensor]) -> float:
@@ -299,7 +325,6 @@ def _center(model: nn.Module, flow: Flow) -> None:
 
 def _swap(model: nn.Module, flow: Flow) -> None:
     """Replace each LayerNorm of the stream by an RMSNorm with its ε and gain 1."""
-    check_held_once(model, [model.get_submodule(of.name) for of in flow.norms])
     for of in flow.norms:
         norm = model.get_submodule(of.name)
         like = next(norm.parameters(), next(model.parameters()))
