@@ -55,7 +55,8 @@ def attribute(
             not enter the mean: in many models its vector is unlike the others, which attend to it (claim-massive).
         by: ``"part"``, or ``"head"`` for one row per attention head instead of one per attention.  The bias of an
             attention's output belongs to no head and is in ``baseline``.  A norm at the end of the branch keeps its
-            scale from the run for ``credit``, ``direct`` and ``kappa``.
+            scale from the run for ``credit``, ``direct`` and ``kappa``.  A branch with a convolution before its output
+            (``"conv 0"``) has no heads.
 
     Returns:
         one row per part, in the order in which the parts run: ``part`` (an embedding's name, ``"attn 0"``, ``"mlp 0"``,
@@ -67,7 +68,8 @@ def attribute(
     Raises:
         ValueError: ``inputs`` are padded; a token id or an answer is outside the vocabulary; there is only one sequence
             with ``"resample"``; the stream cannot be followed (the message says where); the logits are not linear in
-            the normalised stream, as capped logits are not.
+            the normalised stream, as capped logits are not; an attention's output map does more than its weight and
+            bias say, with ``"head"``.
         TypeError: the token ids are not integers.
 
     Example:
@@ -232,7 +234,11 @@ class Run:
             raise ValueError(f'model: for by="head" expected config.num_attention_heads, {wanted}, got {count}')
         module = self.model.get_submodule(part.map)
         matrix = matrix_of(module, WRITES)
-        weight = getattr(module, matrix.weight).movedim(matrix.axis, 0).double()
+        weight, bias = getattr(module, matrix.weight).movedim(matrix.axis, 0).double(), getattr(module, matrix.bias)
+        read, written = self.read[part.map].double(), self.written[part.map].double()
+        expected = read @ weight.T + (0 if bias is None else bias.double())
+        if (expected - written).abs().max() > self.near * written.abs().max():
+            raise ValueError(f'model: for by="head" expected {part.map} to be its weight and bias, and nothing more')
         for head, (own, columns) in enumerate(zip(*(t.chunk(count, -1) for t in (taken, weight)), strict=True)):
             written = own @ columns.T
             change = part.factor * written[:, -1]

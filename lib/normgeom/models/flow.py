@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -104,8 +105,12 @@ def _part(trace: Trace, sites: Mapping[str, NormSite], writer: str, factor: floa
         # TransformerLens has "_original_component"
         name = next(word for word in reversed(source.split(".")) if word[0] != "_")
         return Part(name, writer, factor, source, norm, False)
-    mixes = trace.mixes(source)
-    return Part(f"{'attn' if mixes else 'mlp'} {layer[1]}", writer, factor, source, norm, mixes)
+    read = trace.read_by(source).sources  # of modules, and of parameters where code calls no module
+    owners = (trace.modules.get(name) or trace.modules[name.rpartition(".")[0]] for name in read)
+    convolves = any(isinstance(owner, _ConvNd) for owner in owners)
+    mixes = not convolves and trace.mixes(source)
+    kind = "conv" if convolves else "attn" if mixes else "mlp"
+    return Part(f"{kind} {layer[1]}", writer, factor, source, norm, mixes)
 
 
 def check_present(model: nn.Module) -> None:

@@ -32,8 +32,8 @@ def held_scales(model: nn.Module, inputs: Tensor | Mapping) -> Iterator[None]:
 
     Raises:
         ValueError: no norm was found, or one returns something else than this formula; in the block, a norm reads
-            vectors of a different shape than with ``inputs``, or is called more or less often in a run of ``model``, as
-            in a part of it or where activations are computed again for gradients.
+            vectors of a different shape than in the run; or a norm that ran more than once there is called more or less
+            often, as where a part of ``model`` runs, or activations are computed again for gradients.
 
     Example:
         >>> import torch, normgeom as ng
@@ -54,21 +54,21 @@ def held_scales(model: nn.Module, inputs: Tensor | Mapping) -> Iterator[None]:
 
     with evaluating(model), watch(model, sites, keep):
         forward(model, inputs)
-    left: dict[nn.Module, list[Tensor]] = {}  # of a run
+    left: dict[nn.Module, list[Tensor]] = {}  # in a run, of the norms with more than one call
 
     def begin(module, args, kwargs):
-        left.update({norm: list(then) for norm, then in scales.items()})
+        left.update({norm: list(then) for norm, then in scales.items() if len(then) > 1})
 
     def hold(site: NormSite) -> Callable:
         def instead(module, args, kwargs, output):
             if module is not site.module:  # a copy of the model, made in the block
                 return output
             x = next(iter((*args, *kwargs.values())))
-            if not left.get(module):
+            if not (then := scales[module][:] if len(scales[module]) == 1 else left.get(module)):
                 raise ValueError(
                     f"held_scales: {site.name} was held for {len(scales[module])} calls a run of the model"
                 )
-            scale = left[module].pop(0)
+            scale = then.pop(0)
             if scale.shape[:-1] != x.shape[:-1]:
                 made, came = ((*tensor.shape[:-1], site.dim) for tensor in (scale, x))
                 raise ValueError(f"held_scales: {site.name} was held for vectors of shape {made}, and got {came}")
@@ -77,7 +77,7 @@ def held_scales(model: nn.Module, inputs: Tensor | Mapping) -> Iterator[None]:
         return instead
 
     def end(module, args, kwargs, output):
-        if more := next((site.name for site in sites if module is model and left[site.module]), None):
+        if more := next((site.name for site in sites if module is model and left.get(site.module)), None):
             raise ValueError(f"held_scales: {more} was held for more calls than this run makes")
 
     after = [*((site.module, hold(site)) for site in sites), (model, end)]

@@ -252,6 +252,19 @@ def test_heads_need_a_number():
         ng.attribute(model, IDS, 5, by="head")
 
 
+def test_heads_are_columns_of_a_weight_and_nothing_more():
+    model = tiny("llama")
+    model.model.layers[0].self_attn.o_proj.register_forward_hook(lambda module, args, output: 2 * output)
+    assert len(ng.attribute(model, IDS, 5)) == 6
+    with pytest.raises(ValueError, match=r"expected model.layers.0.self_attn.o_proj to be its weight and bias, and no"):
+        ng.attribute(model, IDS, 5, by="head")
+
+
+def test_a_convolution_has_no_heads():
+    table = ng.attribute(tiny("lfm2"), IDS, 5, by="head")
+    assert list(table.part)[1] == "conv 0" and "head 1.0" in list(table.part)
+
+
 def test_a_stream_that_moves_between_positions_is_refused():
     """Every vector that the last norm reads is a sum of what modules wrote, but elsewhere."""
     model = tiny("gpt2")
