@@ -148,7 +148,7 @@ class Trial:
             why, kind = str(error).partition("\n")[0], type(model).__name__
             raise ValueError(f"model: no float64 copy of this {kind} runs with gradients ({why})") from error
         if not self.sites:
-            raise ValueError(f"model: this {type(model).__name__} runs no LayerNorm or RMSNorm")
+            raise ValueError(f"model: a copy of this {type(model).__name__} runs no LayerNorm or RMSNorm")
 
     def answer(self) -> list[Tensor]:
         return answer(self.model, self.call)
@@ -198,7 +198,9 @@ def answer(model: nn.Module, call: tuple) -> list[Tensor]:
         output = {name: value for name, value in output.items() if "hidden_state" not in name}
     found = [t.cpu() for t in tree_leaves(output) if isinstance(t, Tensor) and t.is_floating_point()]
     if not any(t.isfinite().any() for t in found):
-        raise ValueError(f"model: this {type(model).__name__} returns no finite numbers that could be compared")
+        raise ValueError(
+            f"model: this {type(model).__name__} returns no finite numbers to compare, or none with drawn weights"
+        )
     return found
 
 

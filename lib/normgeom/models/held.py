@@ -27,7 +27,8 @@ def held_scales(model: nn.Module, inputs: Tensor | Mapping) -> Iterator[None]:
     :func:`normgeom.freeze_norms` differs: it stores one scale per norm, the mean over a corpus, in the model.
 
     Args:
-        model: any module that :func:`normgeom.find_norms` accepts; it is unchanged after the block.
+        model: any module that :func:`normgeom.find_norms` accepts; it is unchanged after the block, but see the limits
+            in :func:`normgeom.to_rms_norm`.
         inputs: token ids ``(batch, length)``, or a mapping passed as ``model(**inputs)``.
 
     Raises:
@@ -93,6 +94,8 @@ def formula(site: NormSite, x: Tensor, per_s: Tensor) -> Tensor:
 
 def check_formula(site: NormSite, x: Tensor, output: Tensor) -> None:
     """Raise a ValueError if a norm returned something else than its formula, by more than rounding explains."""
+    if x.shape[-1] != site.dim:
+        raise ValueError(f"model: expected vectors of length {site.dim} in all calls of {site.name}, got {x.shape[-1]}")
     near = max(torch.finfo(dtype).eps for dtype in (output.dtype, torch.float32)) ** (2 / 3)
     off = float((formula(site, x, per_unit(site, x)) - output).abs().max() / output.abs().max())
     if off > near:

@@ -62,14 +62,17 @@ def drop_mean_subtraction(
     Args:
         model: any model whose LayerNorms :func:`normgeom.find_norms` finds, in any placement.  Changed in place.
         sites: names, or what :func:`normgeom.find_norms` found; all LayerNorms by default.
-        example_inputs: as in :func:`normgeom.find_norms`.
+        example_inputs: as in :func:`normgeom.find_norms`.  The model runs on it before and after, unless there is none
+            and the sites are known.  :func:`normgeom.to_rms_norm` lists limits.
 
     Returns:
         the model.
 
     Raises:
-        ValueError: a site is not a LayerNorm of this model, or has a different gain in each head; the model has no
-            LayerNorm; its parameters are on the meta device or on several devices.
+        ValueError: a site is not a LayerNorm of this model, has a different gain in each head, returns something else
+            than its formula, or runs on where it was replaced, as in a plain list; the model has no LayerNorm, or does
+            not run once they are replaced; its parameters are on the meta device or on several devices.  The model is
+            then unchanged.
         TypeError: an example is needed.
 
     >>> import torch, normgeom as ng
@@ -96,6 +99,7 @@ def freeze_norms(
     Args:
         model: any model whose norms :func:`normgeom.find_norms` finds.  Changed in place; run in evaluation mode.
         batches: texts to measure on, without padding: token ids, or mappings passed as ``model(**batch)``.
+            :func:`normgeom.to_rms_norm` lists limits.
         sites: names, or what :func:`normgeom.find_norms` found; all norms by default.
 
     Returns:
@@ -104,7 +108,7 @@ def freeze_norms(
     Raises:
         ValueError: there is no batch, or one is padded; token ids are outside the vocabulary; a site is not a norm of
             this model; the model has no norm; a norm read no vectors but first ones, or its scales are not finite or
-            all 0; parameters are on the meta device or on several devices.  The model is then unchanged.
+            all 0; sites or parameters as in :func:`drop_mean_subtraction`.  The model is then unchanged.
 
     Sources: Heimersheim (2024); Baroni et al. (2025).
 

@@ -40,13 +40,14 @@ def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
     something else reads a norm too, the norm keeps gain and bias; a warning names the first such norm of the stream.
 
     Args:
-        model: a model with LayerNorm or RMSNorm in any placement; changed in place.  Copies are changed and tried
-            first, one after the other: in float64 with random weights and with the model's own, where outputs may
-            change by 1e-10 of the largest output; and in the model's dtype, where they may change by as much as
-            rounding explains.  The copies run on the example and on inputs of half and twice its length.  What only
-            other inputs show, such as a branch for texts of a thousand tokens, is not tested.  This takes twice the
-            memory of float32 weights, one run with gradients, and twenty without.
-        example_inputs: inputs for the copies, as in :func:`normgeom.find_norms`.
+        model: a model with LayerNorm or RMSNorm in any placement; changed in place.  Float64 copies are changed and
+            tried first, one after the other, with random weights and with the model's own; there outputs may change by
+            1e-10 of the largest output.  Then the model is changed and tried in its dtype, where outputs may change by
+            as much as rounding explains; if they change by more, it gets back what it was.  Each runs before and after
+            the change on the example, on half and twice of it along each of its first two axes, and on the example
+            with its first token as padding, if it knows an ``attention_mask``.  :func:`to_rms_norm` says what is not
+            tested.  This takes twice the memory of float32 weights, one run with gradients, and forty without.
+        example_inputs: inputs for these runs, as in :func:`normgeom.find_norms`.
 
     Returns:
         the model.  Products are computed in float64 and cast once to the parameter's dtype.
@@ -80,7 +81,7 @@ def center_writers(model: nn.Module, example_inputs: Tensor | Mapping | None = N
     and a warning names this module.
 
     Args:
-        model, example_inputs: as in :func:`fold_norms`, which says on which lengths the model is tried.
+        model, example_inputs: as in :func:`fold_norms`, which says on which inputs the model is tried.
 
     Returns:
         the model.
@@ -114,8 +115,16 @@ def to_rms_norm(model: nn.Module, example_inputs: Tensor | Mapping | None = None
     would read its folder as a LayerNorm model without the new biases.  ``normgeom convert`` writes a folder for
     :func:`normgeom.load_converted`.
 
+    The runs before and after the change (see :func:`fold_norms`) cannot show everything; these limits hold for all
+    surgery.  A branch that only other inputs reach, such as texts of a thousand tokens, is not seen.  If a model has
+    ``logits``, its hidden states are not compared, and they change.  A bound that only larger vectors reach is seen if
+    it lies on the stream or between a norm and its readers.  Code that reads the parameters of a norm or map outside of
+    a run, such as a penalty on gains, then reads the changed ones.  The model itself runs: counters in its buffers
+    count, and ``max_norm`` of an embedding shortens its rows; so it is with all that looks at a run.  If a norm is
+    called on pieces of texts, the first vector of each piece counts as the first of a text.
+
     Args:
-        model, example_inputs: as in :func:`fold_norms`, which says on which lengths the model is tried.
+        model, example_inputs: as in :func:`fold_norms`, which says on which inputs the model is tried.
 
     Returns:
         the model.
@@ -222,7 +231,7 @@ def _prove(model: nn.Module, flow: Flow, steps: list[Callable], call: tuple, wei
             raise ValueError(
                 f"model: this {type(model).__name__} with {weights} in {dtype} computes something else when changed, "
                 f"on {length} by {changed:.1e} of the largest output: it shares a weight between modules, holds "
-                "one of them in a function, or does more than its parameters say"
+                "one of them in a function, computes in fewer bits, or does more than its parameters say"
             )
 
 
@@ -276,7 +285,8 @@ def _untie(model: nn.Module, flow: Flow) -> None:
     for module in tied:
         module.weight = nn.Parameter(module.weight.detach().clone(), requires_grad=module.weight.requires_grad)
     by_name = getattr(getattr(model, "config", None), "tie_word_embeddings", False)
-    if by_name and (head := model.get_output_embeddings()) is not None:
+    head_of = getattr(model, "get_output_embeddings", lambda: None)
+    if by_name and (head := head_of()) is not None:
         model.config.tie_word_embeddings = False
         getattr(model, "all_tied_weights_keys", {}).pop(f"{names[head]}.weight", None)
 

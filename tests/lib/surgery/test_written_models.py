@@ -9,6 +9,7 @@ import torch
 from surgery_models import IDS, Untouched, apart, draw_unevenly
 from torch import Tensor, nn
 from torch.nn.utils import prune
+from transformers import PretrainedConfig
 
 
 class Plain(nn.Module):
@@ -333,6 +334,11 @@ with_none = altered(
 )
 by_name = altered(stream=lambda self, ids: (x := self.words(ids)) + self.branch(self.norm(input=x)))
 long = altered(embed=lambda self, ids: self.words(ids) + (torch.arange(32).double() if len(ids) > 8 else 0))
+grouped = altered(
+    set_up=lambda self: setattr(self, "deep", nn.Conv1d(32, 32, 1, groups=32)),
+    branch=lambda self, n: self.deep(Plain.branch(self, n).mT).mT,
+)
+configured = altered(set_up=lambda self: setattr(self, "config", PretrainedConfig(tie_word_embeddings=True)))
 ALONG_0 = "on the example twice in a row along axis 0 by"
 SILENT = {  # how it is made, by which surgery, on what example, and why it is refused; None where it is exact
     "places for images": (image, CONVERT, FEW, "what see puts out changes nothing in what the example runs"),
@@ -349,6 +355,8 @@ SILENT = {  # how it is made, by which surgery, on what example, and why it is r
     "a norm that takes a name": (by_name, CONVERT, FEW, "does not run once it is changed .*argument 'input'"),
     "long texts, one": (long, CONVERT, torch.arange(6), ALONG_0),
     "long texts, length first": (long, CONVERT, torch.arange(12).reshape(6, 2), ALONG_0),
+    "a convolution in groups": (grouped, CONVERT, FEW, "deep, a Conv1d of 32 groups, writes what no change of it"),
+    "a configuration of another kind": (configured, FOLD, FEW, None),
     "padding is zeroed": (Padded, FOLD, FEW, "on the example with padding by"),
 }
 
@@ -375,3 +383,11 @@ def test_a_table_that_is_kept_outside_of_the_model_is_not_made_by_a_float64_copy
     model = altered(embed=lambda self, ids: self.words(ids) * table(ids.shape[1]))().float()
     ng.fold_norms(model, FEW)
     assert all(model(ALL[:, :length]).dtype == torch.float32 for length in (3, 6, 7, 12))
+
+
+def test_a_first_norm_that_reads_one_map_of_floats_is_converted_too():
+    model = altered(set_up=lambda self: setattr(self, "words", nn.Linear(3, 32)))()
+    x = torch.randn(2, 6, 3, dtype=torch.float64)
+    before = model(x)
+    assert apart(ng.to_rms_norm(model, x)(x), before) < 1e-10
+    assert type(model.norm) is type(model.last) is ng.RMSNorm
