@@ -44,9 +44,10 @@ def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
             tried first, one after the other, with random weights and with the model's own; there outputs may change by
             1e-10 of the largest output.  Then the model is changed and tried in its dtype, where outputs may change by
             as much as rounding explains; if they change by more, it gets back what it was.  Each runs before and after
-            the change on the example, on half and twice of it along each of its first two axes, and on the example
-            with its first token as padding, if it knows an ``attention_mask``.  :func:`to_rms_norm` says what is not
-            tested.  This takes twice the memory of float32 weights, one run with gradients, and forty without.
+            the change on the example; the model and the copy with random weights also on half and twice of it along
+            each of its first two axes, and on the example with its first token as padding, if they know an
+            ``attention_mask``.  :func:`to_rms_norm` says what is not tested.  This takes twice the memory of float32
+            weights, one run with gradients, and thirty without.
         example_inputs: inputs for these runs, as in :func:`normgeom.find_norms`.
 
     Returns:
@@ -161,7 +162,9 @@ def _operate(model: nn.Module, steps: list[Callable], example_inputs: Tensor | M
     _prove(drawn, flow, steps, call, "drawn weights")
     del drawn  # or memory would hold two copies at a time
     if dtype_of(model) != torch.float64:
-        _prove(cpu_copy(model), flow, steps, call, "its own weights")
+        copied = cpu_copy(model)
+        _prove(copied, flow, steps, call, "its own weights", {"the example": answer(copied, call)})
+        del copied
     with undone_by_errors(model):
         _prove(model, flow, steps, call, "its own weights", before)
     if _fold in steps and (kept := next((norm.kept for norm in flow.norms if norm.kept), None)):
