@@ -59,7 +59,8 @@ def attribute(
             (claim-massive).
         by: ``"part"``, or ``"head"`` for one row per attention head instead of one per attention.  The bias of an
             attention's output belongs to no head and is included in ``baseline``.  If a branch ends in a norm, this
-            norm keeps its scale from the run for ``credit``, ``direct`` and ``kappa``.
+            norm keeps its scale from the run for ``credit``, ``direct`` and ``kappa``.  A branch with a convolution
+            before its output (``"conv 0"``) has no heads.
 
     Returns:
         one row per part, in the order in which the parts run: ``part`` (an embedding's name, ``"attn 0"``, ``"mlp 0"``,
@@ -71,7 +72,8 @@ def attribute(
     Raises:
         ValueError: ``inputs`` are padded; a token id or an answer is outside the vocabulary; ``"resample"`` is given
             only one sequence; the stream cannot be followed (the message says where); the logits are not linear in
-            the normalised stream, for example because they are capped.
+            the normalised stream, for example because they are capped; with ``"head"``, the output map of an attention
+            does more than its weight and bias say.
         TypeError: the token ids are not integers.
 
     Example:
@@ -166,6 +168,12 @@ class Run:
             self.end, self.logits = self._forward()
         if len(self.logits) != shape[0]:
             raise ValueError("model: expected one that keeps sequences along the first axis throughout")
+        for writer in dict.fromkeys(part.writer for part in self.stream.parts):
+            count = self.written[writer][..., 0].numel() if writer in self.written else 0
+            if count not in (shape[1], shape.numel()):
+                raise ValueError(
+                    f"model: expected all tokens of the inputs to reach {writer}, which wrote {count} vectors"
+                )
         added = sum(part.factor * self.spread(self.written[part.writer])[:, -1].double() for part in self.stream.parts)
         self.near = 0.1 if next(iter(self.written.values())).element_size() < 4 else 1e-4
         if (added - self.end).abs().max() > self.near * self.end.abs().max():
@@ -236,7 +244,11 @@ class Run:
             raise ValueError(f'model: for by="head" expected config.num_attention_heads, {wanted}, got {count}')
         module = self.model.get_submodule(part.map)
         matrix = matrix_of(module, WRITES)
-        weight = getattr(module, matrix.weight).movedim(matrix.axis, 0).double()
+        weight, bias = getattr(module, matrix.weight).movedim(matrix.axis, 0).double(), getattr(module, matrix.bias)
+        read, written = self.read[part.map].double(), self.written[part.map].double()
+        expected = read @ weight.T + (0 if bias is None else bias.double())
+        if (expected - written).abs().max() > self.near * written.abs().max():
+            raise ValueError(f'model: for by="head" expected {part.map} to be its weight and bias, and nothing more')
         for head, (own, columns) in enumerate(zip(*(t.chunk(count, -1) for t in (taken, weight)), strict=True)):
             written = own @ columns.T
             change = part.factor * written[:, -1]

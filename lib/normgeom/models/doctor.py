@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from normgeom.models.held import acting, projected, sources
-from normgeom.models.probe import PLACES, ROW, as_stated, near, plain_copy, probe
+from normgeom.models.held import acting, projected
+from normgeom.models.probe import PLACES, ROW, as_stated, near, plain_copy, probe, sources
 from normgeom.models.sites import default_example, each_norm
-from normgeom.models.watch import entries, evaluating, forward, watch
+from normgeom.models.watch import NormSite, entries, evaluating, forward, watch
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,11 @@ def _sheet(name: str, module: nn.Module, read: Tensor, token_axis: int | None) -
         s = wide.square().mean(-1, keepdim=True).sqrt()
         return wide / s * PLACES[place][0](s, eps)
 
-    site = acts.site(name, copies[0], place, eps, token_axis)
+    found = acts.acting(place, eps)
+    by = sources(copies[0], *found, near=1e-3)
+    site = NormSite(name, copies[0], acts.kind, *found, eps, read.shape[-1], token_axis, by)
     gain, bias = (of().double() for of in acting(site))
-    source, _ = sources(site)
+    source, _ = by
     parameter, added = source or (None, 0)
     made = "none" if source else "neither w nor 1 + w"
     if parameter:

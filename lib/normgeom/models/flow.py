@@ -12,13 +12,14 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from normgeom.models.judgement import Flow, judged
 from normgeom.models.sites import NormSite, default_example, find_norms
 from normgeom.models.trace import Projection, Trace
-from normgeom.models.watch import by_its_modules, hooked
+from normgeom.models.watch import by_its_modules, hooked, set_mode
 
 
 def stream(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> Flow:
@@ -104,8 +105,12 @@ def _part(trace: Trace, sites: Mapping[str, NormSite], writer: str, factor: floa
         # TransformerLens has "_original_component"
         name = next(word for word in reversed(source.split(".")) if word[0] != "_")
         return Part(name, writer, factor, source, norm, False)
-    mixes = trace.mixes(source)
-    return Part(f"{'attn' if mixes else 'mlp'} {layer[1]}", writer, factor, source, norm, mixes)
+    read = trace.read_by(source).sources  # of modules, and of parameters where code calls no module
+    owners = (trace.modules.get(name) or trace.modules[name.rpartition(".")[0]] for name in read)
+    convolves = any(isinstance(owner, _ConvNd) for owner in owners)
+    mixes = not convolves and trace.mixes(source)
+    kind = "conv" if convolves else "attn" if mixes else "mlp"
+    return Part(f"{kind} {layer[1]}", writer, factor, source, norm, mixes)
 
 
 def check_present(model: nn.Module) -> None:
@@ -113,6 +118,13 @@ def check_present(model: nn.Module) -> None:
     devices = sorted({str(parameter.device) for parameter in model.parameters()})
     if len(devices) != 1 or devices == ["meta"]:
         raise ValueError(f"model: expected all its parameters on one device that holds data, got {', '.join(devices)}")
+
+
+def call_of(model: nn.Module, example_inputs: Tensor | Mapping | None) -> tuple[tuple, dict]:
+    """Arguments and keywords of a run of a model that can be copied."""
+    check_present(model)
+    inputs = default_example(model) if example_inputs is None else example_inputs
+    return ((), dict(inputs)) if isinstance(inputs, Mapping) else ((inputs,), {})
 
 
 class Trial:
@@ -125,10 +137,8 @@ class Trial:
     """
 
     def __init__(self, model: nn.Module, example_inputs: Tensor | Mapping | None, drawn: bool = True):
-        check_present(model)
-        inputs = default_example(model) if example_inputs is None else example_inputs
-        inputs = cast(dict(inputs) if isinstance(inputs, Mapping) else inputs, torch.float64)
-        self.call = ((), inputs) if isinstance(inputs, dict) else ((inputs,), {})
+        self.call = call_of(model, example_inputs)
+        inputs = cast(self.call[1] or self.call[0][0], torch.float64, torch.device("cpu"))
         try:
             self.model = _drawn(cpu_copy(model)) if drawn else cpu_copy(model)
             with warnings.catch_warnings(action="ignore"):
@@ -138,7 +148,7 @@ class Trial:
             why, kind = str(error).partition("\n")[0], type(model).__name__
             raise ValueError(f"model: no float64 copy of this {kind} runs with gradients ({why})") from error
         if not self.sites:
-            raise ValueError(f"model: this {type(model).__name__} runs no LayerNorm or RMSNorm")
+            raise ValueError(f"model: a copy of this {type(model).__name__} runs no LayerNorm or RMSNorm")
 
     def answer(self) -> list[Tensor]:
         return answer(self.model, self.call)
@@ -175,20 +185,22 @@ def _project(module: nn.Module, args: tuple) -> tuple:
 
 
 def answer(model: nn.Module, call: tuple) -> list[Tensor]:
-    """The floating-point numbers that a model on the CPU returns, but no hidden states where there are logits.
+    """The floating-point numbers that a model returns, on the CPU, but no hidden states where there are logits.
 
     It is called in the dtype of its weights.  A model of float64 weights computes in float64 throughout.
     """
-    args, kwargs = cast(call, dtype := dtype_of(model))
+    args, kwargs = cast(call, dtype := dtype_of(model), next(model.parameters()).device)
     with double_throughout() if dtype == torch.float64 else nullcontext(), by_its_modules():
         output = model(*args, **kwargs)
     if is_dataclass(output) and not isinstance(output, Mapping):
         output = vars(output)
     if isinstance(output, Mapping) and "logits" in output:
         output = {name: value for name, value in output.items() if "hidden_state" not in name}
-    found = [t for t in tree_leaves(output) if isinstance(t, Tensor) and t.is_floating_point()]
+    found = [t.cpu() for t in tree_leaves(output) if isinstance(t, Tensor) and t.is_floating_point()]
     if not any(t.isfinite().any() for t in found):
-        raise ValueError(f"model: this {type(model).__name__} returns no finite numbers that could be compared")
+        raise ValueError(
+            f"model: this {type(model).__name__} returns no finite numbers to compare, or none with drawn weights"
+        )
     return found
 
 
@@ -196,13 +208,13 @@ def dtype_of(model: nn.Module) -> torch.dtype:
     return next(p.dtype for p in model.parameters() if p.is_floating_point())
 
 
-def cast(inputs: object, dtype: torch.dtype) -> object:
-    """The same on the CPU, floating-point numbers in a dtype."""
+def cast(inputs: object, dtype: torch.dtype, device: torch.device) -> object:
+    """The same on a device, floating-point numbers in a dtype; what is no tensor copied, for a run may change it."""
 
     def there(leaf: object) -> object:
         if not isinstance(leaf, Tensor):
-            return leaf
-        return leaf.to("cpu", dtype if leaf.is_floating_point() else leaf.dtype)
+            return copy.deepcopy(leaf)
+        return leaf.to(device, dtype if leaf.is_floating_point() else leaf.dtype)
 
     return tree_map(there, inputs)
 
@@ -211,7 +223,7 @@ def cpu_copy(model: nn.Module, double: bool = True) -> nn.Module:
     """A copy on the CPU, in evaluation mode, in float64 or as the model is."""
     copied = copy.deepcopy(model).cpu()
     copied = copied.double() if double else copied
-    copied.eval()
+    set_mode(copied.modules(), False)
     if hasattr(copied, "set_experts_implementation"):
         copied.set_experts_implementation("eager")  # the others know no float64
     return copied

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
@@ -29,11 +28,14 @@ def held_scales(model: nn.Module, inputs: Tensor | Mapping) -> Iterator[None]:
     In contrast, :func:`normgeom.freeze_norms` stores one scale per norm, its mean over a corpus, in the model.
 
     Args:
-        model: any module that :func:`normgeom.find_norms` accepts; it is unchanged after the block.
+        model: any module that :func:`normgeom.find_norms` accepts; it is unchanged after the block, but see the limits
+            in :func:`normgeom.to_rms_norm`.
         inputs: token ids ``(batch, length)``, or a mapping passed as ``model(**inputs)``.
 
     Raises:
-        ValueError: no norm was found; inside the block, a norm reads vectors whose shape differs from that in the run.
+        ValueError: no norm was found, or one returns something other than this formula.  Inside the block: a norm reads
+            vectors whose shape differs from that in the run; or a norm that ran more than once is called more or less
+            often than in the run, for example when activations are recomputed for gradients.
 
     Example:
         >>> import torch, normgeom as ng
@@ -47,28 +49,58 @@ def held_scales(model: nn.Module, inputs: Tensor | Mapping) -> Iterator[None]:
     if not sites:
         raise ValueError(f"model: this {type(model).__name__} runs no LayerNorm or RMSNorm")
     scales: dict[nn.Module, list[Tensor]] = {site.module: [] for site in sites}
-    with evaluating(model), watch(model, sites, lambda site, x, y: scales[site.module].append(per_unit(site, x))):
+
+    def keep(site: NormSite, x: Tensor, output: Tensor) -> None:
+        check_formula(site, x, output)
+        scales[site.module].append(per_unit(site, x))
+
+    with evaluating(model), watch(model, sites, keep):
         forward(model, inputs)
-    calls: Counter[nn.Module] = Counter()
+    left: dict[nn.Module, list[Tensor]] = {}  # in a run, of the norms with more than one call
+
+    def begin(module, args, kwargs):
+        left.update({norm: list(then) for norm, then in scales.items() if len(then) > 1})
 
     def hold(site: NormSite) -> Callable:
-        gain, bias = acting(site)
-
         def instead(module, args, kwargs, output):
             if module is not site.module:  # a copy of the model, made in the block
                 return output
-            x, then = upcast(next(iter((*args, *kwargs.values())))), scales[module]
-            scale = then[calls[module] % len(then)]
-            calls[module] += 1
+            x = next(iter((*args, *kwargs.values())))
+            if not (then := scales[module][:] if len(scales[module]) == 1 else left.get(module)):
+                raise ValueError(
+                    f"held_scales: {site.name} was held for {len(scales[module])} calls a run of the model"
+                )
+            scale = then.pop(0)
             if scale.shape[:-1] != x.shape[:-1]:
                 made, came = ((*tensor.shape[:-1], site.dim) for tensor in (scale, x))
                 raise ValueError(f"held_scales: {site.name} was held for vectors of shape {made}, and got {came}")
-            return affine(projected(site, x) * scale, gain().to(x.device), bias().to(x.device)).to(output.dtype)
+            return formula(site, x, scale).to(output.dtype)
 
         return instead
 
-    with hooked(after=[(site.module, hold(site)) for site in sites]), by_its_modules():
+    def end(module, args, kwargs, output):
+        if more := next((site.name for site in sites if module is model and left.get(site.module)), None):
+            raise ValueError(f"held_scales: {more} was held for more calls than this run makes")
+
+    after = [*((site.module, hold(site)) for site in sites), (model, end)]
+    with hooked(before=[(model, begin)], after=after), by_its_modules():
         yield
+
+
+def formula(site: NormSite, x: Tensor, per_s: Tensor) -> Tensor:
+    """What a norm makes of the vectors ``x`` if it multiplies by these numbers, in the wide dtype."""
+    gain, bias = (of().to(x.device) for of in acting(site))
+    return affine(projected(site, upcast(x)) * per_s, gain, bias)
+
+
+def check_formula(site: NormSite, x: Tensor, output: Tensor) -> None:
+    """Raise a ValueError if a norm returned something else than its formula, by more than rounding explains."""
+    if x.shape[-1] != site.dim:
+        raise ValueError(f"model: expected vectors of length {site.dim} in all calls of {site.name}, got {x.shape[-1]}")
+    near = max(torch.finfo(dtype).eps for dtype in (output.dtype, torch.float32)) ** (2 / 3)
+    off = float((formula(site, x, per_unit(site, x)) - output).abs().max() / output.abs().max())
+    if off > near:
+        raise ValueError(f"model: {site.name} returns something else than a norm of its weights, by {off:.1e} of it")
 
 
 def projected(site: NormSite, x: Tensor) -> Tensor:
@@ -85,25 +117,11 @@ def acting(site: NormSite) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
     """Functions that return the current γ and β: the effective parameter, plus 1 if needed, or the tensor found."""
 
     def of(found: Tensor, source: tuple[str | None, float] | None) -> Callable[[], Tensor]:
-        if not source or source[0] is None:
+        name, offset = source or (None, 0.0)
+        if name is None:
             return lambda: found
-        parameter, offset = site.module.get_parameter(source[0]), source[1]
-        return lambda: upcast(parameter) + offset if offset else parameter
+        parameter = attrgetter(name)  # of the module as it is then, which torch.func.functional_call changes
+        return lambda: upcast(parameter(site.module)) + offset if offset else parameter(site.module)
 
-    gain, bias = sources(site)
+    gain, bias = site.sources
     return of(site.weight, gain), of(site.bias, bias)
-
-
-def sources(site: NormSite) -> tuple[tuple[str | None, float] | None, tuple[str | None, float] | None]:
-    """The parameters that give γ and β, and the numbers added to them; (None, 0) if not needed, None if not found."""
-    left = dict(site.module.named_parameters())
-
-    def of(acts: Tensor, offsets: tuple[float, ...], none: float) -> tuple[str | None, float] | None:
-        for offset, (name, parameter) in itertools.product(offsets, left.items()):
-            shown = parameter.detach().float().cpu() + offset
-            if parameter.shape == acts.shape and torch.allclose(shown, acts, rtol=1e-3, atol=1e-3):
-                del left[name]
-                return name, offset
-        return (None, 0.0) if torch.allclose(acts, torch.full_like(acts, none), atol=1e-3) else None
-
-    return of(site.weight, (0.0, 1.0, 2.0), 1.0), of(site.bias, (0.0,), 0.0)

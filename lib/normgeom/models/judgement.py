@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from normgeom.models.held import sources
 from normgeom.models.sites import NormSite
 from normgeom.models.trace import READS, WRITES, Projection, Read, Trace, matrix_of
 
@@ -44,7 +43,9 @@ class Flow:
 
 def judged(trace: Trace) -> Flow:
     """What a run shows of a stream."""
-    of_stream = [read for read in trace.reads if read.name in trace.norms and _is_of_stream(trace, read)]
+    by_norms = [read for read in trace.reads if read.name in trace.norms]
+    begun = {source for read in by_norms if _is_of_stream(trace, read) for source in _summands(trace, read)}
+    of_stream = [read for read in by_norms if begun & _summands(trace, read)]
     names = {read.name for read in of_stream}
     sources = {source: share for read in of_stream for source, share in read.sources.items()}
     written = [source for source, share in sources.items() if share is not None and source not in trace.norms]
@@ -62,10 +63,14 @@ def judged(trace: Trace) -> Flow:
 
 def _is_of_stream(trace: Trace, read: Read) -> bool:
     """Whether it is a sum, or what begins a stream; a map's output alone is none."""
-    summands = {source for source, share in read.sources.items() if share is not None} - trace.norms.keys()
+    summands = _summands(trace, read)
     begins = (nn.Embedding, _ConvNd, Projection)
     begun = any(source in trace.parameters or isinstance(trace.modules[source], begins) for source in summands)
     return begun or len(summands) > 1
+
+
+def _summands(trace: Trace, read: Read) -> set[str]:
+    return {source for source, share in read.sources.items() if share is not None} - trace.norms.keys()
 
 
 def _blocked(trace: Trace, of_stream: list[Read]) -> Iterator[str]:
@@ -92,7 +97,13 @@ def _obstacles(trace: Trace, of_stream: list[Read], written: list[str]) -> Itera
         yield f"a run changes {name}, as max_norm does in an embedding, so that it does not stay centred"
     if not of_stream:
         yield "no norm reads a sum of what embeddings and linear maps write"
+    for name in written:
+        module = trace.modules.get(name)
+        if isinstance(module, _ConvNd) and (module.groups > 1 or module.transposed):
+            yield f"{name}, a {type(module).__name__} of {module.groups} groups, writes what no change of it centres"
     yield from _unseen(trace, of_maps=False)
+    for name in (name for name, _ in trace.given if name and name not in trace.used):
+        yield f"what {name} puts out changes nothing in what the example runs"
 
 
 def _unseen(trace: Trace, of_maps: bool) -> Iterator[str]:
@@ -106,7 +117,7 @@ def _unseen(trace: Trace, of_maps: bool) -> Iterator[str]:
 def _as_norm(trace: Trace, site: NormSite) -> StreamNorm:
     readers = dict.fromkeys(read.name for read in trace.reads if site.name in read.sources)
     others = [read.name for read in trace.reads if read.name in readers and not _takes_gain(trace, read, site.name)]
-    gain, bias = sources(site)
+    gain, bias = site.sources
     kept = None
     if others or not readers:
         by = (others[0] or "the caller") if others else "nothing"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from normgeom.models.watch import NormSite
+from normgeom.models.watch import set_mode
 from normgeom.norms.functions import layer_norm, rms_norm
 
 NORMS = {"layer": layer_norm, "rms": rms_norm}
@@ -37,11 +38,14 @@ class Probe:
     bias: Tensor  # half their sum
     shares: Tensor  # how much of ``surface`` SCALES · unit keep
 
-    def site(self, name: str, module: nn.Module, place: str, eps: float, token_axis: int | None) -> NormSite:
-        """The module as a norm whose ε acts at this place."""
+    def acting(self, place: str, eps: float) -> tuple[Tensor, Tensor]:
+        """γ and β of a norm whose ε acts at this place."""
         gain = self.surface.double() / self.unit / PLACES[place][0](LONG, eps)
-        weight, bias = (_of_each_head(vector.float()) for vector in (gain, self.bias))
-        return NormSite(name, module, self.kind, weight, bias, eps, self.rows.shape[-1], token_axis)
+        return _of_each_head(gain.float()), _of_each_head(self.bias.float())
+
+    def again(self, drawn: nn.Module) -> Probe:
+        """With what the module shows after other parameters were drawn."""
+        return replace(self, **_ends(drawn.forward, self.unit))
 
     def fit(self, place: str) -> tuple[float, float]:
         """ε, from the row that loses half of its square length, and how far the others are from the place's curve."""
@@ -75,11 +79,34 @@ def probe(copied: nn.Module, shape: Sequence[int], token_axis: int | None, dtype
         return None
     kind = "layer" if near(outputs, run(rows + 3 * ROW), size) else "rms"
     unit = NORMS[kind](1 - 2 * (torch.arange(d) % 2).to(dtype), eps=0.0).expand(one)
+    ends = _ends(run, unit)
+    small = run(SCALES.to(dtype).view(-1, *(1 for _ in lead)) * unit) - ends["bias"]
+    full = ends["surface"].flatten().double()
+    shares = small.flatten(1).double() @ full / full.square().sum()
+    return Probe(kind, rows, outputs, unit, **ends, shares=shares)
+
+
+def _ends(run: Callable, unit: Tensor) -> dict[str, Tensor]:
     plus, minus = run(LONG * unit), run(-LONG * unit)
-    surface, bias = (plus - minus) / 2, (plus + minus) / 2
-    small = run(SCALES.to(dtype).view(-1, *(1 for _ in lead)) * unit) - bias
-    full = surface.flatten().double()
-    return Probe(kind, rows, outputs, unit, surface, bias, small.flatten(1).double() @ full / full.square().sum())
+    return dict(surface=(plus - minus) / 2, bias=(plus + minus) / 2)
+
+
+Sources = tuple[tuple[str | None, float] | None, tuple[str | None, float] | None]
+
+
+def sources(drawn: nn.Module, gain: Tensor, bias: Tensor, near: float) -> Sources:
+    """Which of a module's parameters, which were drawn, act as γ and β, as :class:`NormSite` says it."""
+    left = dict(drawn.named_parameters())
+
+    def of(acts: Tensor, offsets: tuple[float, ...], none: float) -> tuple[str | None, float] | None:
+        for offset, (name, parameter) in itertools.product(offsets, left.items()):
+            shown = parameter.detach().float() + offset
+            if parameter.shape == acts.shape and torch.allclose(shown, acts, rtol=near, atol=near):
+                del left[name]
+                return name, offset
+        return (None, 0.0) if torch.allclose(acts, torch.full_like(acts, none), atol=near) else None
+
+    return of(gain, (0.0, 1.0, 2.0), 1.0), of(bias, (0.0,), 0.0)
 
 
 def near(a: Tensor, b: Tensor, size: Tensor) -> bool:
@@ -93,7 +120,7 @@ def plain_copy(module: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Modu
     for part in copied.modules():
         part._forward_hooks.clear()  # the user's
         part._forward_pre_hooks.clear()
-        part.training = False
+    set_mode(copied.modules(), False)
     return copied
 
 

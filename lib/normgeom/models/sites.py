@@ -10,9 +10,8 @@ from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
-from normgeom.models.probe import NORMS, as_stated, plain_copy, probe
+from normgeom.models.probe import NORMS, as_stated, plain_copy, probe, sources
 from normgeom.models.watch import NormSite, entries, evaluating, forward, hooked
 
 _BATCH, _TOKENS = 2, 11  # of the default example: sizes that no model uses for heads or groups
@@ -82,17 +81,22 @@ def each_norm(model: nn.Module, example_inputs: Tensor | Mapping | None, measure
 def _site(name: str, module: nn.Module, read: Tensor, token_axis: int | None) -> NormSite | None:
     """The site of a module whose formula is that of a norm; None for other modules."""
     dtype = torch.promote_types(read.dtype, torch.float32)
-    found = probe(plain_copy(module, dtype), read.shape, token_axis, dtype)
+    found = probe(copied := plain_copy(module, dtype), read.shape, token_axis, dtype)
     if found is None:
         return None
     eps, misfit = found.fit("inside the root")
     if not misfit <= 0.2:  # as where only rows longer than a bound are shortened; ε outside the root: 0.12
         return None
     eps = as_stated(module, eps, dtype)
-    site, size = found.site(name, module, "inside the root", eps, token_axis), float(found.outputs.abs().max())
-    expected = NORMS[site.kind](found.rows, eps=eps) * site.weight + site.bias
-    fits = torch.allclose(found.outputs, expected.to(dtype), rtol=1e-3, atol=1e-4 * size)
-    return site if fits else None
+    weight, bias = found.acting("inside the root", eps)
+    expected, size = NORMS[found.kind](found.rows, eps=eps) * weight + bias, float(found.outputs.abs().max())
+    if not torch.allclose(found.outputs, expected.to(dtype), rtol=1e-3, atol=1e-4 * size):
+        return None
+    generator = torch.Generator().manual_seed(0)
+    for parameter in copied.parameters():  # only a parameter that acts moves the gain by what it is moved
+        parameter.data = torch.randn(parameter.shape, generator=generator).to(parameter)
+    acts = sources(copied, *found.again(copied).acting("inside the root", eps), near=1e-5)
+    return NormSite(name, module, found.kind, weight, bias, eps, read.shape[-1], token_axis, acts)
 
 
 def _not_measured(names: Mapping[nn.Module, str], sites: Iterable[nn.Module]) -> dict[str, str]:
@@ -169,13 +173,3 @@ def _is_small(module: nn.Module, shape: torch.Size) -> bool:
     """Whether a module holds no more numbers than a norm of such an input may, and with parts no matrix."""
     held = sum(tensor.numel() for tensor in itertools.chain(module.parameters(), module.buffers()))
     return held <= _MOST * (max(shape[1:]) if any(module.children()) else shape[1:].numel())
-
-
-def check_held_once(model: nn.Module, norms: Iterable[nn.Module]) -> None:
-    """Raise a ValueError if ``model`` also holds a norm in a plain list or dict, where it would not be replaced."""
-    norms = set(norms)
-    for owner in model.modules():
-        leaves = tree_leaves({**vars(owner), "_modules": None})
-        if twice := norms.intersection(leaf for leaf in leaves if isinstance(leaf, nn.Module)):
-            where = f"{type(owner).__name__} holds one of its {type(twice.pop()).__name__}s in a plain list or dict too"
-            raise ValueError(f"model: a {where}, where the norm would stay what it is")

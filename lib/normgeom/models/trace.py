@@ -81,14 +81,15 @@ class Trace:
         modules, parameters: of the model, by name.
         norms: what :func:`normgeom.find_norms` found in it, by name.
         given: what norms and maps were given, by name and in the order in which they ran, and what the caller got.
-        used: the parameters that took part, as far as :meth:`read` has been asked.
+        used: the parameters that took part and the names of what moved something else, as far as :meth:`read` has been
+            asked.
         rewritten: the names of those that the run itself changed.
     """
 
     def __init__(self, model: nn.Module, sites: list[NormSite], call: Callable[[], list[Tensor]]):
         self.modules, self.parameters = dict(model.named_modules()), dict(model.named_parameters())
         self.norms = {site.name: site for site in sites}
-        self.used: set[Tensor] = set()
+        self.used: set[Tensor | str] = set()
         self._leaves = [(name, p, -1) for name, p in self.parameters.items() if p.is_floating_point()]
         for _, parameter, _ in self._leaves:
             parameter.requires_grad_()
@@ -149,11 +150,10 @@ class Trace:
         found: dict[str, list[Tensor | None]] = {}
         rest, size = total.detach(), 0.0
         for (source, leaf, axis), gradient in zip(self._leaves, gradients, strict=True):
-            if gradient is None:
+            if gradient is None or not gradient.any():
                 continue
-            if isinstance(leaf, nn.Parameter):
-                self.used.add(leaf)
-            if gradient.any() and leaf.dim() and leaf.shape[axis] > 1:
+            self.used.add(leaf if isinstance(leaf, nn.Parameter) else source)
+            if leaf.dim() and leaf.shape[axis] > 1:
                 found.setdefault(source, []).append(_multiples(gradient.movedim(axis, -1), vectors))
                 part = (gradient * leaf.detach()).sum()
                 rest, size = rest - part, size + abs(part)
@@ -177,7 +177,7 @@ def _acting(module: nn.Module, output: Tensor) -> list[nn.Parameter]:
     if not parameters or not output.requires_grad:  # a module that computes without gradients
         return parameters
     gradients = torch.autograd.grad(output.sum(), parameters, retain_graph=True, allow_unused=True)
-    return [p for p, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
+    return [p for p, gradient in zip(parameters, gradients, strict=True) if gradient is not None and gradient.any()]
 
 
 def _multiples(rows: Tensor, vectors: dict[int, Tensor]) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,6 +29,8 @@ class NormSite:
         eps: the effective ε inside the root (eq-layer-norm, eq-rms-norm).
         dim: d, the number of entries of the vectors.
         token_axis: the axis of the norm's input that counts positions; None for flattened tokens and for images.
+        sources: the names of the parameters that act as γ and β, each with the number that is added to it; (None, 0)
+            where none is needed, None where something else acts.
 
     Example:
         >>> import torch, normgeom as ng
@@ -44,6 +47,7 @@ class NormSite:
     eps: float
     dim: int
     token_axis: int | None
+    sources: tuple[tuple[str | None, float] | None, tuple[str | None, float] | None]
 
     def __repr__(self) -> str:
         kind = {"layer": "LayerNorm", "rms": "RMSNorm"}[self.kind]
@@ -107,6 +111,8 @@ def check_texts(argument: str, model: nn.Module, batch: Tensor | Mapping) -> Non
         mask = entries(batch).get(name)
         if mask is not None and not mask.all():
             raise ValueError(f"{argument}: expected texts without padding, {name} leaves tokens out")
+    if nested := next((name for name, value in entries(batch).items() if isinstance(value, Mapping)), None):
+        raise ValueError(f"{argument}: expected tensors, got a mapping as {nested}")
     ids, vocabulary = entries(batch).get("input_ids"), getattr(getattr(model, "config", None), "vocab_size", None)
     if ids is None or vocabulary is None:
         return
@@ -123,21 +129,26 @@ def forward(model: nn.Module, inputs: Tensor | Mapping):
     """``model(inputs)``, or ``model(**inputs)`` for a mapping, on the model's device and without gradients."""
     there = (tensor.device for tensor in itertools.chain(model.parameters(), model.buffers()))
     device = next(there, torch.device("cpu"))
-    moved = {name: v.to(device) if isinstance(v, Tensor) else v for name, v in entries(inputs).items()}
+    moved = {name: v.to(device) if isinstance(v, Tensor) else copy.deepcopy(v) for name, v in entries(inputs).items()}
     with torch.no_grad(), by_its_modules():
         return model(**moved) if isinstance(inputs, Mapping) else model(*moved.values())
+
+
+def set_mode(modules: Iterable[nn.Module], training: bool) -> None:
+    """Of these modules, and past ``train`` and ``eval``, which may do more."""
+    for module in modules:
+        module.training = training
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Put the model in evaluation mode; at the end, every module gets its former mode back."""
     training = [module for module in model.modules() if module.training]
-    model.eval()
+    set_mode(training, False)
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        set_mode(training, True)
 
 
 @contextmanager
@@ -166,6 +177,42 @@ def hooked(before: Hooks = (), after: Hooks = ()) -> Iterator[None]:
         for module, hook in after:
             hooks.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
         yield
+
+
+@contextmanager
+def undone_by_errors(model: nn.Module) -> Iterator[None]:
+    """A model whose parameters, modules, hooks and settings are as before if the block ends in an error."""
+    owners = [vars(owner) for owner in (*model.modules(), getattr(model, "config", None)) if owner is not None]
+    held = [d for owner in owners for d in (owner, *owner.values()) if isinstance(d, dict)]
+    contents, data = [(d, dict(d)) for d in held], [(parameter, parameter.data) for parameter in model.parameters()]
+    try:
+        yield
+    except BaseException:
+        for d, content in contents:
+            d.clear()
+            d.update(content)
+        for parameter, tensor in data:
+            parameter.data = tensor
+        raise
+
+
+@contextmanager
+def running_without(model: nn.Module, replaced: Iterable[nn.Module]) -> Iterator[None]:
+    """Where a changed model runs: a ValueError if that fails, or if it runs a module that was replaced."""
+    kind, replaced = type(model).__name__, list(replaced)
+
+    def look(module, args, kwargs):
+        if any(module is old for old in replaced):
+            where = "which it holds in a list, a dict or another object too"
+            raise ValueError(f"model: this {kind} still runs a {type(module).__name__} that was replaced, {where}")
+
+    try:
+        with hooked(before=[(old, look) for old in replaced]):
+            yield
+    except Exception as error:
+        if isinstance(error, ValueError) and str(error).startswith("model: "):
+            raise
+        raise ValueError(f"model: this {kind} does not run once it is changed ({error})") from error
 
 
 def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
 
 from normgeom.models.flow import check_present
-from normgeom.models.held import acting, projected
-from normgeom.models.sites import NormSite, check_held_once, find_norms
-from normgeom.models.watch import check_texts, evaluating, forward, replace_module, watch
+from normgeom.models.held import acting, check_formula, projected
+from normgeom.models.sites import NormSite, default_example, find_norms
+from normgeom.models.watch import (
+    check_texts,
+    evaluating,
+    forward,
+    replace_module,
+    running_without,
+    undone_by_errors,
+    watch,
+)
 from normgeom.norms.formula import affine, center, upcast
 from normgeom.norms.functions import rms_norm
 
@@ -53,14 +62,17 @@ def drop_mean_subtraction(
     Args:
         model: any model whose LayerNorms :func:`normgeom.find_norms` finds, in any placement.  Changed in place.
         sites: names, or what :func:`normgeom.find_norms` found; all LayerNorms by default.
-        example_inputs: as in :func:`normgeom.find_norms`.
+        example_inputs: as in :func:`normgeom.find_norms`.  The model runs on it before and after, unless there is none
+            and the sites are known.  :func:`normgeom.to_rms_norm` lists limits.
 
     Returns:
         the model.
 
     Raises:
-        ValueError: a site is not a LayerNorm of this model, or has a different gain in each head; the model has no
-            LayerNorm; its parameters are on the meta device or on several devices.
+        ValueError: a site is not a LayerNorm of this model, has a different gain in each head, returns something else
+            than its formula, or runs on where it was replaced, as in a plain list; the model has no LayerNorm, or does
+            not run once they are replaced; its parameters are on the meta device or on several devices.  The model is
+            then unchanged.
         TypeError: an example is needed.
 
     >>> import torch, normgeom as ng
@@ -70,9 +82,8 @@ def drop_mean_subtraction(
     [[1.0, 1.0, 1.0]]
     """
     check_present(model)
-    for site in _chosen(model, sites, example_inputs, "LayerNorms"):
-        replace_module(model, site.module, ReducedNorm(site, centered=False))
-    return model
+    chosen = _chosen(model, sites, example_inputs, "LayerNorms")
+    return _replaced(model, {site: ReducedNorm(site, centered=False) for site in chosen}, example_inputs)
 
 
 def freeze_norms(
@@ -88,6 +99,7 @@ def freeze_norms(
     Args:
         model: any model whose norms :func:`normgeom.find_norms` finds.  Changed in place; run in evaluation mode.
         batches: texts to measure on, without padding: token ids, or mappings passed as ``model(**batch)``.
+            :func:`normgeom.to_rms_norm` lists limits.
         sites: names, or what :func:`normgeom.find_norms` found; all norms by default.
 
     Returns:
@@ -96,7 +108,7 @@ def freeze_norms(
     Raises:
         ValueError: there is no batch, or one is padded; token ids are outside the vocabulary; a site is not a norm of
             this model; the model has no norm; a norm read no vectors but first ones, or its scales are not finite or
-            all 0; parameters are on the meta device or on several devices.  The model is then unchanged.
+            all 0; sites or parameters as in :func:`drop_mean_subtraction`.  The model is then unchanged.
 
     Sources: Heimersheim (2024); Baroni et al. (2025).
 
@@ -125,9 +137,25 @@ def freeze_norms(
     for name, (count, total) in sums.items():
         if not 0 < total < torch.inf:
             raise ValueError(f"batches: the {count:g} scales at {name} add up to {total}, expected more than 0")
-    for site in chosen:
-        count, total = sums[site.name].tolist()
-        replace_module(model, site.module, ReducedNorm(site, site.kind == "layer", total / count))
+    means = {name: float(total / count) for name, (count, total) in sums.items()}
+    return _replaced(model, {s: ReducedNorm(s, s.kind == "layer", means[s.name]) for s in chosen}, batches[0])
+
+
+def _replaced(model: nn.Module, by: Mapping[NormSite, nn.Module], inputs: Tensor | Mapping | None) -> nn.Module:
+    """The model with other norms, or unchanged, if its own are not what the sites say or run once replaced."""
+    if inputs is None:
+        with suppress(TypeError):  # sites were given, and there may be no example
+            inputs = default_example(model)
+    tried = inputs is not None
+    with undone_by_errors(model):
+        if tried:
+            with evaluating(model), watch(model, by, check_formula):
+                forward(model, inputs)
+        for site, norm in by.items():
+            replace_module(model, site.module, norm)
+        if tried:
+            with evaluating(model), running_without(model, [site.module for site in by]):
+                forward(model, inputs)
     return model
 
 
@@ -152,7 +180,6 @@ def _chosen(
             raise ValueError(f"sites: expected {what} of this {type(model).__name__}, got {name!r}")
     if not names or "" in names:
         raise ValueError(f"model: expected one that holds {what}, this {type(model).__name__} holds none")
-    check_held_once(model, [found[name].module for name in names])
     return [found[name] for name in names]
 
 

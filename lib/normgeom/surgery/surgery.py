@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from normgeom.models.flow import Trial, answer, cpu_copy, dtype_of, project_input
+from normgeom.models.flow import Trial, answer, call_of, cpu_copy, dtype_of, project_input
 from normgeom.models.judgement import Flow, judged
-from normgeom.models.sites import check_held_once
 from normgeom.models.trace import READS, WRITES, matrix_of
-from normgeom.models.watch import hooked, replace_module
+from normgeom.models.watch import Hooks, evaluating, hooked, replace_module, running_without, undone_by_errors
 from normgeom.norms.functions import RMSNorm
 
 _BOUND = 1e-10  # in float64, of the change of an output over the largest
 _FAR, _FAR_BOUND = 2.0**20, 1e-3  # a mean that no bound on a stream lets pass, and the change that is rounding
-_LENGTHS: dict[str, Callable[[Tensor], Tensor]] = {
-    "half of the example": lambda text: text[:, : (text.shape[1] + 1) // 2],
-    "the example twice in a row": lambda text: torch.cat([text, text.flip(1)], 1),
+
+_LENGTHS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "half of the example": lambda text, axis: text.narrow(axis, 0, (text.shape[axis] + 1) // 2),
+    "the example twice in a row": lambda text, axis: torch.cat([text, text.flip(axis)], axis),
 }
 
 
@@ -37,13 +40,15 @@ def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
     something else reads a norm too, the norm keeps gain and bias; a warning names the first such norm of the stream.
 
     Args:
-        model: a model with LayerNorm or RMSNorm in any placement; changed in place.  Copies are changed and tried
-            first, one after the other: in float64 with random weights and with the model's own, where outputs may
-            change by 1e-10 of the largest output; and in the model's dtype, where they may change by as much as
-            rounding explains.  The copies run on the example and on inputs of half and twice its length.  What only
-            other inputs show, such as a branch for texts of a thousand tokens, is not tested.  This takes twice the
-            memory of float32 weights, one run with gradients, and twenty without.
-        example_inputs: inputs for the copies, as in :func:`normgeom.find_norms`.
+        model: a model with LayerNorm or RMSNorm in any placement; changed in place.  Float64 copies are changed and
+            tried first, one after the other, with random weights and with the model's own; there outputs may change by
+            1e-10 of the largest output.  Then the model is changed and tried in its dtype, where outputs may change by
+            as much as rounding explains; if they change by more, it gets back what it was.  Each runs before and after
+            the change on the example; the model and the copy with random weights also on half and twice of it along
+            each of its first two axes, and on the example with its first token as padding, if they know an
+            ``attention_mask``.  :func:`to_rms_norm` says what is not tested.  This takes twice the memory of float32
+            weights, one run with gradients, and thirty without.
+        example_inputs: inputs for these runs, as in :func:`normgeom.find_norms`.
 
     Returns:
         the model.  Products are computed in float64 and cast once to the parameter's dtype.
@@ -77,7 +82,7 @@ def center_writers(model: nn.Module, example_inputs: Tensor | Mapping | None = N
     and a warning names this module.
 
     Args:
-        model, example_inputs: as in :func:`fold_norms`, which says on which lengths the model is tried.
+        model, example_inputs: as in :func:`fold_norms`, which says on which inputs the model is tried.
 
     Returns:
         the model.
@@ -111,8 +116,16 @@ def to_rms_norm(model: nn.Module, example_inputs: Tensor | Mapping | None = None
     would read its folder as a LayerNorm model without the new biases.  ``normgeom convert`` writes a folder for
     :func:`normgeom.load_converted`.
 
+    The runs before and after the change (see :func:`fold_norms`) cannot show everything; these limits hold for all
+    surgery.  A branch that only other inputs reach, such as texts of a thousand tokens, is not seen.  If a model has
+    ``logits``, its hidden states are not compared, and they change.  A bound that only larger vectors reach is seen if
+    it lies on the stream or between a norm and its readers.  Code that reads the parameters of a norm or map outside of
+    a run, such as a penalty on gains, then reads the changed ones.  The model itself runs: counters in its buffers
+    count, and ``max_norm`` of an embedding shortens its rows; so it is with all that looks at a run.  If a norm is
+    called on pieces of texts, the first vector of each piece counts as the first of a text.
+
     Args:
-        model, example_inputs: as in :func:`fold_norms`, which says on which lengths the model is tried.
+        model, example_inputs: as in :func:`fold_norms`, which says on which inputs the model is tried.
 
     Returns:
         the model.
@@ -134,6 +147,8 @@ def to_rms_norm(model: nn.Module, example_inputs: Tensor | Mapping | None = None
 @torch.no_grad()
 def _operate(model: nn.Module, steps: list[Callable], example_inputs: Tensor | Mapping | None) -> nn.Module:
     """Take the steps, once copies have shown that they change no answer."""
+    call = call_of(model, example_inputs)
+    before = _answers(model, call)  # first, for a table that is cached outside of the model keeps its dtype
     trial = Trial(model, example_inputs)
     flow = judged(trial.trace)
     if _center in steps and flow.blocked and all(norm.kind == "layer" for norm in flow.norms):
@@ -142,20 +157,20 @@ def _operate(model: nn.Module, steps: list[Callable], example_inputs: Tensor | M
         flow = replace(flow, aside=())
     for reason in _reasons(model, trial, flow, steps):
         raise ValueError(f"model: {reason}")
-    drawn, call = trial.model, trial.call
+    drawn = trial.model
     del trial  # whose trace holds on to the weights
     _prove(drawn, flow, steps, call, "drawn weights")
     del drawn  # or memory would hold two copies at a time
-    _prove(cpu_copy(model), flow, steps, call, "its own weights")
     if dtype_of(model) != torch.float64:
-        with suppress(RuntimeError):  # a CPU does not compute everything in every dtype
-            _prove(cpu_copy(model, double=False), flow, steps, call, "its own weights")
+        copied = cpu_copy(model)
+        _prove(copied, flow, steps, call, "its own weights", {"the example": answer(copied, call)})
+        del copied
+    with undone_by_errors(model):
+        _prove(model, flow, steps, call, "its own weights", before)
     if _fold in steps and (kept := next((norm.kept for norm in flow.norms if norm.kept), None)):
         warnings.warn(f"norms of the stream keep gain and bias: {kept}", stacklevel=3)
     if flow.projected:
         warnings.warn(f"no weights centre what enters {flow.projected}: a projection before it does", stacklevel=3)
-    for step in steps:
-        step(model, flow)
     return model
 
 
@@ -178,43 +193,80 @@ def _reasons(model: nn.Module, trial: Trial, flow: Flow, steps: list[Callable]) 
         if type(parameter) is not nn.Parameter or parameter.dtype.itemsize == 1:
             found = f"{name} is a {type(parameter).__name__} of {parameter.dtype}"
             yield f"expected plain parameters of 16 bits or more, {found}"
-    if _center in steps:  # a bound that no example reaches
-        before, writers = trial.answer(), map(trial.model.get_submodule, flow.writers)
-        raised = [(m, lambda *call: call[-1] + _FAR) for m in writers if not isinstance(m, nn.MultiheadAttention)]
-        with hooked(after=raised):
+        if parameter.is_inference():
+            yield f"expected parameters that can be changed, {name} was made in torch.inference_mode()"
+    before = trial.answer()
+    for what, bound, hooks in _far(trial.model, flow, steps):
+        with hooked(*hooks):
             moved = _change(trial.answer(), before)
-        if not moved <= _FAR_BOUND:
-            yield (
-                f"a copy of this {kind} computes something else when a number is added to all entries of its stream, "
-                f"by {moved:.1e} of the largest output: the mean matters"
-            )
+        if not moved <= bound:
+            yield f"a copy of this {kind} computes something else {what}, by {moved:.1e} of the largest output"
 
 
-def _prove(copied: nn.Module, flow: Flow, steps: list[Callable], call: tuple, weights: str) -> None:
-    """A ValueError unless a copy of a model, changed here, answers the same before and after the steps."""
-    dtype, before = dtype_of(copied), _answers(copied, call)
-    for step in steps:
-        step(copied, flow)
-    after = _answers(copied, call)
+def _far(model: nn.Module, flow: Flow, steps: list[Callable]) -> Iterator[tuple[str, float, tuple[Hooks, Hooks]]]:
+    """What must change no answer and reaches what no example does: in words, with a bound, and as hooks."""
+
+    def maps(names: Iterable[str]) -> list[nn.Module]:
+        return [m for m in map(model.get_submodule, names) if not isinstance(m, nn.MultiheadAttention)]
+
+    yield "when it runs again: it draws random numbers, or keeps something of an earlier call", _BOUND, ((), ())
+    for far in (_FAR, -_FAR) if _center in steps else ():
+        raised = [(module, lambda *call, far=far: call[-1] + far) for module in maps(flow.writers)]
+        yield "when a number is added to all entries of its stream: the mean matters", _FAR_BOUND, ((), raised)
+    folded = [norm for norm in (*flow.norms, *flow.aside) if _fold in steps and not norm.kept]
+    folded = [norm for norm in folded if len(maps(norm.readers)) == len(norm.readers)]
+    readers = [module for norm in folded for module in maps(norm.readers)]
+    grown = [(module, lambda *call: call[-1] * _FAR) for module in maps(norm.name for norm in folded)]
+    shrunk = [(module, lambda _, *given: tree_map(lambda x: x / _FAR, given)) for module in readers]
+    yield "when norms put out larger numbers and their readers shrink them again", _BOUND, (shrunk, grown)
+
+
+def _prove(model: nn.Module, flow: Flow, steps: list[Callable], call: tuple, weights: str, before=None) -> None:
+    """A ValueError unless a model, changed here, answers the same before and after the steps."""
+    dtype, before = dtype_of(model), _answers(model, call) if before is None else before
+    with running_without(model, [model.get_submodule(norm.name) for norm in flow.norms if _swap in steps]):
+        for step in steps:
+            step(model, flow)
+        after = _answers(model, call, before)
     bound = _BOUND if dtype == torch.float64 else 3 * torch.finfo(dtype).eps ** 0.5  # more than rounding explains
     for length in before:
         if not (changed := _change(after[length], before[length])) <= bound:
             raise ValueError(
-                f"model: a copy of this {type(copied).__name__} with {weights} in {dtype} computes something else when "
-                f"changed, on {length} by {changed:.1e} of the largest output: it draws random numbers, keeps "
-                "something of an earlier call, shares a weight between modules, or does more than its parameters say"
+                f"model: this {type(model).__name__} with {weights} in {dtype} computes something else when changed, "
+                f"on {length} by {changed:.1e} of the largest output: it shares a weight between modules, holds "
+                "one of them in a function, computes in fewer bits, or does more than its parameters say"
             )
 
 
-def _answers(model: nn.Module, call: tuple) -> dict[str, list[Tensor]]:
-    """What a model answers to the example, and to others of half and twice the length where it takes them."""
-    tensors = [leaf for leaf in tree_leaves(call) if isinstance(leaf, Tensor) and leaf.dim() > 1]
-    texts = {id(tensor) for tensor in tensors if tensor.shape[1] == tensors[0].shape[1]}
-    found = {"the example": answer(model, call)}
-    for length, change in _LENGTHS.items():
-        with suppress(RuntimeError, ValueError, IndexError):
-            found[length] = answer(model, tree_map(lambda t, change=change: change(t) if id(t) in texts else t, call))
+def _answers(model: nn.Module, call: tuple, only: Iterable[str] | None = None) -> dict[str, list[Tensor]]:
+    """What a model answers to the example and its variants, where it takes them; or to ``only`` some, which it must."""
+    found = {}
+    with evaluating(model):
+        for name, variant in _variants(model, call):
+            with suppress(*() if only is not None else (RuntimeError, ValueError, IndexError, TypeError)):
+                if only is None or name in only:
+                    found[name] = answer(model, variant)
     return found
+
+
+def _variants(model: nn.Module, call: tuple) -> Iterator[tuple[str, tuple]]:
+    """The example; half and twice of it along the first two axes of its texts; and padded, if the model knows that."""
+    yield "the example", call
+    tensors = [leaf for leaf in tree_leaves(call) if isinstance(leaf, Tensor) and leaf.dim()]
+    for axis, (name, change) in itertools.product((1, 0), _LENGTHS.items()):
+        sizes = {id(tensor): tensor.shape[axis] for tensor in tensors if tensor.dim() > axis}
+        texts = {key for key, size in sizes.items() if size == next(iter(sizes.values()))}
+        yield f"{name} along axis {axis}", tree_map(partial(_where, texts, partial(change, axis=axis)), call)
+    args, kwargs = call
+    if "attention_mask" in inspect.signature(model.forward).parameters:
+        mask = kwargs.get("attention_mask")
+        mask = torch.ones_like(tensors[0], dtype=torch.long) if mask is None else mask.clone()
+        mask[..., 0] = 0
+        yield "the example with padding", (args, {**kwargs, "attention_mask": mask})
+
+
+def _where(chosen: set[int], change: Callable, leaf: object) -> object:
+    return change(leaf) if id(leaf) in chosen else leaf
 
 
 def _change(after: list[Tensor], before: list[Tensor]) -> float:
@@ -236,7 +288,8 @@ def _untie(model: nn.Module, flow: Flow) -> None:
     for module in tied:
         module.weight = nn.Parameter(module.weight.detach().clone(), requires_grad=module.weight.requires_grad)
     by_name = getattr(getattr(model, "config", None), "tie_word_embeddings", False)
-    if by_name and (head := model.get_output_embeddings()) is not None:
+    head_of = getattr(model, "get_output_embeddings", lambda: None)
+    if by_name and (head := head_of()) is not None:
         model.config.tie_word_embeddings = False
         getattr(model, "all_tied_weights_keys", {}).pop(f"{names[head]}.weight", None)
 
@@ -285,7 +338,6 @@ def _center(model: nn.Module, flow: Flow) -> None:
 
 def _swap(model: nn.Module, flow: Flow) -> None:
     """Replace each LayerNorm of the stream by an RMSNorm with its ε and gain 1."""
-    check_held_once(model, [model.get_submodule(of.name) for of in flow.norms])
     for of in flow.norms:
         norm = model.get_submodule(of.name)
         like = next(norm.parameters(), next(model.parameters()))

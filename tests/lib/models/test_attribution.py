@@ -252,6 +252,54 @@ def test_heads_need_a_number():
         ng.attribute(model, IDS, 5, by="head")
 
 
+def test_heads_are_columns_of_a_weight_and_nothing_more():
+    model = tiny("llama")
+    model.model.layers[0].self_attn.o_proj.register_forward_hook(lambda module, args, output: 2 * output)
+    assert len(ng.attribute(model, IDS, 5)) == 6
+    with pytest.raises(ValueError, match=r"expected model.layers.0.self_attn.o_proj to be its weight and bias, and no"):
+        ng.attribute(model, IDS, 5, by="head")
+
+
+def test_a_convolution_has_no_heads():
+    table = ng.attribute(tiny("lfm2"), IDS, 5, by="head")
+    assert list(table.part)[1] == "conv 0" and "head 1.0" in list(table.part)
+
+
+class LengthFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.norm, self.last = nn.Embedding(64, 8), nn.LayerNorm(8), nn.LayerNorm(8)
+        self.up, self.head = nn.Linear(8, 8), nn.Linear(8, 64)
+
+    def forward(self, ids):
+        x = self.words(ids.T)
+        return self.head(self.last(x + self.up(self.norm(x)))).transpose(0, 1)
+
+
+class Some(LengthFirst):
+    """Half of the tokens pass through the branch."""
+
+    def forward(self, ids):
+        x = self.words(ids).clone()
+        x[:, ::2] = x[:, ::2] + self.up(self.norm(x[:, ::2]))
+        return self.head(self.last(x))
+
+
+class Short(LengthFirst):
+    """Long texts leave the branch out."""
+
+    def forward(self, ids):
+        x = self.words(ids)
+        return self.head(self.last(x + self.up(self.norm(x)) if ids.shape[1] < 12 else x))
+
+
+@pytest.mark.parametrize(("make", "count"), [(Some, 28), (Short, 0)])
+def test_parts_read_all_tokens(make, count):
+    said = rf"^model: expected all tokens of the inputs to reach up, which wrote {count} vectors$"
+    with pytest.raises(ValueError, match=said):
+        ng.attribute(make().eval(), token_ids(4, 14), 5)
+
+
 def test_a_stream_that_moves_between_positions_is_refused():
     """Every vector that the last norm reads is a sum of what modules wrote, but elsewhere."""
     model = tiny("gpt2")
@@ -268,17 +316,6 @@ def added_to_logits():
         lambda module, args, output: setattr(output, "logits", output.logits + torch.arange(64))
     )
     return model
-
-
-class LengthFirst(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.words, self.norm, self.last = nn.Embedding(64, 8), nn.LayerNorm(8), nn.LayerNorm(8)
-        self.up, self.head = nn.Linear(8, 8), nn.Linear(8, 64)
-
-    def forward(self, ids):
-        x = self.words(ids.T)
-        return self.head(self.last(x + self.up(self.norm(x)))).transpose(0, 1)
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_drawn_matrices_keep_the_size_of_vectors():
 
 
 def test_a_model_that_shows_no_stream_is_refused():
-    with pytest.raises(ValueError, match=r"^model: this Linear runs no LayerNorm or RMSNorm$"):
+    with pytest.raises(ValueError, match=r"^model: a copy of this Linear runs no LayerNorm or RMSNorm$"):
         stream(nn.Linear(3, 3), torch.randn(2, 3))
     with pytest.raises(TypeError, match=r"^example_inputs: none given, and none can be made for a Linear$"):
         stream(nn.Linear(3, 3))

@@ -1,5 +1,7 @@
 """Held scales: norms are the affine maps of their formula, and nothing of them is left in second derivatives."""
 
+import copy
+
 import normgeom as ng
 import pytest
 import torch
@@ -8,6 +10,8 @@ from normgeom.models.flow import double_throughout
 from surgery_models import uneven
 from tiny_models import tiny, token_ids
 from torch import nn
+from torch.utils.checkpoint import checkpoint
+from transformers import DynamicCache
 
 IDS, OTHERS = token_ids(3, 7), token_ids(3, 7, seed=1)
 
@@ -140,3 +144,115 @@ def test_weights_near_zero_are_no_bias():
         logits = model(IDS).logits
         with ng.held_scales(model, IDS):
             assert (model(IDS).logits - logits).abs().max() < 1e-11 * logits.abs().max()
+
+
+# norms that are more than their formula, and runs that are not the one held
+
+
+class Clamped(nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x.clamp(-1e4, 1e4))
+
+
+class Annotated(nn.LayerNorm):
+    def forward(self, x):
+        return self.weight * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-3) + self.bias
+
+
+def hooked_norm():
+    norm = nn.LayerNorm(8)
+    norm.register_forward_hook(lambda module, args, output: output + torch.arange(8.0))
+    return norm
+
+
+MORE = dict(clamp=(lambda: Clamped(8), 3e4), std=(lambda: Annotated(8), 0.02), hook=(hooked_norm, 1.0))
+
+
+@pytest.mark.parametrize(("make", "size"), MORE.values(), ids=MORE)
+def test_a_norm_that_is_more_than_its_formula_is_refused(make, size):
+    model, x = nn.Sequential(make(), nn.Linear(8, 8)).double(), size * torch.randn(4, 5, 8, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"^model: 0 returns something else than a norm"), ng.held_scales(model, x):
+        pass
+    assert len(model[0]._forward_hooks) == (make is hooked_norm), "a hook was left behind, or one is lost"
+
+
+class ExpGain(nn.RMSNorm):
+    def forward(self, x):
+        return nn.functional.rms_norm(x, (8,), None, self.eps) * (self.weight - 1).exp()
+
+
+class OfRows(nn.Module):
+    """The standard deviation of rows as of a sample of d - 1."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.ones(1024)), nn.Parameter(torch.zeros(1024))
+
+    def forward(self, x):
+        return self.a * (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True) + 1e-6).sqrt() + self.b
+
+
+@pytest.mark.parametrize(("make", "d"), [(lambda: ExpGain(8, eps=1e-6), 8), (OfRows, 1024)], ids=["exp", "d - 1"])
+def test_what_is_nearly_a_gain_is_none(make, d):
+    """To a thousandth, exp(w - 1) is w where w is about 1, and d/(d - 1) is 1."""
+    model, x = nn.Sequential(make()).double(), torch.randn(4, 5, d, dtype=torch.float64)
+    (site,) = ng.find_norms(model, x)
+    assert site.sources[0] is None
+    next(model.parameters()).data += torch.linspace(-0.04, 0.04, d)
+    with torch.no_grad(), ng.held_scales(model, x):
+        held = model(x)
+    assert (held - model(x)).abs().max() < 1e-5
+
+
+def run_twice():
+    norm = nn.LayerNorm(8)
+    nn.init.normal_(norm.weight)
+    return nn.Sequential(norm, nn.Linear(8, 8), norm).double()
+
+
+def test_calls_are_counted_from_the_beginning_of_a_run():
+    model, x = run_twice(), torch.randn(4, 5, 8, dtype=torch.float64)
+    expected = model(x)
+    with ng.held_scales(model, x):
+        with pytest.raises(ValueError, match=r"^held_scales: 0 was held for vectors of shape"):
+            model(x[:2])
+        assert (model(x) - expected).abs().max() < 1e-12
+        for index, other in ((2, nn.Identity()), (1, model[0])):
+            kept, model[index] = model[index], other
+            with pytest.raises(ValueError, match=r"^held_scales: 0 was held for (more|2) calls"):
+                model(x)
+            model[index] = kept
+
+
+def test_scales_do_not_serve_for_activations_that_are_computed_again():
+    class Again(nn.Sequential):
+        def forward(self, x):
+            return checkpoint(super().forward, x, use_reentrant=False)
+
+    model, x = Again(*run_twice()).double(), torch.randn(4, 5, 8, dtype=torch.float64, requires_grad=True)
+    with (
+        ng.held_scales(model, x.detach()),
+        pytest.raises(ValueError, match=r"^held_scales: 0 was held for 2 calls a run"),
+    ):
+        model(x).sum().backward()
+
+
+def test_gains_are_those_of_a_functional_call():
+    model, x = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8)).double(), torch.randn(3, 8, dtype=torch.float64)
+    new = {name: (2 * p.detach() + 0.1).requires_grad_() for name, p in model.named_parameters()}
+    expected = torch.func.functional_call(model, new, (x,))
+    (gradient,) = torch.autograd.grad(expected.sum(), new["0.weight"])
+    with ng.held_scales(model, x):
+        held = torch.func.functional_call(model, new, (x,))
+    assert (held - expected).abs().max() < 1e-12
+    assert (torch.autograd.grad(held.sum(), new["0.weight"])[0] - gradient).abs().max() < 1e-12
+
+
+def test_a_cache_is_read_as_it_was_given():
+    model, cache = tiny("gpt2").double(), DynamicCache()
+    with torch.no_grad():
+        model(OTHERS, past_key_values=cache)
+        expected = model(IDS, past_key_values=copy.deepcopy(cache)).logits
+        with ng.held_scales(model, dict(input_ids=IDS, past_key_values=cache)):
+            assert cache.get_seq_length() == 7
+            assert (model(IDS, past_key_values=cache).logits - expected).abs().max() < 1e-12

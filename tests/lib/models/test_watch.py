@@ -4,6 +4,7 @@ import copy
 
 import normgeom as ng
 import pytest
+import torch
 from norm_checks import close
 from tiny_models import tiny, token_ids
 from torch import nn
@@ -61,3 +62,18 @@ def test_hooks_are_gone_afterwards(fails):
         assert fails
     assert len(calls) == (1 if fails else 5)
     assert not any(m._forward_hooks for m in model.modules()), "a hook was left behind"
+
+
+class Merging(nn.Linear):
+    """Of low rank beside its weight, which it takes in for evaluation, as loralib's."""
+
+    def train(self, mode=True):
+        self.weight.data += 1.0 if self.training and not mode else 0.0
+        return super().train(mode)
+
+
+def test_no_code_for_a_change_of_mode_runs():
+    model = nn.Sequential(nn.LayerNorm(8), Merging(8, 8)).train()
+    before, x = model[1].weight.clone(), torch.randn(2, 8)
+    ng.find_norms(model, x), ng.doctor(model, x)
+    assert torch.equal(model[1].weight, before) and all(module.training for module in model.modules())

@@ -325,3 +325,51 @@ def test_a_refusal_to_freeze_leaves_everything_as_it_was(alter, batches, message
     assert all(a is b for a, b in zip(model.modules(), modules, strict=True)), "a module was replaced"
     assert all(module.training and not module._forward_hooks for module in modules), "mode or hooks are not as before"
     torch.testing.assert_close(dict(model.state_dict()), dict(tensors), rtol=0, atol=0, equal_nan=True)
+
+
+class Fused(nn.LayerNorm):
+    def forward(self, x, residual=None):
+        return super().forward(x)
+
+
+class Annotated(nn.LayerNorm):
+    def forward(self, x):
+        return self.weight * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-3) + self.bias
+
+
+class Holder(nn.Module):
+    """One norm, called somehow."""
+
+    def __init__(self, norm, call):
+        super().__init__()
+        self.norm, self.call = norm, call
+
+    def forward(self, x):
+        return self.call(self.norm, x)
+
+
+def in_a_closure():
+    norm = nn.LayerNorm(32)
+    return Holder(norm, lambda _, x: norm(x))
+
+
+UNFIT = {
+    "given a None": (
+        lambda: Holder(Fused(32), lambda norm, x: norm(x, None)),
+        r"does not run once it is changed \(Red",
+    ),
+    "given by name": (lambda: Holder(nn.LayerNorm(32), lambda norm, x: norm(input=x)), "does not run once it is chang"),
+    "in a closure": (in_a_closure, "still runs a LayerNorm that was replaced, which it holds in a list"),
+    "ε outside the root": (
+        lambda: Holder(Annotated(32), lambda norm, x: norm(x)),
+        "norm returns something else than a",
+    ),
+}
+
+
+@BOTH
+@pytest.mark.parametrize(("make", "message"), UNFIT.values(), ids=UNFIT)
+def test_no_norm_is_replaced_where_that_says_nothing_or_something_else(reduce, make, message):
+    model, x = make().double(), 0.02 * draw(3, 9, 32, mean=0.5)
+    with Untouched(model), pytest.raises(ValueError, match=f"^model: .*{message}"):
+        reduce(model, None, x)
