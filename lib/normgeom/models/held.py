@@ -97,10 +97,13 @@ def check_formula(site: NormSite, x: Tensor, output: Tensor) -> None:
     """Raise a ValueError if a norm returned something else than its formula, by more than rounding explains."""
     if x.shape[-1] != site.dim:
         raise ValueError(f"model: expected vectors of length {site.dim} in all calls of {site.name}, got {x.shape[-1]}")
-    near = max(torch.finfo(dtype).eps for dtype in (output.dtype, torch.float32)) ** (2 / 3)
-    off = float((formula(site, x, per_unit(site, x)) - output).abs().max() / output.abs().max())
+    wide, per_s = upcast(x), per_unit(site, x)
+    single = torch.finfo(torch.float32).eps
+    cancelled = 4 * single * float((wide.abs() * per_s).max())  # where the mean is far larger than what is left of x
+    near = max(torch.finfo(output.dtype).eps, single) ** (2 / 3) + cancelled
+    off = float((formula(site, x, per_s) - output).abs().max() / output.abs().max())
     if off > near:
-        raise ValueError(f"model: {site.name} returns something else than a norm of its weights, by {off:.1e} of it")
+        raise ValueError(f"model: {site.name} returns something other than a norm of its weights, by {off:.1e} of it")
 
 
 def projected(site: NormSite, x: Tensor) -> Tensor:

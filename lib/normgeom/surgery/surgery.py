@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
-import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from normgeom.models.flow import Trial, answer, call_of, cpu_copy, dtype_of, project_input
 from normgeom.models.judgement import Flow, judged
 from normgeom.models.trace import READS, WRITES, matrix_of
-from normgeom.models.watch import Hooks, evaluating, hooked, replace_module, running_without, undone_by_errors
+from normgeom.models.watch import Hooks, hooked, replace_module, undone_by_errors
 from normgeom.norms.functions import RMSNorm
+from normgeom.surgery.proof import BOUND, answers, change_of, prove
 
-_BOUND = 1e-10  # in float64, of the change of an output over the largest
 _FAR, _FAR_BOUND = 2.0**20, 1e-3  # a mean that no bound on a stream lets pass, and the change that is rounding
-
-_LENGTHS: dict[str, Callable[[Tensor, int], Tensor]] = {
-    "half of the example": lambda text, axis: text.narrow(axis, 0, (text.shape[axis] + 1) // 2),
-    "the example twice in a row": lambda text, axis: torch.cat([text, text.flip(axis)], axis),
-}
 
 
 def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> nn.Module:
@@ -148,7 +139,7 @@ def to_rms_norm(model: nn.Module, example_inputs: Tensor | Mapping | None = None
 def _operate(model: nn.Module, steps: list[Callable], example_inputs: Tensor | Mapping | None) -> nn.Module:
     """Take the steps, once copies have shown that they change no answer."""
     call = call_of(model, example_inputs)
-    before = _answers(model, call)  # first, for a table that is cached outside of the model keeps its dtype
+    before = answers(model, call)  # first, for a table that is cached outside of the model keeps its dtype
     trial = Trial(model, example_inputs)
     flow = judged(trial.trace)
     if _center in steps and flow.blocked and all(norm.kind == "layer" for norm in flow.norms):
@@ -157,16 +148,22 @@ def _operate(model: nn.Module, steps: list[Callable], example_inputs: Tensor | M
         flow = replace(flow, aside=())
     for reason in _reasons(model, trial, flow, steps):
         raise ValueError(f"model: {reason}")
+
+    def take(model: nn.Module) -> None:
+        for step in steps:
+            step(model, flow)
+
+    replaced = [norm.name for norm in flow.norms if _swap in steps]
     drawn = trial.model
     del trial  # whose trace holds on to the weights
-    _prove(drawn, flow, steps, call, "drawn weights")
+    prove(drawn, take, replaced, call, "drawn weights")
     del drawn  # or memory would hold two copies at a time
     if dtype_of(model) != torch.float64:
         copied = cpu_copy(model)
-        _prove(copied, flow, steps, call, "its own weights", {"the example": answer(copied, call)})
+        prove(copied, take, replaced, call, "its own weights", {"the example": answer(copied, call)})
         del copied
     with undone_by_errors(model):
-        _prove(model, flow, steps, call, "its own weights", before)
+        prove(model, take, replaced, call, "its own weights", before)
     if _fold in steps and (kept := next((norm.kept for norm in flow.norms if norm.kept), None)):
         warnings.warn(f"norms of the stream keep gain and bias: {kept}", stacklevel=3)
     if flow.projected:
@@ -198,7 +195,7 @@ def _reasons(model: nn.Module, trial: Trial, flow: Flow, steps: list[Callable]) 
     before = trial.answer()
     for what, bound, hooks in _far(trial.model, flow, steps):
         with hooked(*hooks):
-            moved = _change(trial.answer(), before)
+            moved = change_of(trial.answer(), before)
         if not moved <= bound:
             yield f"a copy of this {kind} computes something else {what}, by {moved:.1e} of the largest output"
 
@@ -209,7 +206,7 @@ def _far(model: nn.Module, flow: Flow, steps: list[Callable]) -> Iterator[tuple[
     def maps(names: Iterable[str]) -> list[nn.Module]:
         return [m for m in map(model.get_submodule, names) if not isinstance(m, nn.MultiheadAttention)]
 
-    yield "when it runs again: it draws random numbers, or keeps something of an earlier call", _BOUND, ((), ())
+    yield "when it runs again: it draws random numbers, or keeps something of an earlier call", BOUND, ((), ())
     for far in (_FAR, -_FAR) if _center in steps else ():
         raised = [(module, lambda *call, far=far: call[-1] + far) for module in maps(flow.writers)]
         yield "when a number is added to all entries of its stream: the mean matters", _FAR_BOUND, ((), raised)
@@ -218,66 +215,7 @@ def _far(model: nn.Module, flow: Flow, steps: list[Callable]) -> Iterator[tuple[
     readers = [module for norm in folded for module in maps(norm.readers)]
     grown = [(module, lambda *call: call[-1] * _FAR) for module in maps(norm.name for norm in folded)]
     shrunk = [(module, lambda _, *given: tree_map(lambda x: x / _FAR, given)) for module in readers]
-    yield "when norms put out larger numbers and their readers shrink them again", _BOUND, (shrunk, grown)
-
-
-def _prove(model: nn.Module, flow: Flow, steps: list[Callable], call: tuple, weights: str, before=None) -> None:
-    """A ValueError unless a model, changed here, answers the same before and after the steps."""
-    dtype, before = dtype_of(model), _answers(model, call) if before is None else before
-    with running_without(model, [model.get_submodule(norm.name) for norm in flow.norms if _swap in steps]):
-        for step in steps:
-            step(model, flow)
-        after = _answers(model, call, before)
-    bound = _BOUND if dtype == torch.float64 else 3 * torch.finfo(dtype).eps ** 0.5  # more than rounding explains
-    for length in before:
-        if not (changed := _change(after[length], before[length])) <= bound:
-            raise ValueError(
-                f"model: this {type(model).__name__} with {weights} in {dtype} computes something else when changed, "
-                f"on {length} by {changed:.1e} of the largest output: it shares a weight between modules, holds "
-                "one of them in a function, computes in fewer bits, or does more than its parameters say"
-            )
-
-
-def _answers(model: nn.Module, call: tuple, only: Iterable[str] | None = None) -> dict[str, list[Tensor]]:
-    """What a model answers to the example and its variants, where it takes them; or to ``only`` some, which it must."""
-    found = {}
-    with evaluating(model):
-        for name, variant in _variants(model, call):
-            with suppress(*() if only is not None else (RuntimeError, ValueError, IndexError, TypeError)):
-                if only is None or name in only:
-                    found[name] = answer(model, variant)
-    return found
-
-
-def _variants(model: nn.Module, call: tuple) -> Iterator[tuple[str, tuple]]:
-    """The example; half and twice of it along the first two axes of its texts; and padded, if the model knows that."""
-    yield "the example", call
-    tensors = [leaf for leaf in tree_leaves(call) if isinstance(leaf, Tensor) and leaf.dim()]
-    for axis, (name, change) in itertools.product((1, 0), _LENGTHS.items()):
-        sizes = {id(tensor): tensor.shape[axis] for tensor in tensors if tensor.dim() > axis}
-        texts = {key for key, size in sizes.items() if size == next(iter(sizes.values()))}
-        yield f"{name} along axis {axis}", tree_map(partial(_where, texts, partial(change, axis=axis)), call)
-    args, kwargs = call
-    if "attention_mask" in inspect.signature(model.forward).parameters:
-        mask = kwargs.get("attention_mask")
-        mask = torch.ones_like(tensors[0], dtype=torch.long) if mask is None else mask.clone()
-        mask[..., 0] = 0
-        yield "the example with padding", (args, {**kwargs, "attention_mask": mask})
-
-
-def _where(chosen: set[int], change: Callable, leaf: object) -> object:
-    return change(leaf) if id(leaf) in chosen else leaf
-
-
-def _change(after: list[Tensor], before: list[Tensor]) -> float:
-    """The largest difference over the largest output that changed; NaN, and what masks an output, may stay."""
-    changes = [torch.zeros((), dtype=torch.float64)]
-    for pair in zip(after, before, strict=True):
-        x, y = (tensor.double() for tensor in pair)
-        changed = (x != y) & ~(x.isnan() & y.isnan())
-        if changed.any():
-            changes.append((x - y)[changed].abs().max() / y[changed].abs().max())
-    return float(torch.stack(changes).max())
+    yield "when norms put out larger numbers and their readers shrink them again", BOUND, (shrunk, grown)
 
 
 def _untie(model: nn.Module, flow: Flow) -> None:

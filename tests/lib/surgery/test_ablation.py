@@ -362,7 +362,7 @@ UNFIT = {
     "in a closure": (in_a_closure, "still runs a LayerNorm that was replaced, which it holds in a list"),
     "ε outside the root": (
         lambda: Holder(Annotated(32), lambda norm, x: norm(x)),
-        "norm returns something else than a",
+        "norm returns something other than a",
     ),
 }
 

@@ -1,0 +1,89 @@
+"""Whether a model answers as before: to an example, half and twice of it, and padded."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from normgeom.models.flow import answer, dtype_of
+from normgeom.models.watch import evaluating, running_without
+
+Answers = dict[str, list[Tensor]]
+BOUND = 1e-10  # in float64, of the change of an output over the largest
+
+_LENGTHS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "half of the example": lambda text, axis: text.narrow(axis, 0, (text.shape[axis] + 1) // 2),
+    "the example twice in a row": lambda text, axis: torch.cat([text, text.flip(axis)], axis),
+}
+
+
+def prove(
+    model: nn.Module,
+    take: Callable[[nn.Module], None],
+    replaced: Iterable[str],
+    call: tuple,
+    weights: str,
+    before: Answers | None = None,
+) -> None:
+    """Change a model by ``take``; a ValueError unless it answers as before, and runs none of the modules replaced."""
+    dtype, before = dtype_of(model), before or answers(model, call)
+    with running_without(model, list(map(model.get_submodule, replaced))):
+        take(model)
+        after = answers(model, call, before)
+    bound = BOUND if dtype == torch.float64 else 3 * torch.finfo(dtype).eps ** 0.5  # more than rounding explains
+    for length in before:
+        if not (changed := change_of(after[length], before[length])) <= bound:
+            raise ValueError(
+                f"model: this {type(model).__name__} with {weights} in {dtype} computes something else when changed, "
+                f"on {length} by {changed:.1e} of the largest output: it shares a weight between modules, holds "
+                "one of them in a function, computes in fewer bits, or does more than its parameters say"
+            )
+
+
+def answers(model: nn.Module, call: tuple, only: Iterable[str] | None = None) -> Answers:
+    """What a model answers to the example and its variants, where it takes them; or to ``only`` some, which it must."""
+    found = {}
+    with evaluating(model):
+        for name, variant in _variants(model, call):
+            with suppress(*() if only is not None else (RuntimeError, ValueError, IndexError, TypeError)):
+                if only is None or name in only:
+                    found[name] = answer(model, variant)
+    return found
+
+
+def _variants(model: nn.Module, call: tuple) -> Iterator[tuple[str, tuple]]:
+    """The example; half and twice of it along the first two axes of its texts; and padded, if the model knows that."""
+    yield "the example", call
+    tensors = [leaf for leaf in tree_leaves(call) if isinstance(leaf, Tensor) and leaf.dim()]
+    for axis, (name, change) in itertools.product((1, 0), _LENGTHS.items()):
+        sizes = {id(tensor): tensor.shape[axis] for tensor in tensors if tensor.dim() > axis}
+        texts = {key for key, size in sizes.items() if size == next(iter(sizes.values()))}
+        yield f"{name} along axis {axis}", tree_map(partial(_where, texts, partial(change, axis=axis)), call)
+    args, kwargs = call
+    if "attention_mask" in inspect.signature(model.forward).parameters:
+        mask = kwargs.get("attention_mask")
+        mask = torch.ones_like(tensors[0], dtype=torch.long) if mask is None else mask.clone()
+        mask[..., 0] = 0
+        yield "the example with padding", (args, {**kwargs, "attention_mask": mask})
+
+
+def _where(chosen: set[int], change: Callable, leaf: object) -> object:
+    return change(leaf) if id(leaf) in chosen else leaf
+
+
+def change_of(after: list[Tensor], before: list[Tensor]) -> float:
+    """The largest difference over the largest output that changed; NaN, and what masks an output, may stay."""
+    changes = [torch.zeros((), dtype=torch.float64)]
+    for pair in zip(after, before, strict=True):
+        x, y = (tensor.double() for tensor in pair)
+        changed = (x != y) & ~(x.isnan() & y.isnan())
+        if changed.any():
+            changes.append((x - y)[changed].abs().max() / y[changed].abs().max())
+    return float(torch.stack(changes).max())
