@@ -171,7 +171,7 @@ MORE = dict(clamp=(lambda: Clamped(8), 3e4), std=(lambda: Annotated(8), 0.02), h
 @pytest.mark.parametrize(("make", "size"), MORE.values(), ids=MORE)
 def test_a_norm_that_is_more_than_its_formula_is_refused(make, size):
     model, x = nn.Sequential(make(), nn.Linear(8, 8)).double(), size * torch.randn(4, 5, 8, dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"^model: 0 returns something else than a norm"), ng.held_scales(model, x):
+    with pytest.raises(ValueError, match=r"^model: 0 returns something other than a norm"), ng.held_scales(model, x):
         pass
     assert len(model[0]._forward_hooks) == (make is hooked_norm), "a hook was left behind, or one is lost"
 
