@@ -69,6 +69,8 @@ def check(known: Registry, chosen: list[Experiment], names: tuple[str, ...]) -> 
         word, why = known.state(experiment)
         if word != FRESH and not (word == MISSING and experiment.optional):
             amiss.append(f"{experiment.name}: {word}{why and f' ({why})'}: make experiments ONLY={experiment.name}")
+    if amiss:
+        amiss.append("if no number can have changed: python -m experiments --restamp NAMES")
     amiss += [f"{name}: {FOREIGN}" for name in (() if names else known.orphans())]
     if amiss:
         raise click.ClickException("\n".join(["records are not those of this code", *amiss]))

@@ -59,6 +59,7 @@ def test_the_right_function_is_accepted(name, capsys):
 
 @pytest.mark.parametrize(("name", "said"), MISTAKES)
 def test_each_mistake_is_named_and_what_to_do(name, said, capsys):
+    assert ". " in said, "a message names the mistake, then says after a full stop what to do"
     mistake, advice = said.split(". ", 1)
     assert "; " not in mistake and advice.endswith("."), "the mistake is a clause, the advice whole sentences"
     assert not GRADERS[name](GRADERS[name].mistakes[said])
