@@ -4,6 +4,7 @@ import normgeom as ng
 import pandas as pd
 import pytest
 import torch
+from drawn_weights import perturbed
 from normgeom.surgery.ablation import ReducedNorm
 from torch.nn.functional import normalize
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
@@ -24,11 +25,7 @@ IDS = torch.randint(50, (4, 9), generator=torch.Generator().manual_seed(5))
 
 @pytest.fixture(params=FAMILIES)
 def model(request):
-    torch.manual_seed(3)
-    made = FAMILIES[request.param]().eval()
-    for parameter in made.parameters():
-        parameter.data += 0.3 * torch.randn_like(parameter)
-    return made
+    return perturbed(FAMILIES[request.param])
 
 
 def losses(model, ids, kept):
@@ -125,10 +122,7 @@ def test_word_errors():
 
 @pytest.fixture
 def gemma(monkeypatch):
-    torch.manual_seed(3)
-    made = FAMILIES["gemma"]().eval()
-    for parameter in made.parameters():
-        parameter.data += 0.3 * torch.randn_like(parameter)
+    made = perturbed(FAMILIES["gemma"])
     monkeypatch.setattr(real_gains, "language_model", lambda name: (made, None))
     monkeypatch.setattr(real_gains, "blocks", lambda tokenizer, part, count, length: IDS)
     return made

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 import normgeom as ng
 import pytest
 import torch
+from drawn_weights import perturbed
 from normgeom.models.attribution import effects
 from normgeom.models.watch import hooked
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
@@ -24,10 +25,7 @@ HEADS = [(block, head) for block in (2, 3) for head in (0, 1)]  # of the second 
 
 @pytest.fixture(params=FAMILIES)
 def model(request, monkeypatch):
-    torch.manual_seed(3)
-    made = FAMILIES[request.param]().eval()
-    for parameter in made.parameters():
-        parameter.data += 0.3 * torch.randn_like(parameter)
+    made = perturbed(FAMILIES[request.param])
     monkeypatch.setattr(real_attribution, "language_model", lambda name: (made, None))
     monkeypatch.setattr(real_attribution, "blocks", lambda tokenizer, part, count, length: WINDOWS)
     return made

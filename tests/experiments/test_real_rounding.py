@@ -6,6 +6,7 @@ import math
 import pandas as pd
 import pytest
 import torch
+from drawn_weights import perturbed
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from experiments import real_formats, real_quantised, real_rounding
@@ -18,10 +19,7 @@ SIZES = dict(vocab_size=50, hidden_size=16, intermediate_size=24, num_attention_
 
 @pytest.fixture
 def llama(monkeypatch):
-    torch.manual_seed(3)
-    made = LlamaForCausalLM(LlamaConfig(**SIZES, num_hidden_layers=3)).eval()
-    for parameter in made.parameters():
-        parameter.data += 0.3 * torch.randn_like(parameter)
+    made = perturbed(lambda: LlamaForCausalLM(LlamaConfig(**SIZES, num_hidden_layers=3)))
     monkeypatch.setattr(real_rounding, "language_model", lambda name: (made, None))
     monkeypatch.setattr(real_rounding, "blocks", lambda tokenizer, part, count, length: IDS)
     monkeypatch.setattr(real_rounding, "BLOCKS", 4)

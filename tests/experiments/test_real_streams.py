@@ -4,6 +4,7 @@ import normgeom as ng
 import pytest
 import torch
 import torch.nn.functional as F
+from drawn_weights import perturbed
 from normgeom.models.watch import hooked
 from test_real_attribution import FAMILIES
 
@@ -20,10 +21,7 @@ def windows(_tokenizer, part, count, length):
 
 @pytest.fixture(params=FAMILIES)
 def model(request, monkeypatch):
-    torch.manual_seed(3)
-    made = FAMILIES[request.param]().eval()
-    for parameter in made.parameters():
-        parameter.data += 0.3 * torch.randn_like(parameter)
+    made = perturbed(FAMILIES[request.param])
     for module in (real_attribution, real_streams):
         monkeypatch.setattr(module, "language_model", lambda name: (made, None))
         monkeypatch.setattr(module, "blocks", windows)

@@ -171,7 +171,7 @@ def matrices(name="pre", layers=2, d=D, seed=0, **options):
 def test_matrices_start_xavier_normal():
     for key, matrix in matrices(layers=4, d=96, hidden=160).items():
         ratio = float(matrix.std()) / math.sqrt(2 / sum(matrix.shape))
-        # margin: the spread of some thousand drawn weights, the same on every machine
+        # the spread of some thousand drawn weights, the same on every machine
         assert abs(ratio - 1) < 0.05, f"{key}: {ratio:.3f} of Xavier. QKV as one matrix?"
         kurtosis = float((matrix / matrix.std()).pow(4).mean())
         assert abs(kurtosis - 3) < 0.3, f"{key}: fourth moment {kurtosis:.2f}, 3 expected. Uniform?"

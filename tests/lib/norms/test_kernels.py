@@ -83,7 +83,7 @@ def test_a_gradient_that_is_one_number_expanded(norm, truth, dtype, way):
     norm(x, weight).sum().backward()
     exact = draw(8, seed=1, dtype=dtype).double().requires_grad_()
     truth(x.double(), exact).sum().backward()
-    # margin: the result's own rounding is a quarter of it
+    # the result's own rounding is a quarter of it
     close(weight.grad, exact.grad, rounding(exact.grad, dtype, terms=6), "by gain", "Strides of 0?")
 
 
@@ -138,7 +138,7 @@ def test_gradients_by_gain_and_bias_over_many_rows_are_summed_in_float32(norm, t
     ):
         error = float((got.double() - right).norm() / right.norm())
         bound = torch.finfo(dtype).eps  # one rounding, at the end, is half of it
-        # margin: the format's
+        # the bound is the format's
         assert error < bound, f"by {name}: relative error {error:.1e}. Summed in {dtype}?"
 
 

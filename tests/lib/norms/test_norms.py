@@ -179,7 +179,7 @@ def test_tiny_spreads_and_huge_scales_in_float32(looked_at, norm, truth, d, seed
     x = draw(3, d, seed=seed, scale=10.0**exponent, dtype=torch.float32)
     expected = truth(x.double(), eps=eps)
     bound = rounding(expected, torch.float32)
-    # margin: of rows of two or three entries the largest is most of the row, and all roundings are its own
+    # of rows of two or three entries the largest is most of the row, and all roundings are its own
     close(norm(x, eps=eps), expected, bound, f"scale 1e{exponent}, ε = {eps}", "ε outside the root?")
 
 
