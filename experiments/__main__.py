@@ -6,7 +6,7 @@ from textwrap import shorten
 
 import click
 
-from experiments.registry import FRESH, MISSING, Experiment, Failed, Registry, registry
+from experiments.registry import FRESH, MISSING, STALE, Experiment, Failed, Registry, registry
 
 FOREIGN = "no experiment writes it; delete it"
 
@@ -64,13 +64,14 @@ def show(known: Registry, chosen: list[Experiment], names: tuple[str, ...]) -> N
 
 def check(known: Registry, chosen: list[Experiment], names: tuple[str, ...]) -> None:
     """A line for each record that is not as it should be."""
-    amiss = []
+    amiss, stale = [], []
     for experiment in chosen:
         word, why = known.state(experiment)
         if word != FRESH and not (word == MISSING and experiment.optional):
             amiss.append(f"{experiment.name}: {word}{why and f' ({why})'}: make experiments ONLY={experiment.name}")
-    if amiss:
-        amiss.append("if no number can have changed: python -m experiments --restamp NAMES")
+            stale += [experiment.name] * (word == STALE)
+    if stale:
+        amiss.append(f"if no number can have changed: python -m experiments --restamp {' '.join(stale)}")
     amiss += [f"{name}: {FOREIGN}" for name in (() if names else known.orphans())]
     if amiss:
         raise click.ClickException("\n".join(["records are not those of this code", *amiss]))

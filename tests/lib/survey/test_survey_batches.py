@@ -69,6 +69,7 @@ BAD = {
     "one axis": (IDS[0], TypeError, r"expected integer token ids \(batch, length\), got torch.int64 of shape \(7,\)"),
     "a list": ([[1, 2]], TypeError, r"expected integer token ids \(batch, length\), got list"),
     "padding": (dict(input_ids=IDS, attention_mask=torch.eye(2, 7)), ValueError, f"{PADDED} attention_mask leaves"),
+    "a batch in a batch": ({"input": dict(input_ids=IDS)}, ValueError, "expected tensors, got a mapping as input"),
     "padding of a decoder": (
         dict(input_ids=IDS, decoder_attention_mask=torch.zeros(2, 3)),
         ValueError,
