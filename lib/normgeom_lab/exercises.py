@@ -95,7 +95,7 @@ _NO_GAIN = "the gain γ is forgotten. Multiply by weight once the division is do
 
 
 def _wrong_scales(n: str, square: str, dividing_by: Callable[[Function], Function]) -> dict[str, Function]:
-    """Norms that divide by something else than √(``square`` + ε), where ``square`` is a mean over ``n`` numbers."""
+    """Norms that divide by something other than √(``square`` + ε), where ``square`` is a mean over ``n`` numbers."""
     return {
         f"ε stands outside the root. Use sqrt({square} + eps).": dividing_by(lambda v, eps: _square(v).sqrt() + eps),
         f"ε is forgotten. Use sqrt({square} + eps).": dividing_by(lambda v, eps: _square(v).sqrt()),

@@ -94,7 +94,7 @@ def formula(site: NormSite, x: Tensor, per_s: Tensor) -> Tensor:
 
 
 def check_formula(site: NormSite, x: Tensor, output: Tensor) -> None:
-    """Raise a ValueError if a norm returned something else than its formula, by more than rounding explains."""
+    """Raise a ValueError if a norm returned something other than its formula, by more than rounding explains."""
     if x.shape[-1] != site.dim:
         raise ValueError(f"model: expected vectors of length {site.dim} in all calls of {site.name}, got {x.shape[-1]}")
     wide, per_s = upcast(x), per_unit(site, x)

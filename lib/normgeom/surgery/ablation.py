@@ -69,7 +69,7 @@ def drop_mean_subtraction(
         the model.
 
     Raises:
-        ValueError: a site is not a LayerNorm of this model, has a different gain in each head, returns something else
+        ValueError: a site is not a LayerNorm of this model, has a different gain in each head, returns something other
             than its formula, or runs on where it was replaced, as in a plain list; the model has no LayerNorm, or does
             not run once they are replaced; its parameters are on the meta device or on several devices.  The model is
             then unchanged.
