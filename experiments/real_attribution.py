@@ -73,16 +73,19 @@ def of_parts(model: str, text: str, setting: str) -> dict[str, pd.DataFrame]:
 
 @experiment(
     "published-heads",
-    "What heads and MLPs of a model, replaced by their mean over texts and positions, do to the logit of the next "
-    f"token less that of the likeliest other one; {WHAT}",
-    dict(model=LANGUAGE, text=PARTS[:1]),
-    minutes=6,
+    "What heads and MLPs of a model do to the logit of the next token less that of the likeliest other one; mean, "
+    f"zero, resample: what replaces them, as in published-credits; {WHAT}",
+    [
+        dict(model=LANGUAGE, text=PARTS, setting=["mean"]),
+        dict(model=LANGUAGE, text=PARTS[:1], setting=["zero", "resample"]),
+    ],
+    minutes=25,
     corpus=ON,
     **about(*LANGUAGE),
 )
-def of_heads(model: str, text: str) -> pd.DataFrame:
+def of_heads(model: str, text: str, setting: str) -> pd.DataFrame:
     network, ids, answer, rival = case(model, text)
-    return summary(*effects(network, ids, answer, rival, by="head"), only="head").round(4)
+    return summary(*effects(network, ids, answer, rival, SETTINGS[setting][0], by="head"), only="head").round(4)
 
 
 @experiment(

@@ -53,6 +53,7 @@ class Report(list[Finding]):
     norms: list[NormSheet]
 
 
+@torch.no_grad()
 def doctor(model: nn.Module, inputs: Tensor | Mapping | None = None) -> Report:
     """Examine every norm of a model and list what looks wrong.
 
@@ -61,7 +62,7 @@ def doctor(model: nn.Module, inputs: Tensor | Mapping | None = None) -> Report:
     size of the vectors that the norms read is measured while the model runs on ``inputs``.
 
     Args:
-        model: any module; it is unchanged afterwards.
+        model: any module; it is unchanged afterwards, but see the limits in :func:`normgeom.to_rms_norm`.
         inputs: as in :func:`normgeom.find_norms`, whose documentation also describes the warnings.  If the model is a
             language model, its loss on ``inputs`` shows whether a gain should be w or 1 + w.
 
@@ -103,7 +104,6 @@ def doctor(model: nn.Module, inputs: Tensor | Mapping | None = None) -> Report:
     return report
 
 
-@torch.no_grad()
 def _sheet(name: str, module: nn.Module, read: Tensor, token_axis: int | None) -> NormSheet | None:
     """The properties of a module that acts on rows as a norm does; None for other modules."""
     copies = _drawn(module)
@@ -216,7 +216,6 @@ def _of_one(sheet: NormSheet) -> Iterator[Finding]:
         yield found(f"the gain is {sheet.gain}", off["gain"], effect, advice)
 
 
-@torch.no_grad()
 def _of_gains(model: nn.Module, sheets: list[NormSheet], inputs: Tensor | Mapping) -> Iterator[Finding]:
     """Gains w that should be 1 + w, or the reverse, judged by the loss of a model that predicts its inputs."""
     known = [sheet for sheet in sheets if sheet.gain in ("w", "1 + w")]

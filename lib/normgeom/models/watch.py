@@ -73,7 +73,8 @@ def watch(
         callback: its first argument is the name if a name was given, else a site whose module belongs to this model.
 
     Raises:
-        ValueError: ``model`` has no module of that name.
+        ValueError: ``model`` has no module of that name.  Inside the block: a site's norm reads vectors of another
+            length, or runs under ``torch.vmap``.
 
     Example:
         >>> import torch, normgeom as ng
@@ -92,7 +93,13 @@ def watch(
         seen = given if isinstance(given, str) or given.module is module else replace(given, module=module)
 
         def call(_, args, kwargs, output):
-            callback(seen, next(iter((*args, *kwargs.values()))).detach(), output.detach())
+            x = next(iter((*args, *kwargs.values()))).detach()
+            if torch._C._functorch.is_batchedtensor(x):
+                raise ValueError(f"model: {name} runs under torch.vmap, where its vectors cannot be looked at")
+            if x.shape[-1] != getattr(seen, "dim", x.shape[-1]):
+                expected = f"expected vectors of length {seen.dim} in all calls of {name}"
+                raise ValueError(f"model: {expected}, got {x.shape[-1]}")
+            callback(seen, x, output.detach())
 
         return module, call
 
@@ -128,7 +135,8 @@ def check_texts(argument: str, model: nn.Module, batch: Tensor | Mapping) -> Non
 def forward(model: nn.Module, inputs: Tensor | Mapping):
     """``model(inputs)``, or ``model(**inputs)`` for a mapping, on the model's device and without gradients."""
     there = (tensor.device for tensor in itertools.chain(model.parameters(), model.buffers()))
-    device = next(there, torch.device("cpu"))
+    if (device := next(there, torch.device("cpu"))).type == "meta":
+        raise ValueError("model: expected parameters that hold data, got some on the meta device")
     moved = {name: v.to(device) if isinstance(v, Tensor) else copy.deepcopy(v) for name, v in entries(inputs).items()}
     with torch.no_grad(), by_its_modules():
         return model(**moved) if isinstance(inputs, Mapping) else model(*moved.values())

@@ -36,7 +36,8 @@ class Survey:
     """Angles in degrees between a model's hidden vectors and fixed directions, before and after each norm.
 
     Args:
-        model: any module whose norms :func:`normgeom.find_norms` finds.
+        model: any module whose norms :func:`normgeom.find_norms` finds; :func:`normgeom.to_rms_norm` lists limits of
+            looking at a run.
         directions: names.  ``"uniform"`` is the vector 1; ``"random_…"`` is a Gaussian draw; ``"signs_…"`` has random
             entries ±1 (prop-random-signs); ``"matched_…"`` is the sum of the vectors of ``pilot`` at that side of that
             norm, scaled to length 1 and given random signs: a draw with the same second moments.  By default

@@ -77,3 +77,52 @@ def test_no_code_for_a_change_of_mode_runs():
     before, x = model[1].weight.clone(), torch.randn(2, 8)
     ng.find_norms(model, x), ng.doctor(model, x)
     assert torch.equal(model[1].weight, before) and all(module.training for module in model.modules())
+
+
+class Rms(nn.Module):
+    def forward(self, x):
+        return ng.rms_norm(x)
+
+
+class Shared(nn.Module):
+    """A map between two calls of one norm, for texts one at a time if ``mapped``."""
+
+    def __init__(self, width=4, mapped=False):
+        super().__init__()
+        self.inner, self.norm, self.head = nn.Linear(4, width), Rms(), nn.Linear(width, 9)
+        self.run = torch.vmap(self.once) if mapped else self.once
+
+    def once(self, x):
+        return self.head(self.norm(self.inner(self.norm(x))))
+
+    def forward(self, x):
+        return self.run(x)
+
+
+LOOKING = {
+    "survey": lambda model, x: ng.Survey(model, example_inputs=x).run([x], progress=False),
+    "doctor": ng.doctor,
+    "freeze": lambda model, x: ng.freeze_norms(model, [x]),
+    "held": lambda model, x: ng.held_scales(model, x).__enter__(),
+}
+
+
+@pytest.mark.parametrize("look", LOOKING.values(), ids=LOOKING)
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (Shared(8), "^model: expected vectors of length 4 in all calls of norm, got 8$"),
+        (Shared(mapped=True), "^model: norm runs under torch.vmap"),
+        (Shared().to("meta"), "^model: expected (all its )?parameters .*that hold"),
+    ],
+    ids=["two widths", "vmap", "meta"],
+)
+def test_what_cannot_be_looked_at_is_refused_in_a_line(look, model, said):
+    with pytest.raises(ValueError, match=said):
+        look(model, torch.randn(3, 5, 4))
+
+
+def test_a_model_made_in_inference_mode_can_be_looked_at():
+    with torch.inference_mode():
+        model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8, eps=0.5))
+    assert [finding.problem for finding in ng.doctor(model, torch.eye(4))] == ["ε dominates"]

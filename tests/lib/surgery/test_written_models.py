@@ -280,6 +280,20 @@ class Object:
         return self.norm(x)
 
 
+def replaced_forward():
+    """A function in place of the method: that of a copy runs the original's modules."""
+    model = altered()()
+    model.forward = lambda ids: Plain.forward(model, ids)
+    return model
+
+
+def infinite():
+    """Finite for a negative bias only."""
+    model = altered(branch=lambda self, n: Plain.branch(self, n) * (-self.norm.bias).sqrt())()
+    model.norm.bias.data.fill_(-1)
+    return model
+
+
 def in_inference_mode():
     with torch.inference_mode():
         return Plain()
@@ -338,6 +352,10 @@ grouped = altered(
     set_up=lambda self: setattr(self, "deep", nn.Conv1d(32, 32, 1, groups=32)),
     branch=lambda self, n: self.deep(Plain.branch(self, n).mT).mT,
 )
+transposed = altered(
+    set_up=lambda self: setattr(self, "deep", nn.ConvTranspose1d(32, 32, 1)),
+    branch=lambda self, n: self.deep(Plain.branch(self, n).mT).mT,
+)
 configured = altered(set_up=lambda self: setattr(self, "config", PretrainedConfig(tie_word_embeddings=True)))
 ALONG_0 = "on the example twice in a row along axis 0 by"
 SILENT = {  # how it is made, by which surgery, on what example, and why it is refused; None where it is exact
@@ -356,6 +374,9 @@ SILENT = {  # how it is made, by which surgery, on what example, and why it is r
     "long texts, one": (long, CONVERT, torch.arange(6), ALONG_0),
     "long texts, length first": (long, CONVERT, torch.arange(12).reshape(6, 2), ALONG_0),
     "a convolution in groups": (grouped, CONVERT, FEW, "deep, a Conv1d of 32 groups, writes what no change of it"),
+    "a transposed convolution": (transposed, CONVERT, FEW, "deep, a ConvTranspose1d of 1 groups, writes what no change"),
+    "nothing finite with other weights": (infinite, FOLD, FEW, "returns no finite numbers to compare, or none with drawn"),
+    "a forward that is replaced": (replaced_forward, FOLD, FEW, "a copy of this Altered runs no LayerNorm or RMSNorm"),
     "a configuration of another kind": (configured, FOLD, FEW, None),
     "padding is zeroed": (Padded, FOLD, FEW, "on the example with padding by"),
 }
