@@ -46,8 +46,8 @@ def attribute(
         model: a language model whose blocks read the stream through LayerNorms or RMSNorms.  Its attentions and MLPs
             may run in parallel, and its branches may end in norms (Gemma 3).  A bridge of TransformerLens 4 is accepted
             as loaded; for nnsight, pass the module that it wraps, ``traced._module``.  The model is unchanged
-            afterwards, but see the limits in :func:`normgeom.to_rms_norm`.  Inside :func:`normgeom.held_scales`, ``total`` is measured with the scales of all norms held
-            except that of the final norm.
+            afterwards, but see the limits in :func:`normgeom.to_rms_norm`.  Inside :func:`normgeom.held_scales`,
+            ``total`` is measured with the scales of all norms held except that of the final norm.
         inputs: token ids ``(batch, length)``, without padding, or a mapping passed as ``model(**inputs)``.
         answer: a token id, or one for each sequence.  For a word, use the first of
             ``tokenizer(" Paris", add_special_tokens=False).input_ids``.
