@@ -15,20 +15,18 @@ from experiments.real_models import LANGUAGE, PARTS, Resumed, about, blocks, lan
 from experiments.registry import experiment
 
 COUNT, LENGTH = 40, 10  # texts, and tokens read of each
-SETTINGS = {  # what replaces a part, and whether a rival's logit is subtracted
-    "mean": ("mean", True),
-    "zero": ("zero", True),
-    "resample": ("resample", True),
-    "logit": ("mean", False),
-    "last": ("last", True),
+SETTINGS = {  # what replaces a part, whether a rival's logit is subtracted, and what a part is
+    "mean": ("mean", True, "part"),
+    "zero": ("zero", True, "part"),
+    "resample": ("resample", True, "part"),
+    "logit": ("mean", False, "part"),
+    "last": ("last", True, "part"),
+    "heads": ("mean", True, "head"),
+    "heads zero": ("zero", True, "head"),
+    "heads resample": ("resample", True, "head"),
 }
+PAIRS = {"credit, direct": (0, 1), "direct, total": (1, 2), "credit, total": (0, 2)}
 ON = f"WikiText-2, {COUNT} windows of {LENGTH} tokens spread over each of its parts, begun by BOS"
-WHAT = (
-    "means over texts of the columns of normgeom.attribute.  low, high: 90 % of the means of total over resampled "
-    "texts.  off_direct: mean size of credit less direct; off_total: of direct less total; size: of total.  rank_…: "
-    "rank correlations over the parts of one text, means over texts: direct, of credit with direct; total, of direct "
-    "with total; credit, of credit with total."
-)
 
 
 def at_the_end(y: Tensor) -> Tensor:
@@ -41,8 +39,15 @@ def at_the_end(y: Tensor) -> Tensor:
     {
         "published-credits": "What parts of a model do to the logit of the next token less that of the likeliest other "
         "one.  mean, zero, resample: replaced by their mean over texts and positions, by zero, by those of another "
-        "text; logit: by the mean, for the logit alone; last: by the mean, at the last position only; "
-        f"{WHAT}  whole: the difference, or the logit.",
+        "text; logit: by the mean, for the logit alone; last: by the mean, at the last position only; heads: heads "
+        "instead of attentions.  Means over texts of the columns of normgeom.attribute.  low, high: 90 % of the means "
+        "of total over resampled texts.  off_direct: mean size of credit less direct; off_total: of direct less total; "
+        "size: of total.  whole: the difference, or the logit.",
+        "published-agreement": "How alike the columns of published-credits rank the parts, or the heads, of a model: "
+        "rank correlations over the parts of one text, means over texts.  low, high: 90 % over resampled texts.  "
+        "other: of one column with the second column of the next text.  top: over the texts, top_texts, in which the "
+        "model finds the next token likeliest.  late: over the last third of the parts.  linear: the correlation "
+        "itself.  total, mean: of total with total for replacement by the mean, in the same text.",
         "published-patching": "What gradients predict for total of published-credits, of attentions and MLPs, means "
         "over texts: live, with norms as they are, held, with their scales held; rank_…: rank correlations with total "
         "over the parts of one text, means over texts.",
@@ -51,41 +56,31 @@ def at_the_end(y: Tensor) -> Tensor:
         dict(model=LANGUAGE, text=PARTS, setting=["mean"]),
         dict(model=LANGUAGE, text=PARTS[:1], setting=["zero", "resample", "logit"]),
         dict(model=LANGUAGE, text=PARTS, setting=["last"]),
+        dict(model=LANGUAGE, text=PARTS, setting=["heads"]),
+        dict(model=LANGUAGE, text=PARTS[:1], setting=["heads zero", "heads resample"]),
     ],
-    minutes=15,
+    minutes=45,
     corpus=ON,
     **about(*LANGUAGE),
 )
 @patch.dict(REPLACED, last=at_the_end)
 def of_parts(model: str, text: str, setting: str) -> dict[str, pd.DataFrame]:
-    ablate, contrast = SETTINGS[setting]
+    ablate, contrast, by = SETTINGS[setting]
     network, ids, answer, rival = case(model, text)
     against = rival if contrast else None
-    names, values = effects(network, ids, answer, against, ablate)
+    names, values = effects(network, ids, answer, against, ablate, by)
+    by_mean = None if ablate == "mean" else effects(network, ids, answer, against, "mean", by)[1]
+    found = {"published-credits": summary(names, values).round(4)}
+    found["published-agreement"] = agreements(names, values, by_mean, contrast).round(4)
+    if by == "head":
+        return found | {"published-patching": []}
     patched = [part.name for part in branches(network, ids)]
     total = values[2, [names.index(name) for name in patched]]
     table = pd.DataFrame(dict(part=patched, total=total.mean(1)))
     for way, holds in (("live", False), ("held", True)):
-        found = torch.stack([*predicted_totals(network, ids, answer, against, ablate, holds).values()])
-        table = table.assign(**{way: found.mean(1), f"rank_{way}": agreement(found, total)})
-    return {"published-credits": summary(names, values).round(4), "published-patching": table.round(4)}
-
-
-@experiment(
-    "published-heads",
-    "What heads and MLPs of a model do to the logit of the next token less that of the likeliest other one; mean, "
-    f"zero, resample: what replaces them, as in published-credits; {WHAT}",
-    [
-        dict(model=LANGUAGE, text=PARTS, setting=["mean"]),
-        dict(model=LANGUAGE, text=PARTS[:1], setting=["zero", "resample"]),
-    ],
-    minutes=25,
-    corpus=ON,
-    **about(*LANGUAGE),
-)
-def of_heads(model: str, text: str, setting: str) -> pd.DataFrame:
-    network, ids, answer, rival = case(model, text)
-    return summary(*effects(network, ids, answer, rival, SETTINGS[setting][0], by="head"), only="head").round(4)
+        predicted = torch.stack([*predicted_totals(network, ids, answer, against, ablate, holds).values()])
+        table[way], table[f"rank_{way}"] = predicted.mean(1), correlations(predicted, total).mean()
+    return found | {"published-patching": table.round(4)}
 
 
 @experiment(
@@ -173,24 +168,40 @@ def case(model: str, text: str) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
     return network, ids, answer, logits.scatter(1, answer[:, None], -torch.inf).argmax(1)
 
 
-def summary(names: list[str], values: Tensor, only: str = "") -> pd.DataFrame:
-    """A row a part but the baseline; rankings are of the parts whose names begin with ``only``."""
+def summary(names: list[str], values: Tensor) -> pd.DataFrame:
+    """A row a part but the baseline."""
     whole = float(values[0].sum(0).mean())
-    names, values = names[:-1], values[:, :-1]
-    credit, direct, total, _ = values
+    credit, direct, total, _ = values = values[:, :-1]
     low, high = zip(*(map(float, resampled(row, torch.Generator().manual_seed(0))) for row in total), strict=True)
     off = dict(off_direct=credit - direct, off_total=direct - total, size=total)
-    table = pd.DataFrame({"part": names, **dict(zip(COLUMNS, values.mean(-1).tolist(), strict=True))})
+    table = pd.DataFrame({"part": names[:-1], **dict(zip(COLUMNS, values.mean(-1).tolist(), strict=True))})
     table = table.assign(low=low, high=high, **{name: error.abs().mean(-1).tolist() for name, error in off.items()})
-    ranked = [i for i, name in enumerate(names) if name.startswith(only)]
-    pairs = dict(rank_direct=(credit, direct), rank_total=(direct, total), rank_credit=(credit, total))
-    table = table.assign(**{name: agreement(a[ranked], b[ranked]) for name, (a, b) in pairs.items()})
     return table.assign(whole=whole)
 
 
-def agreement(a: Tensor, b: Tensor) -> float:
-    """The rank correlation over parts of two numbers ``(parts, texts)``, the mean over texts."""
-    return pd.DataFrame(a.numpy()).rank().corrwith(pd.DataFrame(b.numpy()).rank()).mean()
+def agreements(names: list[str], values: Tensor, by_mean: Tensor | None, contrast: bool) -> pd.DataFrame:
+    """A row a pair of columns; only heads are ranked where there are some."""
+    sure = contrast & (values[0].sum(0) > 0)
+    heads = [i for i, name in enumerate(names) if name.startswith("head")]
+    chosen = heads or [*range(len(names) - 1)]
+    pairs = {name: (values[i, chosen], values[j, chosen]) for name, (i, j) in PAIRS.items()}
+    if by_mean is not None:
+        pairs["total, mean"] = values[2, chosen], by_mean[2, chosen]
+    rows, late = [], 2 * len(chosen) // 3
+    for pair, (a, b) in pairs.items():
+        ranks = torch.tensor(correlations(a, b).to_numpy())
+        low, high = resampled(ranks, torch.Generator().manual_seed(0))
+        row = dict(pair=pair, rank=ranks.mean(), low=low, high=high, other=correlations(a, b.roll(-1, 1)).mean())
+        row |= dict(top=ranks[sure].mean(), top_texts=sure.sum(), late=correlations(a[late:], b[late:]).mean())
+        row |= dict(linear=correlations(a, b, ranked=False).mean())
+        rows.append({name: value if isinstance(value, str) else float(value) for name, value in row.items()})
+    return pd.DataFrame(rows)
+
+
+def correlations(a: Tensor, b: Tensor, ranked: bool = True) -> pd.Series:
+    """Over the parts of each text of two numbers ``(parts, texts)``, or of their ranks."""
+    a, b = (pd.DataFrame(t.numpy()) for t in (a, b))
+    return a.rank().corrwith(b.rank()) if ranked else a.corrwith(b)
 
 
 def branches(network: nn.Module, ids: Tensor) -> list[Part]:

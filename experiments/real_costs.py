@@ -1,6 +1,6 @@
 """What it costs a published language model when norms read their inputs without the component along one direction."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 
@@ -28,14 +28,15 @@ from experiments.real_models import (
 from experiments.registry import experiment
 
 NORMS = {"SmolLM2-135M-Instruct": 61, "gemma-3-270m": 73}  # over the model's full width
-ONE_NORM, ALL_NORMS = (6, 12), (20, 32)  # how many blocks of each text are read, and their tokens
+ONE_NORM, ALL_NORMS = (20, 12), (20, 32)  # how many blocks of each text are read, and their tokens
 PREDICTED = {"gemma3_text": 6}  # the last predictions of a block count: 16, or 6 of Gemma's large vocabulary
-SIGNS = [f"signs_{i:03d}" for i in range(3)]
+SIGNS = [f"signs_{i:03d}" for i in range(39)]
+FEW = SIGNS[:3]
 ON = "WikiText-2, {} blocks of {} tokens spread over each of its parts, begun by BOS"
 WHAT = (
     "cost: increase of the loss in nats a token.  uniform, signs_…, random_…: the component along this direction is "
-    f"taken from what the norm reads; uniform_rest: along 1 without the {LARGEST} coordinates that hold most of the "
-    "squared length there.  The first position is spared."
+    f"taken from what the norm reads; …_rest: without the {LARGEST} coordinates that hold most of the squared length "
+    f"there; uniform_…: without {LARGEST} random coordinates.  The first position is spared."
 )
 
 
@@ -44,7 +45,7 @@ WHAT = (
     f"One norm at a time.  {WHAT}  cost_valid, cost_test: in each text.  angle: the mean angle of the norm's input to "
     "the direction.",
     [dict(model=[name], norm=range(count)) for name, count in NORMS.items()],
-    minutes=12,
+    minutes=40,
     corpus=ON.format(*ONE_NORM),
     **about(*LANGUAGE),
 )
@@ -90,7 +91,7 @@ def moved_outputs(model: str, text: str) -> list[dict]:
     for number, site in enumerate(network.sites):
         moved = {name: float(network.moved(site, u).mean()) for name, u in network.directions(site).items()}
         row = dict(norm=number, predicted=float(network.moved_by_signs(site).mean()))
-        row["signs"] = sum(moved[name] for name in SIGNS) / len(SIGNS)
+        row["signs"] = sum(moved[name] for name in FEW) / len(FEW)
         rows.append(row | {name: moved[name] for name in ("uniform", "uniform_rest")})
     return rows
 
@@ -99,7 +100,7 @@ def moved_outputs(model: str, text: str) -> list[dict]:
     "published-removed",
     f"All norms at once.  {WHAT}  none: the loss itself.",
     dict(model=LANGUAGE),
-    minutes=6,
+    minutes=35,
     corpus="WikiText-2 and the standard library's documentation strings, {} blocks of {} tokens spread over each text, "
     "begun by BOS".format(*ALL_NORMS),
     **about(*LANGUAGE),
@@ -109,7 +110,8 @@ def all_norms(model: str) -> pd.DataFrame:
     network = changeable(model, texts, *ALL_NORMS)
     loss = network.loss.mean(1)
     unchanged = pd.DataFrame(dict(direction="none", block=range(len(loss)), cost=loss))
-    return mean_costs(pd.concat([unchanged, network.without_directions(network.sites)]), texts, ALL_NORMS[0])
+    changed = network.without_directions(network.sites, network.more_directions)
+    return mean_costs(pd.concat([unchanged, changed]), texts, ALL_NORMS[0])
 
 
 def mean_costs(rows: pd.DataFrame, texts: Sequence[str], count: int) -> pd.DataFrame:
@@ -152,12 +154,21 @@ class Changeable:
 
     def directions(self, site: ng.NormSite) -> dict[str, Tensor]:
         """1, signs and a Gaussian one; then 1 without the coordinates that hold most."""
-        found = {name: direction(name, site.dim) for name in ("uniform", *SIGNS, "random_000")}
+        found = {name: direction(name, site.dim) for name in ("uniform", *FEW, "random_000")}
         return found | dict(uniform_rest=direction("uniform", site.dim, self.large[site.name]))
 
-    def without_directions(self, sites: Sequence[ng.NormSite]) -> pd.DataFrame:
-        """The inputs of these norms lose a direction: a row a direction and block."""
-        by_site, rows = {site: self.directions(site) for site in sites}, []
+    def more_directions(self, site: ng.NormSite) -> dict[str, Tensor]:
+        """These, more signs, signs without the coordinates that hold most, and 1 without others drawn at random."""
+        large, drawn = self.large[site.name], torch.randperm(site.dim, generator=torch.Generator().manual_seed(0))
+        found = {name: direction(name, site.dim) for name in SIGNS}
+        found |= {f"{name}_rest": direction(name, site.dim, large) for name in FEW}
+        others = drawn.split(LARGEST)[: len(FEW)]
+        found |= {f"uniform_{i:03d}": direction("uniform", site.dim, some) for i, some in enumerate(others)}
+        return self.directions(site) | found
+
+    def without_directions(self, sites: Sequence[ng.NormSite], of: Callable | None = None) -> pd.DataFrame:
+        """The inputs of these norms lose each direction ``of`` a norm: a row a direction and block."""
+        by_site, rows = {site: (of or self.directions)(site) for site in sites}, []
         for name in by_site[sites[0]]:
             change = removed({site.module: found[name] for site, found in by_site.items()}, True)
             rows.append(self.cost(change, sites).assign(direction=name))

@@ -77,6 +77,21 @@ def test_the_last_position_only(model):
     assert table.total["mlp 3"] == pytest.approx(table.direct["mlp 3"], abs=1e-3), "nothing follows it"
 
 
+def test_agreements_are_rank_correlations_text_by_text(model):
+    found = real_attribution.of_parts("tiny", "valid", "heads resample")["published-agreement"].set_index("pair")
+    rival = real_attribution.case("tiny", "valid")[3]
+    names, values = effects(model, IDS, ANSWER[:, 0], rival, "resample", "head")
+    values = values[:, [i for i, name in enumerate(names) if name.startswith("head")]]
+    ranks = values.argsort(1).argsort(1).double()
+    z = ranks - ranks.mean(1, keepdim=True)
+    z = z / z.norm(dim=1, keepdim=True)  # (4, heads, texts)
+    assert found["rank"]["direct, total"] == pytest.approx(float((z[1] * z[2]).sum(0).mean()), abs=1e-4)
+    assert found["other"]["credit, total"] == pytest.approx(float((z[0] * z[2].roll(-1, 1)).sum(0).mean()), abs=1e-4)
+    top = logits(model).argmax(1) == ANSWER[:, 0]
+    assert found["top_texts"]["credit, direct"] == top.sum()
+    assert found["low"]["total, mean"] <= found["rank"]["total, mean"] <= found["high"]["total, mean"]
+
+
 def without_head(model, rival, block, head, share=1.0):
     """The logit of the next token less its rival's, and the final scale, without a share of a head."""
     module, scale = model.model.layers[block].self_attn.o_proj, []

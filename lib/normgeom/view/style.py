@@ -5,17 +5,25 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import quote
 
 import matplotlib.pyplot as plt
 from IPython.display import display
+from matplotlib.font_manager import fontManager
 from matplotlib.figure import Figure
 
 # Okabe and Ito's palette: told apart by readers of every colour vision, and by marker and dash without colour.
 COLORS = {"uniform": "#0072B2", "random_a": "#D55E00", "random_b": "#009E73", "null": "#8A8A8A", "ink": "#2F2F2F"}
 WIDTH = 5.4  # inches: with letters of 10 points the text is 9 pixels high where a phone shows a figure 358 pixels wide
+FACES, SIZE = ["DejaVu Sans"], 10
+with suppress(ImportError):  # the type of the pages, which comes with the extra "book"; its letters are smaller
+    from font_source_serif_pro import SourceSerifPro, SourceSerifProIt, SourceSerifProSemibold
+
+    for file in (SourceSerifPro, SourceSerifProIt, SourceSerifProSemibold):
+        fontManager.addfont(file)
+    FACES, SIZE = ["Source Serif Pro", *FACES], 11.5
 # not scale(…), which must stay exact: the coordinates of glyphs that it multiplies are large
 _COORDINATES = re.compile(r'(?<= [dxy]=")[^"]*|(?<=translate\()[^)]*')
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}")
@@ -24,8 +32,10 @@ _RC = {
     "figure.figsize": (WIDTH, 3.2),
     "figure.dpi": 110,
     "figure.constrained_layout.use": True,
+    "font.family": FACES,
     **dict.fromkeys(
-        ("font.size", "axes.titlesize", "figure.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 10
+        ("font.size", "axes.titlesize", "figure.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize"),
+        SIZE,
     ),
     "legend.handlelength": 2.4,
     "legend.columnspacing": 1.2,
