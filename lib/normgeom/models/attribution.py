@@ -23,6 +23,7 @@ def attribute(
     against: int | Sequence[int] | Tensor | None = None,
     ablate: str = "mean",
     by: str = "part",
+    reference: Tensor | Mapping | None = None,
 ) -> pd.DataFrame:
     r"""The effect of each part of a pre-norm decoder on the logit of ``answer`` at the last position.
 
@@ -49,7 +50,7 @@ def attribute(
             afterwards, but see the limits in :func:`normgeom.to_rms_norm`.  Inside :func:`normgeom.held_scales`,
             ``total`` is measured with the scales of all norms held except that of the final norm.
         inputs: token ids ``(batch, length)``, without padding, or a mapping passed as ``model(**inputs)``.
-        answer: a token id, or one for each sequence.  For a word, use the first of
+        answer: a token id, or a list with one for each sequence.  For a word, use the first of
             ``tokenizer(" Paris", add_special_tokens=False).input_ids``.
         against: another id, or one for each sequence.  If given, the logit of ``answer`` minus that of ``against`` is
             attributed.
@@ -61,19 +62,22 @@ def attribute(
             attention's output belongs to no head and is included in ``baseline``.  If a branch ends in a norm, this
             norm keeps its scale from the run for ``credit``, ``direct`` and ``kappa``.  A branch with a convolution
             before its output (``"conv 0"``) has no heads.
+        reference: token ids from which replacements are taken instead of from ``inputs``: the ``"mean"`` is over them;
+            for ``"resample"``, as many sequences of the same length, such as corrupted prompts, each of which replaces
+            one of ``inputs``.
 
     Returns:
         one row per part, in the order in which the parts run: ``part`` (an embedding's name, ``"attn 0"``, ``"mlp 0"``,
         …, ``"head 0.3"``) and the four numbers, averaged over the sequences.  The model runs once per part in its own
         dtype, and a float64 copy of it runs once on a few tokens; sums are float64.
-        For the numbers of one sequence, pass only that sequence (the ``"mean"`` is then over its positions); for the
-        logit at position t, pass ``inputs[:, : t + 1]``.
+        For the numbers of one sequence, pass only that sequence, and others as ``reference``; for the logit at position
+        t, pass ``inputs[:, : t + 1]``.
 
     Raises:
-        ValueError: ``inputs`` are padded; a token id or an answer is outside the vocabulary; ``"resample"`` is given
-            only one sequence; the stream cannot be followed (the message says where); the logits are not linear in
-            the normalised stream, for example because they are capped; with ``"head"``, the output map of an attention
-            does more than its weight and bias say.
+        ValueError: ``inputs`` or ``reference`` are padded, or their shapes do not fit; a token id or an answer is
+            outside the vocabulary; ``"resample"`` is given only one sequence and no ``reference``; the stream cannot be
+            followed (the message says where); the logits are not linear in the normalised stream, for example because
+            they are capped; with ``"head"``, the output map of an attention does more than its weight and bias say.
         TypeError: the token ids are not integers.
 
     Example:
@@ -88,22 +92,28 @@ def attribute(
         >>> bool(abs(table.credit.sum() - (logits[7] - logits[8])) < 1e-6)
         True
     """
-    names, values = effects(model, inputs, answer, against, ablate, by)
+    names, values = effects(model, inputs, answer, against, ablate, by, reference)
     return pd.DataFrame({"part": names, **dict(zip(COLUMNS, values.mean(-1).tolist(), strict=True))})
 
 
 @torch.no_grad()
-def effects(model, inputs, answer, against=None, ablate="mean", by="part") -> tuple[list[str], Tensor]:
+def effects(model, inputs, answer, against=None, ablate="mean", by="part", reference=None) -> tuple[list[str], Tensor]:
     """The names of the rows of :func:`attribute`, and its columns for each sequence, ``(4, rows, batch)`` float64."""
     for name, value, known in (("ablate", ablate, REPLACED), ("by", by, ("part", "head"))):
         if value not in known:
             raise ValueError(f"{name}: expected one of {', '.join(map(repr, known))}, got {value!r}")
-    run = Run(model, inputs, _shape(model, inputs, ablate))
+    run = Run(model, inputs, _shape("inputs", model, inputs, ablate if reference is None else ""))
+    other = run
+    if reference is not None:
+        other = Run(model, reference, _shape("reference", model, reference, ""))
+        if ablate == "resample" and other.shape != run.shape:
+            expected = f"expected sequences that replace those of inputs, {tuple(run.shape)}"
+            raise ValueError(f"reference: {expected}, got {tuple(other.shape)}")
     w, constant, said = run.reader(answer, against)
     final, x = run.stream.final, run.end
     names, changes, ends = [], [], []
     for part in run.stream.parts:
-        for name, writer, taken, change in run.pieces(part, REPLACED[ablate], by == "head"):
+        for name, writer, taken, change in run.pieces(part, REPLACED[ablate], by == "head", other):
             names.append(name)
             changes.append(change)
             ends.append(run.without(writer, taken))
@@ -123,26 +133,29 @@ def effects(model, inputs, answer, against=None, ablate="mean", by="part") -> tu
     return [*names, "baseline"], torch.cat([rows, baseline], 1)
 
 
-def _after_first(replaced: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    return lambda y: torch.cat([y[:, :1], replaced(y[:, 1:])], 1)
+def _after_first(replaced: Callable[[Tensor, Tensor | None], Tensor]) -> Callable:
+    def instead(y: Tensor, other: Tensor | None = None) -> Tensor:
+        return torch.cat([y[:, :1], replaced(y[:, 1:], None if other is None else other[:, 1:])], 1)
+
+    return instead
 
 
-# the replacements of the output of a part, ``(batch, length, d)``
+# the replacements of the output of a part, ``(batch, length, d)``, by itself or by that of another run
 REPLACED = {
-    "mean": _after_first(lambda y: y.flatten(0, 1).mean(0).expand_as(y)),
-    "zero": _after_first(torch.zeros_like),
-    "resample": _after_first(lambda y: y.roll(-1, 0)),
+    "mean": _after_first(lambda y, other: (y if other is None else other).flatten(0, 1).mean(0).expand_as(y)),
+    "zero": _after_first(lambda y, other: torch.zeros_like(y)),
+    "resample": _after_first(lambda y, other: y.roll(-1, 0) if other is None else other),
 }
 
 
-def _shape(model: nn.Module, inputs: Tensor | Mapping, ablate: str) -> torch.Size:
+def _shape(argument: str, model: nn.Module, inputs: Tensor | Mapping, ablate: str) -> torch.Size:
     ids = entries(inputs).get("input_ids")
     if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.shape[1] < 2:
         came = tuple(ids.shape) if isinstance(ids, Tensor) else type(ids).__name__
-        raise ValueError(f"inputs: expected token ids (batch, length) of length 2 or more, got {came}")
-    check_texts("inputs", model, inputs)
+        raise ValueError(f"{argument}: expected token ids (batch, length) of length 2 or more, got {came}")
+    check_texts(argument, model, inputs)
     if "labels" in entries(inputs):
-        raise ValueError("inputs: expected no labels, the answer is an argument")
+        raise ValueError(f"{argument}: expected no labels, the answer is an argument")
     if ablate == "resample" and len(ids) < 2:
         raise ValueError("inputs: expected two sequences or more, from which to resample, got one")
     return ids.shape
@@ -230,13 +243,18 @@ class Run:
         gain, shift = (parameter().to(row) for parameter in acting(self.stream.final))
         return self.stream.factor * gain * row, self.stream.factor * (row @ shift + constant), said
 
-    def pieces(self, part: Part, replaced: Callable, heads: bool) -> Iterator[tuple[str, str, Tensor, Tensor]]:
+    def pieces(
+        self, part: Part, replaced: Callable, heads: bool, other: Run | None = None
+    ) -> Iterator[tuple[str, str, Tensor, Tensor]]:
         """For a part, or each head in it: name, module, and what its replacement subtracts there and at the end."""
-        if not (heads and part.mixes):
-            taken = self._taken(self.written[part.writer], replaced)
+        of = "read" if heads and part.mixes else "written"
+        name = part.map if of == "read" else part.writer
+        y = self.spread(getattr(self, of)[name])
+        instead = replaced(y) if other in (None, self) else replaced(y, other.spread(getattr(other, of)[name]))
+        taken = y.double() - instead.double()
+        if of == "written":
             yield part.name, part.writer, taken, part.factor * taken[:, -1]
             return
-        taken = self._taken(self.read[part.map], replaced)
         width = taken.shape[-1]
         count = getattr(getattr(self.model, "config", None), "num_attention_heads", None)
         if not count or width % count:
@@ -257,15 +275,11 @@ class Run:
                 change = projected(part.norm, change) * per_s * acting(part.norm)[0]().to(change)
             yield f"head {part.name.removeprefix('attn ')}.{head}", part.map, written, change
 
-    def _taken(self, y: Tensor, replaced: Callable) -> Tensor:
-        y = self.spread(y)
-        return y.double() - replaced(y).double()
-
 
 def _tokens(name: str, tokens: object, count: int, vocabulary: int) -> Tensor:
     try:
         ids = torch.as_tensor(tokens)
-    except (TypeError, ValueError):  # words
+    except (TypeError, ValueError, RuntimeError):  # words
         ids = torch.tensor(torch.nan)
     known = not ids.is_floating_point() and ids.dtype != torch.bool and bool(((ids >= 0) & (ids < vocabulary)).all())
     if not known or ids.shape not in ((), (count,)):

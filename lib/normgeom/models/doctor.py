@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -35,10 +35,10 @@ class NormSheet:
     """The properties of one norm, measured by calls; name, module, kind and dim as in :class:`normgeom.NormSite`."""
 
     name: str
-    module: nn.Module
+    module: nn.Module = field(repr=False)
     kind: str
     dim: int
-    w: Tensor | None  # the parameter that determines the gain
+    w: Tensor | None = field(repr=False)  # the parameter that determines the gain
     gain: str  # "w", "1 + w", "2 + w", "neither w nor 1 + w"; or "none" if it is 1
     decays: list[str]  # rules under which w decays: "plain AdamW"; "names" exempts norm and bias, "shapes" vectors
     eps: float  # the ε that the outputs show

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from normgeom.models.judgement import Flow, judged
 from normgeom.models.sites import NormSite, default_example, find_norms
 from normgeom.models.trace import Projection, Trace
-from normgeom.models.watch import by_its_modules, hooked, set_mode
+from normgeom.models.watch import by_its_modules, check_module, hooked, set_mode
 
 
 def stream(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> Flow:
@@ -74,7 +74,7 @@ def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
     after = ran[ran.index(final) + 1 : -1]
     if len(after) != 1 or trace.read_by(after[0]).sources.keys() != {final}:
         found = ", ".join(after) or "none"
-        raise ValueError(f"model: expected one linear map after its last norm, {final}, got {found}")
+        raise ValueError(f"model: expected one linear map after its final norm, {final!r}, got {found}")
     summed = trace.read_by(final)
     if summed.odd:
         raise ValueError(f"model: its stream cannot be followed to {final}, which reads {summed.odd}")
@@ -114,7 +114,10 @@ def _part(trace: Trace, sites: Mapping[str, NormSite], writer: str, factor: floa
 
 
 def check_present(model: nn.Module) -> None:
-    """Raise a ValueError unless all parameters are there, on one device."""
+    """Raise an error unless the model can be run with gradients, all its parameters on one device."""
+    check_module(model)
+    if torch.is_inference_mode_enabled():
+        raise ValueError("model: expected a call outside of torch.inference_mode(); torch.no_grad() does no harm")
     devices = sorted({str(parameter.device) for parameter in model.parameters()})
     if len(devices) != 1 or devices == ["meta"]:
         raise ValueError(f"model: expected all its parameters on one device that holds data, got {', '.join(devices)}")

@@ -18,12 +18,12 @@ from normgeom.norms.formula import affine, center, rstd, upcast
 def held_scales(model: nn.Module, inputs: Tensor | Mapping) -> Iterator[None]:
     r"""Inside the block, every norm divides by the scales that it had when ``model`` read ``inputs``.
 
-    The model runs once on ``inputs``.  Inside the block, each norm that :func:`normgeom.find_norms` finds, including
+    The model runs on ``inputs`` twice.  Inside the block, each norm that :func:`normgeom.find_norms` finds, including
     the norms of queries and keys, computes :math:`\gamma\odot\Pi x/s+\beta` with the s of that run, one number per
     vector and call.  This is an affine map of x (thm-attribution).  For RMSNorm, the map is
-    :math:`\gamma\odot x/r+\beta`.  On ``inputs``, the outputs are the same as before, and gradients treat the scales
-    as constants, which is the LN-rule of Ali et al. (2022).  Other inputs of the same shape are divided by the same
-    scales.
+    :math:`\gamma\odot x/r+\beta`.  In evaluation mode, the outputs on ``inputs`` are the same as before up to
+    rounding, and gradients treat the scales as constants, which is the LN-rule of Ali et al. (2022).  Other inputs of
+    the same shape are divided by the same scales.  Hooks on a norm see its output with the scale held.
 
     In contrast, :func:`normgeom.freeze_norms` stores one scale per norm, its mean over a corpus, in the model.
 
@@ -83,7 +83,7 @@ def held_scales(model: nn.Module, inputs: Tensor | Mapping) -> Iterator[None]:
             raise ValueError(f"held_scales: {more} was held for more calls than this run makes")
 
     after = [*((site.module, hold(site)) for site in sites), (model, end)]
-    with hooked(before=[(model, begin)], after=after), by_its_modules():
+    with hooked([(model, begin)], after, prepend=True), by_its_modules():
         yield
 
 
@@ -101,7 +101,10 @@ def check_formula(site: NormSite, x: Tensor, output: Tensor) -> None:
     near = max(torch.finfo(output.dtype).eps, single) ** (2 / 3) + cancelled
     off = float((formula(site, x, per_s) - output).abs().max() / output.abs().max())
     if off > near:
-        raise ValueError(f"model: {site.name} returns something other than a norm of its weights, by {off:.1e} of it")
+        raise ValueError(
+            f"model: {site.name} returns something other than a norm of its weights, by {off:.1e} of it: "
+            "a hook changes it, its scales are held already, or it computes something else"
+        )
 
 
 def projected(site: NormSite, x: Tensor) -> Tensor:

@@ -86,7 +86,7 @@ def _obstacles(trace: Trace, of_stream: list[Read], written: list[str]) -> Itera
     by_norms = [read for read in trace.reads if read.name in trace.norms]
     for name in trace.norms:
         if any(read.sources.get(name) is not None for read in by_norms):
-            yield f"{name} normalises what stays on the stream, and no gain takes its mean out"
+            yield f"{name} normalises what stays on the stream, and no gain can remove the mean of its output"
     for read in (read for read in of_stream if read.odd):
         yield f"{read.name} reads {read.odd}, so that no weight centres what it reads"
     for read in (read for read in trace.reads if read.name not in trace.norms):

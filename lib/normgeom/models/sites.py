@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from normgeom.models.probe import NORMS, as_stated, plain_copy, probe, sources
-from normgeom.models.watch import NormSite, entries, evaluating, forward, hooked
+from normgeom.models.watch import NormSite, check_module, entries, evaluating, forward, hooked
 
 _BATCH, _TOKENS = 2, 11  # of the default example: sizes that no model uses for heads or groups
 _MOST = 4  # vectors that a norm holds: gain, bias, and the like
@@ -54,8 +54,7 @@ def each_norm(model: nn.Module, example_inputs: Tensor | Mapping | None, measure
     ``measure`` gets the name of a module, the module, a tensor without data like the first that the module read, and
     the axis of positions.  If the module is not a norm, it returns None, or raises what the module raises.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model: expected a torch.nn.Module, got a {type(model).__name__}")
+    check_module(model)
     inputs = default_example(model) if example_inputs is None else example_inputs
     names, found, alike = {module: name for name, module in model.named_modules()}, {}, []
     batch, tokens = _texts(inputs)

@@ -61,7 +61,8 @@ class Read(NamedTuple):
         """What it reads that is no sum of the sources, in words; None if it is their sum."""
         if other := next((source for source, factor in self.sources.items() if factor is None), None):
             return f"{other} otherwise than as a summand"
-        return None if self.whole else "a sum with a part that comes from no map, embedding, norm or parameter"
+        other = "comes from no map, embedding, norm or parameter, such as what a hook adds"
+        return None if self.whole else f"a sum with a part that {other}"
 
 
 class Projection(nn.Module):

@@ -68,8 +68,8 @@ def watch(
 
     Args:
         model: the model that will run.
-        sites_or_names: what :func:`normgeom.find_norms` found in this model or in the model that it was copied from, or
-            names of modules as in ``model.named_modules()``.
+        sites_or_names: a list of what :func:`normgeom.find_norms` found in this model or in the model that it was
+            copied from, or of names of modules as in ``model.named_modules()``; or one of them.
         callback: its first argument is the name if a name was given, else a site whose module belongs to this model.
 
     Raises:
@@ -103,8 +103,18 @@ def watch(
 
         return module, call
 
-    with hooked(after=[hook(given) for given in sites_or_names]), by_its_modules():
+    with hooked(after=[hook(given) for given in listed(sites_or_names)]), by_its_modules():
         yield
+
+
+def listed(one_or_more: Iterable | NormSite | str) -> list:
+    """Sites, names or directions, of which one may be given as it is."""
+    return [one_or_more] if isinstance(one_or_more, (str, NormSite)) else list(one_or_more)
+
+
+def check_module(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model: expected a torch.nn.Module, got a {type(model).__name__}")
 
 
 def entries(inputs: Tensor | Mapping) -> Mapping[str, object]:
@@ -134,6 +144,8 @@ def check_texts(argument: str, model: nn.Module, batch: Tensor | Mapping) -> Non
 
 def forward(model: nn.Module, inputs: Tensor | Mapping):
     """``model(inputs)``, or ``model(**inputs)`` for a mapping, on the model's device and without gradients."""
+    if not isinstance(inputs, (Tensor, Mapping)):
+        raise TypeError(f"inputs: expected a tensor, or a mapping of arguments, got a {type(inputs).__name__}")
     there = (tensor.device for tensor in itertools.chain(model.parameters(), model.buffers()))
     if (device := next(there, torch.device("cpu"))).type == "meta":
         raise ValueError("model: expected parameters that hold data, got some on the meta device")
@@ -174,16 +186,17 @@ def by_its_modules() -> Iterator[None]:
 
 
 @contextmanager
-def hooked(before: Hooks = (), after: Hooks = ()) -> Iterator[None]:
+def hooked(before: Hooks = (), after: Hooks = (), prepend: bool = False) -> Iterator[None]:
     """Hooks while the block runs: ``hook(module, args, kwargs)`` before a module, or after it with the output as well.
 
-    The value that a hook returns replaces ``(args, kwargs)``, or the output.
+    The value that a hook returns replaces ``(args, kwargs)``, or the output.  With ``prepend``, hooks after a module
+    run before those that the module has already.
     """
     with ExitStack() as hooks:
         for module, hook in before:
             hooks.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
         for module, hook in after:
-            hooks.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
+            hooks.callback(module.register_forward_hook(hook, with_kwargs=True, prepend=prepend).remove)
         yield
 
 

@@ -15,6 +15,7 @@ from normgeom.models.watch import (
     check_texts,
     evaluating,
     forward,
+    listed,
     replace_module,
     running_without,
     undone_by_errors,
@@ -61,7 +62,7 @@ def drop_mean_subtraction(
 
     Args:
         model: any model whose LayerNorms :func:`normgeom.find_norms` finds, in any placement.  Changed in place.
-        sites: names, or what :func:`normgeom.find_norms` found; all LayerNorms by default.
+        sites: names, or what :func:`normgeom.find_norms` found, or one of them; all LayerNorms by default.
         example_inputs: as in :func:`normgeom.find_norms`.  The model runs on it before and after, unless there is none
             and the sites are known.  :func:`normgeom.to_rms_norm` lists limits.
 
@@ -168,7 +169,7 @@ def _chosen(
     model: nn.Module, sites: Iterable[str | NormSite] | None, example_inputs: Tensor | Mapping | None, what: str
 ) -> list[NormSite]:
     """The requested norms of this model, given by name or as they were found; ``what`` names their kind in errors."""
-    asked, modules = None if sites is None else list(sites), dict(model.named_modules())
+    asked, modules = None if sites is None else listed(sites), dict(model.named_modules())
     known = asked and all(isinstance(site, NormSite) and modules.get(site.name) is site.module for site in asked)
     found = asked if known else find_norms(model, example_inputs)  # what is known needs no example
     if what == "LayerNorms":

@@ -179,8 +179,8 @@ def _reasons(model: nn.Module, trial: Trial, flow: Flow, steps: list[Callable]) 
             yield flow.obstacle
         for name in (norm.name for norm in flow.norms if norm.kind == "rms"):
             yield (
-                f"expected LayerNorm wherever this {kind} norms its stream, {name} is a "
-                f"{type(model.get_submodule(name)).__name__}: if it does not subtract the mean, the mean matters"
+                f"expected LayerNorm wherever this {kind} normalises its stream, but {name} is a "
+                f"{type(model.get_submodule(name)).__name__}, which does not subtract the mean"
             )
     if _swap in steps or (_fold in steps and all(norm.kept for norm in norms)):
         yield from (norm.kept for norm in norms if norm.kept)

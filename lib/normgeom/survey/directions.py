@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from normgeom.geometry.uniform import uniform_vector
-from normgeom.models.watch import NormSite, evaluating, forward, watch
+from normgeom.models.watch import NormSite, evaluating, forward, listed, watch
 
 SIDES = ("in", "out")
 RANDOM, SIGNS, MATCHED = "random_", "signs_", "matched_"
@@ -26,15 +26,30 @@ def nulls(count: int) -> list[str]:
     return [f"{null}{i:03d}" for null in (RANDOM, SIGNS, MATCHED) for i in range(count)]
 
 
-def check_names(directions: Iterable[str]) -> tuple[str, ...]:
-    """The names of directions, each once; a ValueError if one is unknown or there is none."""
-    names = tuple(dict.fromkeys(directions))
-    if not names:
+def check_names(directions: Iterable[str], vectors: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """The names of directions, each once, those of own vectors last; a ValueError if they are not as they must be."""
+    names = tuple(dict.fromkeys(listed(directions)))
+    if not (names or vectors):
         raise ValueError("directions: expected at least one, got none")
     for name in names:
-        if name != "uniform" and not name.startswith((RANDOM, SIGNS, MATCHED)):
-            raise ValueError(f"directions: expected 'uniform', '{RANDOM}…', '{SIGNS}…' or '{MATCHED}…', got {name!r}")
-    return names
+        known = isinstance(name, str) and (name == "uniform" or name.startswith((RANDOM, SIGNS, MATCHED)))
+        if not known:
+            kinds = f"expected 'uniform', '{RANDOM}…', '{SIGNS}…' or '{MATCHED}…'"
+            raise ValueError(f"directions: {kinds}, got {name!r:.40}; vectors takes your own")
+    for name, vector in vectors.items():
+        if name in names or vector.dim() != 1 or not 0 < vector.norm() < torch.inf:
+            expected = "expected names other than those of directions, and finite vectors (dim,)"
+            raise ValueError(f"vectors: {expected}, got {name!r} of shape {tuple(vector.shape)}")
+    return (*names, *vectors)
+
+
+def units(names: Iterable[str], d: int, seed: int, vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The directions of these names as :func:`unit` has them, own vectors scaled to length 1."""
+    found = {name: unit(name, d, seed) for name in names if name not in vectors}
+    for name, vector in vectors.items():
+        own = nn.functional.normalize(vector.detach().cpu().double(), dim=0)
+        found[name] = own if len(own) == d else torch.full((d,), torch.nan, dtype=torch.float64)
+    return found
 
 
 def unit(name: str, d: int, seed: int) -> Tensor:

@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 from normgeom.jobs import atomic_path
 from normgeom.models.sites import NormSite, find_norms
 from normgeom.models.watch import check_texts, entries, evaluating, forward, watch
-from normgeom.survey.directions import DEFAULT, MATCHED, SIDES, check_names, matched, unit
+from normgeom.survey.directions import DEFAULT, MATCHED, SIDES, check_names, matched, units
 from normgeom.survey.meter import OF_VECTOR, Meter
 
 _SHARED = ("directions", "sites", "seed", "fingerprint")  # the same in surveys that are merged
@@ -42,6 +42,7 @@ class Survey:
             entries ±1 (prop-random-signs); ``"matched_…"`` is the sum of the vectors of ``pilot`` at that side of that
             norm, scaled to length 1 and given random signs: a draw with the same second moments.  By default
             ``"uniform"`` and thirty sign vectors.
+        vectors: directions of your own, ``(dim,)``, by name; at norms of another width their rows are NaN.
         seed: together with its name and width, it determines each random direction.
         example_inputs: as in :func:`normgeom.find_norms`.
         pilot: a batch as in :meth:`run`, which is run once for the matched directions.
@@ -49,7 +50,7 @@ class Survey:
     Raises:
         TypeError: the model is not a module, or it needs an example and none is given.
         ValueError: the model has no norms that can be measured; there is no direction, or its name is unknown; a
-            matched direction has no pilot, or one with padding.
+            matched direction has no pilot, or one with padding; a vector has the width of no norm, or length 0.
 
     Vectors with a NaN or Inf entry and vectors of length zero have no angle and do not enter averages.
 
@@ -76,8 +77,10 @@ class Survey:
         seed: int = 0,
         example_inputs: Tensor | Mapping | None = None,
         pilot: Tensor | Mapping | None = None,
+        vectors: Mapping[str, Tensor] | None = None,
     ):
-        self.directions = check_names(directions)
+        vectors = vectors or {}
+        self.directions = check_names(directions, vectors)
         self.seed = operator.index(seed)
         to_match = [name for name in self.directions if name.startswith(MATCHED)]
         if to_match and pilot is None:
@@ -85,8 +88,11 @@ class Survey:
         sites = find_norms(model, example_inputs)
         if not sites:
             raise ValueError(f"model: this {type(model).__name__} runs no LayerNorm or RMSNorm that can be measured")
+        widths = sorted({site.dim for site in sites})
+        if odd := next((name for name, vector in vectors.items() if len(vector) not in widths), None):
+            raise ValueError(f"vectors: expected the width of a norm, {widths}, got {len(vectors[odd])} for {odd!r}")
         self.sites = [dict(site=site.name, kind=site.kind, dim=site.dim) for site in sites]
-        self.fingerprint = _digest("", dict(model.named_parameters()))
+        self.fingerprint = _digest("", dict(model.named_parameters()) | vectors)
         self.tokens, self.batches, self.digest = 0, 0, ""
         statistics = 4 * len(self.directions) + len(OF_VECTOR)
         self._sums = torch.zeros(len(sites), 2, statistics, 2, dtype=torch.float64)  # of sides and positions
@@ -96,11 +102,11 @@ class Survey:
             self.fingerprint = _digest(self.fingerprint, entries(pilot))
             by_place = matched(model, sites, to_match, self.seed, pilot)
         self._model, self._sites = model, sites
-        drawn = {d: {name: unit(name, d, self.seed) for name in self.directions} for d in {s.dim for s in sites}}
+        drawn = {d: units(self.directions, d, self.seed, vectors) for d in widths}
         self._meters = []
         for site in sites:
             of_sides = [drawn[site.dim] | by_place.get((site.name, side), {}) for side in SIDES]
-            self._meters.append(Meter(site, torch.stack([torch.stack([*units.values()]) for units in of_sides])))
+            self._meters.append(Meter(site, torch.stack([torch.stack([*of_side.values()]) for of_side in of_sides])))
 
     def run(
         self,

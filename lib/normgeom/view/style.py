@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import matplotlib.pyplot as plt
 from IPython.display import display
-from matplotlib.font_manager import fontManager
 from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager
 
 # Okabe and Ito's palette: told apart by readers of every colour vision, and by marker and dash without colour.
 COLORS = {"uniform": "#0072B2", "random_a": "#D55E00", "random_b": "#009E73", "null": "#8A8A8A", "ink": "#2F2F2F"}

@@ -225,6 +225,11 @@ def mixed(**changes):
             "^inputs: expected texts without padding",
         ),
         ("gpt2", dict(inputs=IDS[:1], ablate="resample"), "^inputs: expected two sequences or more"),
+        (
+            "gpt2",
+            dict(reference=IDS[:, 1:], ablate="resample"),
+            r"^reference: expected sequences that replace those of inputs, \(3, 7\), got \(3, 6\)$",
+        ),
         ("gpt2", dict(ablate="noise"), "^ablate: expected one of 'mean', 'zero', 'resample', got 'noise'$"),
         ("gpt2", dict(by="neuron"), "^by: expected one of 'part', 'head', got 'neuron'$"),
         ("gemma2", {}, "^model: expected logits that are its unembedding's outputs or a multiple, not capped ones$"),
@@ -243,6 +248,24 @@ def mixed(**changes):
 def test_refused(family, given, said):
     with pytest.raises(ValueError, match=said):
         ng.attribute(tiny(family), **dict(inputs=IDS, answer=5) | given)
+
+
+@pytest.mark.parametrize("ablate", ["mean", "resample"])
+def test_parts_are_replaced_by_those_of_a_reference(ablate):
+    model, written = uneven("llama"), []
+    other = IDS.flip(0) if ablate == "resample" else token_ids(5, 9)
+    module = model.model.layers[0].mlp.down_proj
+    logit = lambda: model(IDS).logits[:, -1, 5]  # noqa: E731
+    with torch.no_grad(), double_throughout():
+        with hooked(after=[(module, lambda *call: written.append(call[-1]))]):
+            model(other)
+        instead = written[0] if ablate == "resample" else written[0][:, 1:].mean((0, 1)).expand(*IDS.shape, 32)
+        before = logit()
+        with hooked(after=[(module, lambda *call: torch.where(FIRST, call[-1], instead))]):
+            total = (before - logit()).mean()
+        table = ng.attribute(model, IDS, 5, ablate=ablate, reference=other).set_index("part")
+    assert table.total["mlp 0"] == pytest.approx(float(total), rel=1e-9)
+    assert table.credit.sum() == pytest.approx(float(before.mean()), rel=1e-9)
 
 
 def test_heads_need_a_number():

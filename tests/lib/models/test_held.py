@@ -115,6 +115,18 @@ def test_refused():
         pass
 
 
+def test_hooks_that_were_there_before_see_held_outputs():
+    model, seen = tiny("llama"), []
+    norm, other = model.model.layers[0].input_layernorm, IDS.flip(0)
+    handle = norm.register_forward_hook(lambda module, args, output: seen.append((args[0], output)))
+    with ng.held_scales(model, IDS):
+        model(other)
+    handle.remove()
+    (first, _), (x, y) = seen[-2:]  # of the run on IDS, and of that in the block
+    s = (first.square().mean(-1, keepdim=True) + norm.variance_epsilon).sqrt()
+    assert (y - norm.weight * x / s).abs().max() < 1e-6 < (y - norm(x)).abs().max()
+
+
 def test_a_copy_is_not_held_and_total_effects_are():
     """Attribution in the block: the stream is found by a copy, and parts are replaced under held scales."""
     model = tiny("llama")

@@ -99,6 +99,15 @@ class Shared(nn.Module):
         return self.run(x)
 
 
+@pytest.mark.parametrize("call", [ng.find_norms, ng.doctor, lambda m, x: ng.held_scales(m, x).__enter__()])
+@pytest.mark.parametrize(("model", "inputs"), [("gpt2", token_ids(1, 4)), (tiny("gpt2"), "a text")])
+def test_what_is_no_model_or_no_input(call, model, inputs):
+    with pytest.raises(
+        TypeError, match=r"^(model: expected a torch.nn.Module|inputs: expected a tensor.*), got a str$"
+    ):
+        call(model, inputs)
+
+
 LOOKING = {
     "survey": lambda model, x: ng.Survey(model, example_inputs=x).run([x], progress=False),
     "doctor": ng.doctor,

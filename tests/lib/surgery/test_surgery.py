@@ -360,7 +360,7 @@ def encoder(skip):
     return lambda: uneven("encoder", skip=skip)
 
 
-WRITES = "normalises what stays on the stream, and no gain takes its mean out"
+WRITES = "normalises what stays on the stream, and no gain can remove the mean of its output"
 ODD = "otherwise than as a summand, so that no weight centres"
 NO_SURGERY = {
     "bert": (lambda: uneven("bert"), r"embeddings\.LayerNorm"),

@@ -173,10 +173,26 @@ class Uncalled(nn.Module):
 BAD = {
     "none": ([], "directions: expected at least one, got none"),
     "unknown": (["uniform", "mean"], r"directions: expected 'uniform', .* or 'matched_…', got 'mean'"),
-    "a text": ("uniform", "directions: expected .*, got 'u'"),
-    "a vector": (dict(v=torch.ones(32)), "directions: expected .*, got 'v'"),
+    "a text": ("mean", "directions: expected .*, got 'mean'"),
+    "a vector": ([torch.ones(32)], "directions: expected .*; vectors takes your own"),
     "no pilot": (["matched_a"], "pilot: expected a batch to match 'matched_a' with, got none"),
 }
+
+
+def test_own_vectors_are_measured_at_norms_of_their_width():
+    v, x = torch.linspace(-1, 2, 8), torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(1))
+    model = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 4), nn.RMSNorm(4))
+    survey = ng.Survey(model, "uniform", example_inputs=x, vectors=dict(steer=v)).run([x], progress=False)
+    rows = survey.table().query("direction == 'steer' and side == 'in' and positions == 'all'")
+    cosines = x.double() @ v.double() / (x.double().norm(dim=-1) * v.double().norm())
+    assert abs(rows.mean_deg.iloc[0] - float(cosines.acos().rad2deg().mean())) < 1e-9
+    assert rows.mean_deg.isna().tolist() == [False, True], "a direction of another width"
+    for wrong in (v[:5], 0 * v, v[None]):
+        with pytest.raises(ValueError, match=r"^vectors: expected "):
+            ng.Survey(model, example_inputs=x, vectors=dict(steer=wrong))
+    other = ng.Survey(model, "uniform", example_inputs=x, vectors=dict(steer=2 - v))
+    with pytest.raises(ValueError, match=r"^other: expected the same fingerprint"):
+        survey.merge(other)
 
 
 @pytest.mark.parametrize(("directions", "message"), BAD.values(), ids=BAD)
