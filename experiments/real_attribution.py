@@ -69,7 +69,7 @@ def of_parts(model: str, text: str, setting: str) -> dict[str, pd.DataFrame]:
     network, ids, answer, rival = case(model, text)
     against = rival if contrast else None
     names, values = effects(network, ids, answer, against, ablate, by)
-    by_mean = None if ablate == "mean" else effects(network, ids, answer, against, "mean", by)[1]
+    by_mean = effects(network, ids, answer, against)[1] if by == "part" and ablate != "mean" else None
     found = {"published-credits": summary(names, values).round(4)}
     found["published-agreement"] = agreements(names, values, by_mean, contrast).round(4)
     if by == "head":

@@ -28,9 +28,9 @@ from experiments.real_models import (
 from experiments.registry import experiment
 
 NORMS = {"SmolLM2-135M-Instruct": 61, "gemma-3-270m": 73}  # over the model's full width
-ONE_NORM, ALL_NORMS = (20, 12), (20, 32)  # how many blocks of each text are read, and their tokens
+ONE_NORM, ALL_NORMS = (6, 12), (20, 32)  # how many blocks of each text are read, and their tokens
 PREDICTED = {"gemma3_text": 6}  # the last predictions of a block count: 16, or 6 of Gemma's large vocabulary
-SIGNS = [f"signs_{i:03d}" for i in range(39)]
+SIGNS = [f"signs_{i:03d}" for i in range(19)]
 FEW = SIGNS[:3]
 ON = "WikiText-2, {} blocks of {} tokens spread over each of its parts, begun by BOS"
 WHAT = (
@@ -45,7 +45,7 @@ WHAT = (
     f"One norm at a time.  {WHAT}  cost_valid, cost_test: in each text.  angle: the mean angle of the norm's input to "
     "the direction.",
     [dict(model=[name], norm=range(count)) for name, count in NORMS.items()],
-    minutes=40,
+    minutes=12,
     corpus=ON.format(*ONE_NORM),
     **about(*LANGUAGE),
 )
@@ -100,7 +100,7 @@ def moved_outputs(model: str, text: str) -> list[dict]:
     "published-removed",
     f"All norms at once.  {WHAT}  none: the loss itself.",
     dict(model=LANGUAGE),
-    minutes=35,
+    minutes=25,
     corpus="WikiText-2 and the standard library's documentation strings, {} blocks of {} tokens spread over each text, "
     "begun by BOS".format(*ALL_NORMS),
     **about(*LANGUAGE),

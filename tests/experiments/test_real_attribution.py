@@ -78,13 +78,13 @@ def test_the_last_position_only(model):
 
 
 def test_agreements_are_rank_correlations_text_by_text(model):
-    found = real_attribution.of_parts("tiny", "valid", "heads resample")["published-agreement"].set_index("pair")
+    found = real_attribution.of_parts("tiny", "valid", "resample")["published-agreement"].set_index("pair")
     rival = real_attribution.case("tiny", "valid")[3]
-    names, values = effects(model, IDS, ANSWER[:, 0], rival, "resample", "head")
-    values = values[:, [i for i, name in enumerate(names) if name.startswith("head")]]
+    names, values = effects(model, IDS, ANSWER[:, 0], rival, "resample")
+    values = values[:, :-1]
     ranks = values.argsort(1).argsort(1).double()
     z = ranks - ranks.mean(1, keepdim=True)
-    z = z / z.norm(dim=1, keepdim=True)  # (4, heads, texts)
+    z = z / z.norm(dim=1, keepdim=True)  # (4, parts, texts)
     assert found["rank"]["direct, total"] == pytest.approx(float((z[1] * z[2]).sum(0).mean()), abs=1e-4)
     assert found["other"]["credit, total"] == pytest.approx(float((z[0] * z[2].roll(-1, 1)).sum(0).mean()), abs=1e-4)
     top = logits(model).argmax(1) == ANSWER[:, 0]
