@@ -127,6 +127,9 @@ def secular_equation(gain: Tensor, deficit: float) -> tuple[Figure, str]:
     )
 
 
+_NO_GAIN = 1e-6  # where gains of zero are drawn on a logarithmic axis
+
+
 def gains_by_norm(gains: pd.DataFrame) -> tuple[Figure, str]:
     """Quantiles of the sizes of gains, divided by the median, a panel per model, from the record published-gains."""
     words = []
@@ -134,17 +137,20 @@ def gains_by_norm(gains: pd.DataFrame) -> tuple[Figure, str]:
         models = gains.model.nunique()
         figure, axes = plt.subplots(1, models, figsize=(WIDTH, 3.2), sharey=True, squeeze=False)
         for axis, (model, rows) in zip(axes.flat, gains.groupby("model", sort=False), strict=True):
-            place = range(1, len(rows) + 1)
-            largest = rows.q100 / rows.q50
+            place = np.arange(1, len(rows) + 1)
+            smallest, largest = rows.q00 / rows.q50, rows.q100 / rows.q50
+            none = (smallest == 0).to_numpy()
             axis.vlines(place, rows.q05 / rows.q50, rows.q95 / rows.q50, color=COLORS["uniform"], lw=2)
             axis.plot(place, largest, ".", color=COLORS["random_a"], ms=4)
-            axis.plot(place, (rows.q00 / rows.q50).clip(lower=1e-4), ".", color=COLORS["random_b"], ms=4)
+            axis.plot(place, smallest.where(~none), ".", color=COLORS["random_b"], ms=4)
+            axis.plot(place[none], [_NO_GAIN] * none.sum(), "o", color=COLORS["random_b"], mfc="none", ms=4)
             axis.set(yscale="log", title=model, xlabel="norms, first to last")
             words.append(
                 f"{model}: the largest gain is {largest.median():.1f} times the median gain in the median norm, and at "
-                f"most {largest.max():.0f} times; {(rows.q00 == 0).sum()} norms have a gain of 0"
+                f"most {largest.max():.0f} times; {none.sum()} norms have a gain of 0"
             )
-        ticks_of_powers(axes[0, 0].yaxis)
+        axes[0, 0].set_yticks([_NO_GAIN, 1e-4, 0.01, 1, 100], ["0", "10⁻⁴", "0.01", "1", "100"])
+        axes[0, 0].minorticks_off()
         axes[0, 0].set_ylabel("gain / median gain")
     return figure, f"Gains of each norm. {'; '.join(words)}."
 

@@ -170,7 +170,7 @@ def fibres_of_layer_norm(*eps: float) -> tuple[Figure, str]:
             picture = axis.imshow(shade.expand(2, -1).numpy(), "cividis", vmin=-1, vmax=1, extent=[-2, 2] * 2)
             axis.plot(*zip(*_POINTS, strict=True), "o", color="w", mec=COLORS["ink"])
             axis.grid(False)
-            axis.set(title=f"ε = {e:g}", xlabel="x along u, over √d")
+            axis.set(title=f"ε = {e:g}", xticks=(-1, 0, 1), xlabel="x along u, over √d")
             values = ", ".join(f"{sigma / math.sqrt(sigma**2 + e):.2f}" for sigma, _ in _POINTS)
             change = "changes only from left to right" if e else "is −1 in the left half and +1 in the right half"
             words.append(f"ε = {e:g}: the shade {change}; at the points it is {values}.")
@@ -202,6 +202,7 @@ def errors_of_scale(
         axis.annotate("√ε", (eps**0.5, 0.2), (4, 0), textcoords="offset points")
         axis.set(xscale="log", yscale="log", ylim=(1e-19, 5), xlabel="σ", ylabel="median relative error of σ")
         ticks_of_powers(axis.xaxis, axis.yaxis, most=6)
+        axis.set_yticks([10.0**power for power in range(-18, 1, 3)])  # 1 is among them
     return figure, (
         f"For each format the error is constant below σ = √ε = {eps**0.5:.1g} and then grows like the square of σ "
         f"along its line: {'; '.join(words)}."
@@ -220,11 +221,12 @@ def sinking_key(x: Tensor, eps: float) -> tuple[Figure, str]:
     margin = float(scores.amin(0).max())
     verdict = "selectable" if margin > 1e-9 else "not selectable"
     sigma, *spreads = x.std(-1, correction=0).tolist()
+    equal = "=" if max(spreads) - min(spreads) < 1e-9 else "≥"
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 3.6))
         axis.add_patch(plt.Circle((0, 0), 3**0.5, fill=False, ls=":", ec=COLORS["null"]))
         axis.fill(*others.T, color=COLORS["null"], alpha=0.25, label="hull of the others")
-        axis.plot(*others.T, "s", color=COLORS["random_a"], label=f"others, σ ≥ {min(spreads):.2g}")
+        axis.plot(*others.T, "s", color=COLORS["random_a"], label=f"others, σ {equal} {min(spreads):.2g}")
         axis.plot(*own, "o", ms=8, color=COLORS["uniform"], label=f"σ = {sigma:.2g}")
         axis.set(xlim=(-2.1, 2.1), ylim=(-2.1, 2.1), aspect="equal", title=verdict)
         axis.set(xlabel="along (1, −1, 0)", ylabel="along (1, 1, −2)")

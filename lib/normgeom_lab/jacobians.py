@@ -67,7 +67,7 @@ def turns_over_steps(
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.2))
         for (start, run), dash in zip(runs.items(), LINES, strict=False):
-            left.plot(run.lengths.tolist(), linestyle=dash, label=f"start {start:g}")
+            left.plot([start, *run.lengths.tolist()], linestyle=dash, label=f"start {start:g}")
             right.plot(*smooth(run), linestyle=dash)
             farthest = max(run.lengths.tolist(), key=lambda length: abs(math.log(length / start)))  # as a ratio
             words.append(f"from {start:g} via {farthest:.1f} to {run.lengths[-1]:.1f}")

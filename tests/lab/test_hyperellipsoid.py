@@ -115,6 +115,10 @@ def test_shares_are_drawn_as_given():
 def test_gains_are_drawn_over_their_medians():
     rows = dict(site=["a", "b"], q00=[0.0, 1.0], q05=[0.5, 1.0], q50=[1.0, 2.0], q95=[2.0, 6.0], q100=[3.0, 16.0])
     figure, alt = lab.gains_by_norm(pd.DataFrame(rows).assign(model="M"))
-    largest, smallest = (line.get_ydata() for line in figure.axes[0].lines)
-    assert list(largest) == [3, 8] and list(smallest) == [1e-4, 0.5], "not the median's multiples"
+    largest, smallest, zeros = (line.get_xydata() for line in figure.axes[0].lines)
+    assert list(largest[:, 1]) == [3, 8] and np.array_equal(smallest[:, 1], [np.nan, 0.5], True), (
+        "not the median's multiples"
+    )
+    (tick,) = [tick for tick in figure.axes[0].get_yticks() if tick < 1e-5]
+    assert zeros.tolist() == [[1, tick]], "a gain of zero has a row of its own"
     assert "at most 8 times" in alt and "1 norms have a gain of 0" in alt

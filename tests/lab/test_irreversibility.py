@@ -185,6 +185,7 @@ def test_a_key_that_sinks_is_said_to(own, verdict):
     length, edge = F.layer_norm(x, (3,), eps=1e-2).norm(dim=-1)[:2].tolist()
     assert figure.axes[0].get_title() == verdict and f"This key is {verdict}: by its best query of length 1" in alt
     assert named(figure.axes[0], f"σ = {own:.2g}")[0] == pytest.approx(length, rel=1e-9)
+    assert len(named(figure.axes[0], "others, σ = 1")[0]) == 6, "others of one σ called longer than it?"
     assert f"one at a distance of {length:.2f}" in alt
     if verdict == "selectable":  # the query along the key is the best, as the others are symmetric
         assert f"its score is {length - math.cos(math.pi / 6) * edge:.2f} above the highest" in alt
@@ -196,5 +197,6 @@ def test_errors_of_the_scale_are_marked_beside_their_lines():
     predicted = {"float16": [0.002, 0.02, 0.2], "float64": [2e-16, 2e-15, 2e-14]}
     figure, alt = lab.errors_of_scale([0.1, 1.0, 10.0], found, predicted, eps=0.04)
     lines = [list(line.get_ydata()) for line in figure.axes[0].get_lines()[:4]]
+    assert 1 in figure.axes[0].get_yticks(), "where an error means that nothing is known"
     assert lines == [predicted["float16"], found["float16"], predicted["float64"], found["float64"]]
     assert "float16 passes 10 % between σ = 1 and 10" in alt and "float64 goes from 1e-16 to 1e-14 at σ = 10" in alt
