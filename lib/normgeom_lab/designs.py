@@ -120,7 +120,8 @@ def step_on_the_sphere(*steps: float) -> tuple[Figure, str]:
             axis.plot(np.degrees(theta), a * np.degrees(theta), color=line.get_color(), lw=1, ls="--")
             top = np.degrees(theta[phi.argmax()]), phi.max()
             axis.plot(*top, _MARKS[k], color=line.get_color(), ms=6)
-            axis.annotate(f"a = {a:g}", top, (0, 7), textcoords="offset points", ha="center")
+            above = -17 if top[1] > 10 else 12  # below a curve that is high enough, clear of its dashed line
+            axis.annotate(f"a = {a:g}", top, (0, above), textcoords="offset points", ha="center")
             words.append(f"{top[1]:.1f} degrees at θ = {top[0]:.0f} for a = {a:g}")
         axis.set(xlabel="angle θ to the branch's proposal / degrees", ylabel="rotation φ / degrees")
         axis.set(xticks=range(0, 181, 45), ylim=(0, 45))

@@ -79,6 +79,7 @@ def gradient_powers(
             right.semilogy(range(1, len(lengths) + 1), lengths, label=name, **look)
         left.set_xticks(depths, depths)
         left.minorticks_off()
+        left.set_ylim(top=1.4 * left.get_ylim()[1])  # for the name above the lines
         ticks_of_powers(left.yaxis)
         left.set(xlabel="number of blocks", ylabel="length of the gradient", title="in the last block")
         right.set(xlabel="block", title=f"in each of {len(lengths)} blocks")
