@@ -8,7 +8,7 @@
   const GAIN = [1.35, 0.85, 0.4];
   const BIAS = [0.3, 0.15, 0.45];
   const WORDS = [
-    "Ninety vectors in space.",
+    "LayerNorm moves these ninety vectors in three steps.",
     "Subtract the mean: all of them lie in one plane.",
     "Divide by the standard deviation: nearly all of them lie on one circle. ε keeps the short ones inside.",
     "Apply gain and bias: the circle becomes a tilted ellipse, which contains every output of this LayerNorm.",

@@ -77,8 +77,8 @@
   const PARTS = { ln_1: "before attention", ln_2: "before the MLP", attn: "attention", mlp: "MLP" };
   const WHOLE = {
     ln_f: "the final norm",
-    tokens: "the vectors of the bytes",
-    positions: "the vectors of the positions",
+    tokens: "the byte vectors",
+    positions: "the position vectors",
   };
   const inWords = (name) => {
     const [, block, part] = name.match(/^h\.(\d+)\.(\w+)$/) ?? [];
@@ -271,7 +271,7 @@
       const guess = bars(found, at);
       const words = tell(found, at);
       chart(state.site ? byPosition(found) : byNorm(found, at));
-      speak(`${words} Most probable next: ${guess}.`);
+      speak(`${words} Most probable next byte: ${guess}.`);
     };
     const draw = onceAFrame(paint);
 
@@ -328,7 +328,7 @@
           `The prediction differs from that of ${other} by ${number(found.divergences[at])} nats at this position`,
           `and by ${
             number(found.divergence)
-          } on average over all positions (KL). The largest change of a logit, at any position, is ${
+          } on average over all positions (KL). The largest change in any logit at any position is ${
             number(found.change)
           }.`,
         );

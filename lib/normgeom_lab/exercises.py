@@ -128,7 +128,7 @@ layer_norm = Exercise(  # mine(x, weight, bias, eps): over the last axis of x (.
             lambda x, w, b, eps: w * (ln(x, eps=eps) + b)
         ),
         "the mean is not subtracted. This is RMSNorm; subtract the mean of each vector first.": rms,
-        "the statistics run over the wrong axis. Use the last one: dim=-1.": (
+        "the statistics are taken over the wrong axis. Use the last one: dim=-1.": (
             lambda x, w, b, eps: w * ln(x.movedim(0, -1), eps=eps).movedim(-1, 0) + b
         ),
     },
@@ -182,7 +182,7 @@ batch_norm = Exercise(  # mine(x, weight, bias, eps): in training, by statistics
         "gain and bias run along the last axis. The features are axis 1: reshape weight and bias to (C, 1).": (
             lambda x, w, b, eps: w * F.batch_norm(x, None, None, training=True, eps=eps) + b
         ),
-        f"the statistics run over the features. This is layer norm. {_AXES}": (
+        f"the statistics are taken over the features. This is layer norm. {_AXES}": (
             lambda x, w, b, eps: ln(x.movedim(1, -1), w, b, eps).movedim(-1, 1)
         ),
         f"the positions are not averaged over. A feature has one mean for all of them. {_AXES}": _by_position,
@@ -233,7 +233,7 @@ angle = Exercise(  # mine(x, direction): the angle in degrees, (...), between x 
     {
         "the angle is in radians. Return degrees: torch.rad2deg.": lambda x, u: torch.acos(_cosine(x, u)),
         "the absolute value folds angles above 90°. Keep the sign of x·u.": lambda x, u: _degrees(_cosine(x, u).abs()),
-        "this is the angle to the hyperplane. That to the direction is 90° minus it: acos, not asin.": (
+        "this is the angle to the hyperplane. The angle to the direction is 90° minus this one: use acos, not asin.": (
             lambda x, u: 90 - angle_to(x, u)
         ),
         "you do not divide by any length. A cosine is x·u over both lengths.": lambda x, u: _degrees(x @ u),
@@ -247,7 +247,7 @@ occupancy = Exercise(  # mine(h, direction): the occupancy (eq-occupancy) of dir
         "the mean comes before the square. Square the cosine of each vector, then take the mean.": (
             lambda h, u: len(u) * _cosine(h, u).mean() ** 2
         ),
-        "long vectors count more than short ones. Each vector counts alike, whatever its length: "
+        "long vectors count more than short ones. Each vector must count equally, whatever its length: "
         "divide its product by its own length.": (
             lambda h, u: len(u) * (h @ u).square().mean() / (h.square().sum(-1).mean() * (u @ u))
         ),
@@ -292,7 +292,7 @@ layer_norm_vjp = Exercise(  # mine(x, weight, grad, eps): the gradient to x (...
     ((_ROWS, WEIGHT, _GRAD, EPS), (_SMALL_ROWS, WEIGHT, _GRAD, EPS), (_ROWS[0], WEIGHT, _GRAD[0], EPS)),
     {
         "ε is forgotten. Put it into s, under the root.": lambda x, w, g, eps: _vjp(ln)(x, w, g, 0.0),
-        "the mean of γ⊙g is not subtracted. The mean of x depends on x too: subtract it.": (
+        "the mean of γ⊙g is not subtracted. The mean of x depends on x too: subtract the mean of γ⊙g.": (
             lambda x, w, g, eps: _vjp(ln)(x, w, g, eps) + _mean(w * g) / _s(x, eps)
         ),
         "this is RMSNorm's product. Subtract the mean, of x and of γ⊙g.": _vjp(rms),
@@ -331,21 +331,21 @@ def _recovered(formula: Function) -> Function:
     return answer
 
 
-recover = Exercise(  # mine(y, weight, bias, eps): x (..., d) less its mean, from LayerNorm's y; one gain may be 0
+recover = Exercise(  # mine(y, weight, bias, eps): x (..., d) minus its mean, from LayerNorm's y; one gain may be 0
     _recovered(_deviation),
     tuple(
         (ln(x, gain, _SMALL_BIAS, _LARGE_EPS), gain, _SMALL_BIAS, _LARGE_EPS)
         for x, gain in ((_SPREADS, _WITH_ZERO), (_SPREADS[0], _FULL), (_SPREADS[0, 1], _WITH_ZERO))
     ),
     {
-        f"the entry behind the zero gain is set to 0. {_SUM}": (
+        f"the entry with the zero gain is set to 0. {_SUM}": (
             lambda y, w, b, eps: _deviation(((y - b) / w).where(w != 0, 0.0), eps)
         ),
         f"you divide by the zero gain. 0/0 is NaN. {_SUM}": lambda y, w, b, eps: _deviation((y - b) / w, eps),
         "the bias β is not subtracted. LayerNorm adds β last, so take it away first.": (
             lambda y, w, b, eps: _recovered(_deviation)(y, w, 0, eps)
         ),
-        "σ stands for s. s² is ε/(1 − m), with m the mean of n², and x less its mean is s·n.": (
+        "σ is used instead of s. s² is ε/(1 − m), with m the mean of n², and x minus its mean is s·n.": (
             _recovered(lambda n, eps: n * (eps / (1 - _square(n)) - eps).sqrt())
         ),
     },
@@ -360,7 +360,9 @@ bisection = Exercise(  # mine(gain): the (d - 1,) eigenvalues of GΠG between th
     {
         "the gains are not squared. The poles are their squares.": lambda gain: secular.eigvalsh(gain.sqrt())[1:],
         "the eigenvalues descend. Return them in ascending order.": lambda gain: secular.eigvalsh(gain)[1:].flip(0),
-        "0 is among the eigenvalues. Between d squares lie d − 1 of them; 0 lies below all.": secular.eigvalsh,
+        "0 is among the eigenvalues. There are d − 1 eigenvalues between the d squared gains; 0 lies below them all.": (
+            secular.eigvalsh
+        ),
         "these are the singular values of GΠ. Return the λ themselves, eigenvalues of GΠG.": (
             lambda gain: secular.eigvalsh(gain)[1:].sqrt()
         ),

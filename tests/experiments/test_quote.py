@@ -19,4 +19,4 @@ def test_a_line_by_hand():
     low, high = re.search(r"([0-9.]+) to ([0-9.]+) on 1 thread;", line).groups()
     assert len(three) == 3
     for got, exact in ((low, three.min()), (high, three.max())):
-        assert 0 <= exact - float(got) < 0.01, "rounded up, a goal that is just missed looks met"
+        assert 0 <= exact - float(got) < 0.01, "rounded up"

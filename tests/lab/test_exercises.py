@@ -85,7 +85,7 @@ WRITTEN = {
         "the divisor is d − 1": lambda x, w, b, eps: (
             w * (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, keepdim=True) + eps) + b
         ),
-        "the statistics run over the wrong axis": lambda x, w, b, eps: (
+        "the statistics are taken over the wrong axis": lambda x, w, b, eps: (
             w * (x - x.mean(0)) / torch.sqrt(x.var(0, correction=0) + eps) + b
         ),
         "your function raised": lambda x, w, b, eps: x.no_such_method(),

@@ -77,7 +77,7 @@ def forms(near):
 def test_little_along_one(times, verdict):
     found, sentence = lab.little_along_one(surveyed(times))
     assert found == verdict
-    assert f"At {(times <= 1).sum()} of 10 norms" in sentence and f"at h.{times.argmax()}.ln" in sentence
+    assert f"In {(times <= 1).sum()} of 10 cases" in sentence and f"at h.{times.argmax()}.ln" in sentence
     assert f"largest is {times.max():.3g} times" in sentence and "between 90.0° and 99.0°" in sentence
 
 
@@ -111,15 +111,16 @@ def test_ordinary(below, above, verdict):
     occupancies = [LOW / 2] * below + [HIGH * 1.1] * above + [MEDIAN] * (10 - below - above)
     found, sentence = lab.ordinary(surveyed(np.array(occupancies) / HIGH))
     assert found == verdict
-    assert f"At {below} of 10 norms the occupancy of 1 is below" in sentence and f"at {above} above them" in sentence
+    assert f"In {below} of 10 cases the occupancy of 1 is below" in sentence and f"in {above} above them" in sentence
 
 
 @pytest.mark.parametrize(("dearest", "verdict"), [(0.09, HOLDS), (0.11, FAILS)])
-def test_dispensable_on_every_text(dearest, verdict):
-    rows = [("1", 0.02), ("1", dearest), ("signs_000", 5.0), ("signs_001", 4.0)]
-    found, sentence = lab.dispensable(pd.DataFrame(rows, columns=["direction", "cost"]))
+def test_removable_on_every_text(dearest, verdict):
+    rows = [("1", "a", 0.02), ("1", "b", dearest)]
+    rows += [(f"signs_{i:03d}", text, cost + i**2) for text, cost in (("a", 3), ("b", 4)) for i in range(3)]
+    found, sentence = lab.removable(pd.DataFrame(rows, columns=["direction", "text", "cost"]))
     assert found == verdict and f"by 0.02 to {dearest} nats per token on 2 texts" in sentence
-    assert sentence.endswith("by 4.00 to 5.00.")
+    assert "by 4.00 to 5.00 (" in sentence and sentence.endswith("the median of 3 sign vectors).")
 
 
 @pytest.mark.parametrize(
@@ -161,8 +162,8 @@ def test_comparable_losses(apart, verdict):
     table = losses(apart)
     found, sentence = lab.comparable_losses(table)
     assert found == verdict and f"{np.mean(apart):+.2%} of 3.000 nats" in sentence
-    others = pd.concat([losses([0.3, 0.3]).assign(part="ranks"), table.assign(part="main")])
-    assert lab.comparable_losses(others) == (found, sentence), "of another part"
+    slower, faster = (table.assign(rate=rate, loss=table.loss + add) for rate, add in ((0.1, 0.5), (0.2, -0.5)))
+    assert lab.comparable_losses(pd.concat([slower, faster])) == (found, sentence), "means over learning rates"
 
 
 @pytest.mark.parametrize("pairs", [2, 5, 10])
@@ -207,16 +208,16 @@ def test_a_survey_of_ones_own_is_judged_beside_the_book(tmp_path):
     assert len(found) == len(lab.judged()) + 3
     shown = lab.overview(found[found.evidence != lab.PAIRS])
     assert list(shown.index) == ["SmolLM2", "Gemma 3", "Whisper base", "mine"]
-    assert list(shown) == ["before", "after", "ordinary", "dispensable"]
-    assert shown.after[:3].isna().all() and shown.dispensable["mine"] is None
+    assert list(shown) == ["before", "after", "ordinary", lab.OUR_TEST]
+    assert shown.after[:3].isna().all() and shown[lab.OUR_TEST]["mine"] is None
 
 
 def test_what_the_book_has_recorded():
     judged = lab.judged().set_index(["claim", "evidence"])
     found, sentences = judged.verdict, judged.sentence
     assert found["before"].to_dict() == {"SmolLM2": HOLDS, "Gemma 3": HOLDS, "Whisper base": FAILS}
-    assert found["dispensable"].to_dict() == {"SmolLM2": HOLDS, "Gemma 3": FAILS, "Whisper base": FAILS}
-    assert sentences["dispensable"].str.contains("on 3 texts").all()
+    assert found[lab.OUR_TEST].to_dict() == {"SmolLM2": HOLDS, "Gemma 3": FAILS, "Whisper base": FAILS}
+    assert sentences[lab.OUR_TEST].str.contains("on 3 texts").all()
     assert found["losses"].to_dict() == {lab.PAIRS: HOLDS}
 
 
