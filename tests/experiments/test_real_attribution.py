@@ -80,7 +80,7 @@ def test_the_last_position_only(model):
 def test_agreements_are_rank_correlations_text_by_text(model):
     found = real_attribution.of_parts("tiny", "valid", "resample")["published-agreement"].set_index("pair")
     rival = real_attribution.case("tiny", "valid")[3]
-    names, values = effects(model, IDS, ANSWER[:, 0], rival, "resample")
+    values = effects(model, IDS, ANSWER[:, 0], rival, "resample")[1]
     values = values[:, :-1]
     ranks = values.argsort(1).argsort(1).double()
     z = ranks - ranks.mean(1, keepdim=True)

@@ -1,33 +1,32 @@
 """Pictures of parts: they show the numbers they were given, and their words say the same numbers."""
 
 import pandas as pd
-from normgeom_lab.reading import credits_by_part, fading_part, lenses_by_depth
+from normgeom_lab.reading import fading_part, lenses_by_depth, rankings
 
-PARTS = pd.DataFrame(
+AGREEMENTS = pd.DataFrame(
     dict(
         model="M",
-        part=["wte", "m1", "m2"],
-        credit=[0.5, 4.0, 0.6],
-        direct=[0.4, 1.5, 0.5],
-        total=[3.0, -2.5, 0.5],
-        low=[2.5, -4.0, 0.2],
-        high=[3.5, 0.1, 0.9],
+        replaced=["mean", "mean", "mean", "zero", "zero"],
+        pair=["credit, direct", "direct, total", "credit, total", "credit, direct", "direct, total"],
+        rank=[0.9, 0.2, 0.1, 0.8, 0.3],
+        low=[0.85, 0.1, 0.0, 0.7, 0.25],
+        high=[0.95, 0.3, 0.2, 0.85, 0.35],
+        other=[0.1, -0.02, 0.0, 0.2, 0.03],
     )
 )
 LENSES = dict(own=[1.5, 0.2, 0.0], final=[1.6, 0.3, 0.0], mean=[1.7, 0.4, 0.1], fitted=[0.9, 0.1, 0.0])
 LENS = pd.DataFrame(dict(model="M", text="valid", **LENSES, uniform=2.5, frequency=2.1))
 
 
-def test_each_answer_has_its_marks():
-    figure, alt = credits_by_part(PARTS)
-    marks = {line.get_label(): line for line in figure.axes[0].lines}
-    assert {name: list(line.get_ydata()) for name, line in marks.items()} == {
-        words: list(PARTS[words.split()[0]]) for words in ("total effect", "direct effect", "credit")
-    }
-    assert len({line.get_marker() for line in marks.values()}) == 3, "told apart by colour alone"
-    (bars,) = figure.axes[0].collections
-    assert [[y for _, y in bar] for bar in bars.get_segments()] == [[2.5, 3.5], [-4.0, 0.1], [0.2, 0.9]]
-    assert "from -2.5 to 3.0" in alt and "most for m1, 4.00 and 1.50" in alt
+def test_a_row_a_replacement():
+    figure, alt = rankings(AGREEMENTS)
+    axis = figure.axes[0]
+    drawn = {line.get_marker(): (list(line.get_xdata()), list(line.get_ydata())) for line in axis.lines}
+    assert drawn == {"o": ([0.9, 0.8], [0, 1]), "s": ([0.2, 0.3], [0, 1]), "|": ([-0.02, 0.03], [0, 1])}
+    ends = [[x for x, _ in bar] for bars in axis.collections for bar in bars.get_segments()]
+    assert ends == [[0.85, 0.95], [0.7, 0.85], [0.1, 0.3], [0.25, 0.35]]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["mean", "zero"]
+    assert "M, credit, direct: 0.80 to 0.90" in alt and "M, direct, total: 0.20 to 0.30" in alt
 
 
 def test_lenses_end_before_the_prediction():

@@ -6,15 +6,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 from normgeom.view.style import COLORS, WIDTH, style
 
 from normgeom_lab.common.axes import label_ends, ticks_of_powers
 
-_ANSWERS = {
-    "total": ("^", COLORS["null"], "total effect"),
-    "direct": ("o", COLORS["uniform"], "direct effect"),
-    "credit": ("x", COLORS["random_a"], "credit"),
+_PAIRS = {
+    "credit, direct": ("o", COLORS["uniform"], "with credit"),
+    "direct, total": ("s", COLORS["random_a"], "with total effect"),
 }
 
 _LENSES = {
@@ -29,29 +27,26 @@ _LENSES = {
 _LOST = {"logit": "in truth", "frozen": "with the scale frozen", "tangent": "along the tangent"}
 
 
-def credits_by_part(rows: pd.DataFrame) -> tuple[Figure, str]:
-    """Credit, direct and total effect of each part, with intervals of the last, in running order; a panel a model."""
-    words = []
+def rankings(rows: pd.DataFrame) -> tuple[Figure, str]:
+    """Rank correlations of credits, direct and total effects with intervals; a panel a model, a row a replacement."""
+    words, places = [], {name: place for place, name in enumerate(dict.fromkeys(rows.replaced))}
     with style():
-        figure, axes = plt.subplots(rows.model.nunique(), 1, figsize=(WIDTH, 5), squeeze=False)
-        for axis, (model, parts) in zip(axes.flat, rows.groupby("model", sort=False), strict=True):
-            place = np.arange(len(parts))
-            axis.vlines(place, parts.low, parts.high, color=COLORS["null"], lw=0.7)
-            for name, (marker, color, label) in _ANSWERS.items():
-                axis.plot(place, parts[name], marker, color=color, label=label, ms=4)
-            axis.set_title(model)
-            axis.set_yscale("symlog", linthresh=0.1)
-            axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            worst = parts.loc[(parts.credit - parts.direct).abs().idxmax()]
-            words.append(
-                f"{model}: total effects from {parts.total.min():.1f} to {parts.total.max():.1f}; credit and direct "
-                f"effect differ most for {worst.part}, {worst.credit:.2f} and {worst.direct:.2f}"
-            )
-        axes[-1, 0].set_xlabel("parts, first to last")
-        figure.supylabel("change of the logit")
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=3)
-    return figure, f"Three numbers a part. {'; '.join(words)}."
+        height = 1 + 0.3 * len(places)
+        figure, axes = plt.subplots(1, rows.model.nunique(), figsize=(WIDTH, height), sharey=True, squeeze=False)
+        for axis, (model, of_model) in zip(axes.flat, rows.groupby("model", sort=False), strict=True):
+            for pair, (marker, color, label) in _PAIRS.items():
+                at = of_model[of_model.pair == pair]
+                y = at.replaced.map(places)
+                axis.hlines(y, at.low, at.high, color=color, lw=1)
+                axis.plot(at["rank"], y, marker, color=color)
+                axis.text(at["rank"].iloc[0], -0.6, label, color=color, ha="center")
+                words.append(f"{model}, {pair}: {at['rank'].min():.2f} to {at['rank'].max():.2f}")
+            null = of_model[of_model.pair == "direct, total"]
+            axis.plot(null.other, null.replaced.map(places), "|", color=COLORS["null"], ms=8)
+            axis.set(title=model, xlim=(-0.1, 1.05), ylim=(len(places) - 0.5, -1.2), xticks=(0, 0.5, 1))
+        axes[0, 0].set_yticks([*places.values()], [*places])
+        figure.supxlabel("rank correlation")
+    return figure, f"Rank correlations over parts or heads. {'; '.join(words)}."
 
 
 def lenses_by_depth(rows: pd.DataFrame) -> tuple[Figure, str]:
