@@ -10,6 +10,7 @@ import torch
 from normgeom.text.tokens import random_windows
 from normgeom.training.twins import gpt2
 from normgeom_lab import inference as lab
+from normgeom_lab.common import published
 from normgeom_lab.common.checks import Draws
 from normgeom_lab.common.loop import train
 from normgeom_lab.common.pictures import null_band
@@ -228,3 +229,16 @@ def test_arrows_stand_at_the_angles_of_one_constant():
     marks = {line.get_label(): np.hstack(line.get_data()).tolist() for line in right.lines if line.get_markersize() > 5}
     assert marks == {"LayerNorm twin": [1.0, 2e-7], "RMSNorm twin": [1.0, 1.25]}, "the mark of another constant"
     assert "With c = 1 " in alt and "LayerNorm twin: angle 60 degrees, change of the output 2e-07 of its length" in alt
+
+
+# published models
+
+
+def test_the_table_of_removed_directions_tells_signs_from_what_is_spared():
+    costs = dict(none=9.0, uniform=1.0, random_000=2.0, uniform_rest=0.1, uniform_000=0.8, uniform_001=0.9)
+    costs |= {f"signs_{i:03d}": float(i) for i in range(4)} | dict(signs_000_rest=0.3, signs_001_rest=0.2)
+    rows = [dict(model=m, direction=d, text="test", cost=cost) for m in published.NAMES for d, cost in costs.items()]
+    table = published.without_directions(pd.DataFrame(rows))
+    assert set(table.columns) == {("SmolLM2", "test"), ("Gemma 3", "test")}
+    assert table["Gemma 3", "test"].tolist() == [9, 1, 0, 1.5, 3, 2, 0.1, 0.3, 0.9]
+    assert [name for name in table.index if name.startswith("4 sign vectors: ")] == list(table.index[2:5])

@@ -135,19 +135,19 @@ def test_pictures_of_a_course_show_its_numbers():
     table = pd.concat([lab.beside_signs(survey(steps=(0, 4, 40))).assign(seed=seed) for seed in (0, 1)])
     table["site"] = table.site.replace({"a": "transformer.h.2.ln_1", "b": "transformer.ln_f"})
     figure, words = lab.occupancy_over_steps({"LN": table, "RMS": table}, table.site.unique())
-    titles = [f"{norm}: {site}" for site in ("block 2, norm 1", "last norm") for norm in ("LN", "RMS")]
+    titles = [f"{norm}: {site}" for site in ("block 3, norm 1", "final norm") for norm in ("LN", "RMS")]
     assert [axis.get_title() for axis in figure.axes] == titles
     line = figure.axes[0].lines[-1]
     assert line.get_xdata().tolist() == [0, 4, 40] and line.get_ydata().tolist() == [2.5] * 3
-    assert "LN, block 2, norm 1: from 2.5 to 2.5" in words and "band 1.1 to 3.8" in words
+    assert "LN, block 3, norm 1: from 2.5 to 2.5" in words and "band 1.1 to 3.8" in words
     assert figure.axes[2].get_xticks().tolist() == [0, 4, 40], "ticks where there is no point"
 
     figure, words = lab.angles_over_steps({"LN": table[table.seed == 0]}, ["transformer.ln_f"])
-    assert "LN, last norm: 130.0 ± 3.0 at the end" in words
+    assert "LN, final norm: 130.0 ± 3.0 at the end" in words
     heights = [container.lines[0].get_ydata().tolist() for container in figure.axes[0].containers]
     assert heights == [[90, 94, 130]] * 3, "three directions, the means of the table"
 
     curves = pd.DataFrame(dict(step=[1, 2, 1, 2], seed=[0, 0, 1, 1], loss=[5.0, 4.0, 7.0, 2.0]))
     figure, words = lab.losses_over_steps({"LN": curves})
     assert figure.axes[0].lines[0].get_ydata().tolist() == [6.0, 3.0], "the mean over seeds"
-    assert "LN from 6.00 to 3.00 nats per token" in words
+    assert "LN from 6.00 to 3.00 nats per byte" in words

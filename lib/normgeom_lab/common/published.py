@@ -30,6 +30,26 @@ def together(language: pd.DataFrame, speech: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([of_text[columns], of_speech.reset_index()[columns]])
 
 
+def without_directions(removed: pd.DataFrame) -> pd.DataFrame:
+    """The record published-removed for a table: what is removed in rows, models and texts in columns."""
+    cost = removed.pivot(index="direction", columns=["model", "text"], values="cost").rename(columns=NAMES)
+    patterns = r"^signs_\d+$", r"^signs_\d+_rest$", r"^uniform_\d+$"
+    signs, signs_rest, control = (cost.filter(regex=pattern, axis=0) for pattern in patterns)
+    count, spared = f"{len(signs)} sign vectors", "except at three"
+    rows = {
+        "unchanged": cost.loc["none"],
+        "1": cost.loc["uniform"],
+        f"{count}: lowest": signs.min(),
+        f"{count}: median": signs.median(),
+        f"{count}: highest": signs.max(),
+        "Gaussian (one draw)": cost.loc["random_000"],
+        f"1, {spared} coordinates": cost.loc["uniform_rest"],
+        f"sign vectors, {spared} coordinates (highest of three)": signs_rest.max(),
+        f"1, {spared} random coordinates (highest of three)": control.max(),
+    }
+    return pd.DataFrame(rows).T
+
+
 def angle_and_cost(costs: pd.DataFrame) -> tuple[Figure, str]:
     """The cost of removing a direction at a norm's input against its angle to the input, one panel per model.
 
@@ -68,8 +88,8 @@ def moved_and_predicted(moved: pd.DataFrame) -> tuple[Figure, str]:
         figure, axis = plt.subplots(figsize=(WIDTH, 3.8))
         for (model, name), (marker, color) in looks:
             rows = changes(moved[moved.model == model])
-            axis.loglog(rows.predicted, rows.signs, marker, color=color, ms=4, label=f"{name}, signs")
-            spared = f"{name}, three spared"
+            axis.loglog(rows.predicted, rows.signs, marker, color=color, ms=4, label=f"{name}, sign vectors")
+            spared = f"{name}, 1 except at three"
             axis.loglog(rows.predicted, rows.uniform_rest, marker, color=color, mfc="none", ms=4, label=spared)
             words.append(
                 f"{name}: predicted {rows.predicted.min():.2g} to {rows.predicted.max():.2g}, median ratio of measured "

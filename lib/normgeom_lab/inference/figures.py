@@ -130,7 +130,7 @@ def _ticks(sites: int) -> range:
 
 
 def turned_by(found: Mapping[str, pd.DataFrame], c: float) -> tuple[Figure, str]:
-    """Where adding c·1 sends the mean vector at the last norm, and what it does to the output: of :func:`turned`."""
+    """Where adding c·1 sends the mean vector at the final norm, and what it does to the output: of :func:`turned`."""
     words, looks = [], (("o", "-", COLORS["uniform"]), ("s", "--", COLORS["random_a"]))
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(5, 3.0), width_ratios=(1, 1.5))
@@ -146,7 +146,7 @@ def turned_by(found: Mapping[str, pd.DataFrame], c: float) -> tuple[Figure, str]
             right.plot(c, change, marker, color=color, ms=9, label=model)
             words.append(f"{model}: angle {angle:.0f} degrees, change of the output {change:.1g} of its length")
         right.set(xlabel="c", title="relative change of the output", ylim=(-0.06, None))
-    return figure, f"With c = {c:g} on every entry of the stream, at the last norm. {'; '.join(words)}."
+    return figure, f"With c = {c:g} on every entry of the stream, at the final norm. {'; '.join(words)}."
 
 
 def _arrow(axis: Axes, angle: float, color: str, dash: str, width: float = 2.5) -> None:

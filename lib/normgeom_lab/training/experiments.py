@@ -74,7 +74,7 @@ def read_twins(folder: Path, name: str) -> dict[str, pd.DataFrame]:
 def beside_signs(survey: pd.DataFrame) -> pd.DataFrame:
     """The rows of a survey over steps without those of sign vectors, with quantiles over these at the same place.
 
-    ``rank`` is 1 where no vector of signs has a smaller occupancy (cor-sign-null).
+    ``rank`` is 1 where no sign vector has a smaller occupancy (cor-sign-null).
     """
     rows, place = survey[survey.positions == "rest"], ["step", "site", "side"]
     drawn = rows.direction.str.startswith("signs_")
@@ -190,7 +190,7 @@ def either_order(
 
 
 def sign_vectors(d: int) -> Tensor:
-    """All vectors of signs up to their negatives, ``(2 ** (d − 1), d)`` float32, 1 first."""
+    """All sign vectors up to their negatives, ``(2 ** (d − 1), d)`` float32, 1 first."""
     halves = torch.cartesian_prod(*[torch.tensor([1.0, -1.0])] * (d - 1)).reshape(-1, d - 1)
     return torch.cat([torch.ones(len(halves), 1), halves], dim=1)
 
@@ -205,7 +205,7 @@ def orbit(model: GPT2LMHeadModel, batches: Sequence[Tensor], steps: int) -> list
 
 @torch.no_grad()
 def occupancies(model: nn.Module, ids: Tensor, vectors: Tensor) -> Tensor:
-    """Occupancies (eq-occupancy) of directions ``(k, d)`` at the input of the last norm, over all tokens: ``(k,)``."""
+    """Occupancies (eq-occupancy) of directions ``(k, d)`` at the input of the final norm, over all tokens: ``(k,)``."""
     units = nn.functional.normalize(vectors.double(), dim=-1)
     return vectors.shape[-1] * (last_directions(model, ids) @ units.T).square().mean((0, 1))
 

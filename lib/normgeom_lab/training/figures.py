@@ -29,9 +29,9 @@ def losses_over_steps(curves: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:
             (drawn,) = axis.plot(mean.index, mean, linestyle=line, label=name)
             axis.fill_between(mean.index, low, high, color=drawn.get_color(), alpha=0.2, linewidth=0)
             words.append(f"{name} from {mean.iloc[0]:.2f} to {mean.iloc[-1]:.2f}")
-        axis.set(xlabel="steps", ylabel="loss / nats per token")
+        axis.set(xlabel="steps", ylabel="loss / nats per byte")
         label_ends(axis)
-    return figure, f"Loss against steps: {', '.join(words)} nats per token."
+    return figure, f"Loss against steps: {', '.join(words)} nats per byte."
 
 
 def angles_over_steps(tables: Mapping[str, pd.DataFrame], sites: Sequence[str]) -> tuple[Figure, str]:
@@ -60,7 +60,7 @@ def occupancy_over_steps(tables: Mapping[str, pd.DataFrame], sites: Sequence[str
             rows = rows[rows.direction == "uniform"]
             band = rows.groupby("step")[["low", "median", "high"]].agg(dict(low="min", median="median", high="max"))
             axis.fill_between(band.index, band.low, band.high, color=COLORS["null"], alpha=0.3, linewidth=0)
-            axis.plot(band.index, band["median"], color=COLORS["null"], linestyle="--", label="random signs, median")
+            axis.plot(band.index, band["median"], color=COLORS["null"], linestyle="--", label="sign vectors, median")
             runs = [run for _, run in rows.groupby("seed")] if "seed" in rows else [rows]
             for number, (run, line) in enumerate(zip(runs, cycle(LINES), strict=False)):
                 label = "uniform vector, one line per seed" if number == 0 else None
@@ -77,14 +77,14 @@ def occupancy_over_steps(tables: Mapping[str, pd.DataFrame], sites: Sequence[str
     return figure, f"Occupancy at the input of norms against steps. At the end: {'; '.join(words)}."
 
 
-RANKS = 40  # of 1 among itself and 39 vectors of signs
+RANKS = 40  # of 1 among itself and 39 sign vectors
 
 
 def ranks_over_seeds(ranks: Mapping[str, pd.Series]) -> tuple[Figure, str]:
     """The distribution function of ranks from 1 to 40 over seeds, one line for each of two models."""
     words = []
     with style():
-        figure, axis = plt.subplots(figsize=(WIDTH, 2.6))
+        figure, axis = plt.subplots(figsize=(WIDTH, 2.8))
         looks = ("random_a", "--", 0.8), ("uniform", "-", 0.25)  # the last is the height at which a line has its name
         for (name, values), (color, line, height) in zip(ranks.items(), looks, strict=True):
             values = np.sort(values)
@@ -92,11 +92,11 @@ def ranks_over_seeds(ranks: Mapping[str, pd.Series]) -> tuple[Figure, str]:
             axis.step([0, *values, RANKS], [0, *share, 1], where="post", color=COLORS[color], linestyle=line)
             low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
             place = np.quantile(values, height), height
-            axis.annotate(f"{name}, {len(values)} seeds", place, (12, -8), textcoords="offset points")
+            axis.annotate(f"{name}, {len(values)} seeds", place, (14, -14), textcoords="offset points")
             words.append(f"{name}: from {values[0]} to {values[-1]}, quartiles {low:.0f}, {middle:.0f} and {high:.0f}")
         axis.plot([0, RANKS], [0, 1], color=COLORS["null"], linestyle=":")
         axis.annotate("chance", (0.8 * RANKS, 0.8), (-6, 0), textcoords="offset points", horizontalalignment="right")
-        axis.set(xlabel=f"rank of the uniform vector among {RANKS}", ylabel="share of seeds up to this rank")
+        axis.set(xlabel=f"rank of the uniform vector among {RANKS}", ylabel="share up to this rank")
     return figure, f"Distribution of the rank of the uniform vector among {RANKS} over seeds. {'; '.join(words)}."
 
 
@@ -166,6 +166,6 @@ def _ticks(steps: Sequence[int]) -> list[int]:
 
 
 def _short(site: str) -> str:
-    """GPT-2's names in words, others as they are."""
-    site = re.sub(r".*\bh\.(\d+)\.ln_(\d)$", r"block \1, norm \2", site)
-    return "last norm" if site.endswith("ln_f") else site
+    """GPT-2's names in words, with blocks counted from 1; others as they are."""
+    site = re.sub(r".*\bh\.(\d+)\.ln_(\d)$", lambda found: f"block {int(found[1]) + 1}, norm {found[2]}", site)
+    return "final norm" if site.endswith("ln_f") else site
