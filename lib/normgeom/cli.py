@@ -72,7 +72,7 @@ def main() -> None:
 @click.option("--corpus", default="wikipedia", help="wikipedia, stdlib or a text file.")
 @click.option("--length", default=512, type=_COUNT, help="Tokens per window; not more than the model's positions.")
 @click.option("--batch-size", default=8, type=_COUNT, help="Windows per batch.")
-@click.option("--nulls", default=0, type=click.IntRange(0), help="More directions per null: random, signs, matched.")
+@click.option("--nulls", default=0, type=click.IntRange(0), help="More directions per null: random, signs.")
 @_SEED
 @_DEVICE
 @click.option("--dtype", default="auto", type=click.Choice(_DTYPES), help="auto: the dtype of the saved model.")

@@ -60,7 +60,7 @@ def test_what_is_measured_on_is_not_trained_on(monkeypatch):
 # surveys
 
 BATCHES = [token_ids(3, 8), token_ids(2, 8) * 3 % 64]
-CHOSEN = ["uniform", "random_a", "matched_0"]
+CHOSEN = ["uniform", "random_a", "signs_a"]
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def angles(networks):
 
 def test_the_rows_are_those_of_each_survey(networks, angles):
     for (name, run), network in networks.items():
-        expected = ng.Survey(network, CHOSEN, 7, pilot=BATCHES[0]).run(BATCHES, progress=False).table()
+        expected = ng.Survey(network, CHOSEN, 7).run(BATCHES, progress=False).table()
         got = angles[(angles.model == name) & (angles.run == run)].drop(columns=["model", "run"])
         pd.testing.assert_frame_equal(got.reset_index(drop=True), expected)
     assert list(dict.fromkeys(zip(angles.model, angles.run, strict=True))) == list(networks), "another order"
@@ -187,20 +187,6 @@ def test_occupancy_draws_a_line_a_run_and_counts_what_leaves_the_band():
     figure, alt = lab.occupancy_by_layer({"a model": frames})
     assert len([line for line in figure.axes[0].lines if line.get_marker() == "o"]) == 2
     assert "below the random directions' band at 6 and above it at 0 of 6 points" in alt
-
-
-def test_nulls_draw_a_band_each_and_count_what_leaves_it():
-    frame = table()
-    signs = frame[frame.direction == "random_a"].assign(direction="signs_a", occupancy=1e3)
-    uniform = lab.of_uniform(frame).set_index("site").occupancy
-    bands = {null: null_band(pd.concat([frame, signs]), null=null) for null in ("random_", "signs_")}
-    assert (bands["signs_"] == 1e3).all(axis=None), "the band of another null"
-    figure, alt = lab.nulls_by_layer({"left": (uniform, bands), "right": (uniform * 1e6, bands)})
-    assert [len(axis.collections) for axis in figure.axes] == [2, 2], "a band for each null"
-    assert np.allclose(figure.axes[0].lines[0].get_ydata(), uniform)
-    left, right = alt.split("right:")
-    assert f"below the band of random signs at {len(SITES)}, above at 0" in left
-    assert f"below the band of random signs at 0, above at {len(SITES)}" in right
 
 
 def test_errors_leave_out_norms_that_subtract_nothing():

@@ -85,7 +85,7 @@ def test_a_survey(arguments, tmp_path):
     assert result.exit_code == 0, result.output
     out = tmp_path / "out"
     assert result.stdout == f"2400 tokens: {out}/table.parquet\n"
-    drawn = [f"signs_{i:03d}" for i in range(30)] + ["random_000", "matched_000"]
+    drawn = [f"signs_{i:03d}" for i in range(30)] + ["random_000"]
     assert list(pd.read_parquet(out / survey.TABLE).direction.unique()) == ["uniform", *drawn]
     assert "30/30" in result.stderr, "no total: the bar cannot tell the time that is left"
     said = [line for line in result.stderr.splitlines() if "Warning" in line]

@@ -59,7 +59,7 @@ def survey_model(
         batches = first_windows(text, encoder, tokens, length, batch_size)
         network = load_model(model, dtype).to(device)
         directions = [*DEFAULT, *names_of_nulls(nulls)]
-        survey = Survey(network, directions, seed, pilot=batches[0])
+        survey = Survey(network, directions, seed)
         survey.run(batches, progress=progress, checkpoint=out / STATE)
         with claim.writing(TABLE) as part:
             survey.table().to_parquet(part, index=False)

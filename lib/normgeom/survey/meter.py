@@ -16,7 +16,7 @@ _UNSEEN = torch.finfo(torch.float32).eps ** 2  # relative square of what may be 
 
 
 class Meter:
-    """One norm with fixed directions of length 1, ``(2, k, d)`` float64, at its input and at its output.
+    """One norm with fixed directions of length 1, ``(k, d)`` float64.
 
     A direction that is NaN gives sums that are NaN.
     """
@@ -26,7 +26,7 @@ class Meter:
         if site.kind != "layer" or gain.dim() > 1:  # no mean is subtracted, or each head has a gain
             gain = bias = torch.full((site.dim,), torch.nan, dtype=torch.float64)
         mean = torch.full((2, site.dim), 1 / site.dim, dtype=torch.float64)
-        self.columns = torch.cat([units, torch.stack([mean, torch.stack([gain, bias])])], dim=1)
+        self.columns = torch.cat([units.expand(2, -1, -1), torch.stack([mean, torch.stack([gain, bias])])], dim=1)
         self.gain = site.dim, site.eps, float(gain @ gain), float(gain @ bias), float(bias @ bias)
 
     def sums(self, x_in: Tensor, x_out: Tensor, member: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 from normgeom.jobs import atomic_path
 from normgeom.models.sites import NormSite, find_norms
 from normgeom.models.watch import check_texts, entries, evaluating, forward, watch
-from normgeom.survey.directions import DEFAULT, MATCHED, SIDES, check_names, matched, units
+from normgeom.survey.directions import DEFAULT, check_names, units
 from normgeom.survey.meter import OF_VECTOR, Meter
 
 _SHARED = ("directions", "sites", "seed", "fingerprint")  # the same in surveys that are merged
@@ -29,6 +29,7 @@ _COUNTED = ("tokens", "batches", "digest")
 _FORMAT = "normgeom survey 6"
 _REMEDY = "delete it or name another"
 SAVE_EVERY = 60  # seconds
+_SIDES = ("in", "out")
 POSITIONS = ("first", "rest", "all")
 
 
@@ -39,18 +40,15 @@ class Survey:
         model: any module whose norms :func:`normgeom.find_norms` finds; :func:`normgeom.to_rms_norm` lists limits of
             looking at a run.
         directions: names.  ``"uniform"`` is the vector 1; ``"random_…"`` is a Gaussian draw; ``"signs_…"`` has random
-            entries ±1 (prop-random-signs); ``"matched_…"`` is the sum of the vectors of ``pilot`` at that side of that
-            norm, scaled to length 1 and given random signs: a draw with the same second moments.  By default
-            ``"uniform"`` and thirty sign vectors.
+            entries ±1 (prop-random-signs).  By default ``"uniform"`` and thirty sign vectors.
         vectors: directions of your own, ``(dim,)``, by name; at norms of another width their rows are NaN.
         seed: together with its name and width, it determines each random direction.
         example_inputs: as in :func:`normgeom.find_norms`.
-        pilot: a batch as in :meth:`run`, which is run once for the matched directions.
 
     Raises:
         TypeError: the model is not a module, or it needs an example and none is given.
         ValueError: the model has no norms that can be measured; there is no direction, or its name is unknown; a
-            matched direction has no pilot, or one with padding; a vector has the width of no norm, or length 0.
+            vector has the width of no norm, or length 0.
 
     Vectors with a NaN or Inf entry and vectors of length zero have no angle and do not enter averages.
 
@@ -58,7 +56,7 @@ class Survey:
         tokens: the number of tokens measured.
         batches: the number of batches measured.
         digest: a digest of the batches, in their order.
-        fingerprint: a digest of the model, and of the pilot if it is used.
+        fingerprint: a digest of the model, and of ``vectors``.
 
     >>> import torch
     >>> import normgeom as ng
@@ -76,15 +74,11 @@ class Survey:
         directions: Iterable[str] = DEFAULT,
         seed: int = 0,
         example_inputs: Tensor | Mapping | None = None,
-        pilot: Tensor | Mapping | None = None,
         vectors: Mapping[str, Tensor] | None = None,
     ):
         vectors = vectors or {}
         self.directions = check_names(directions, vectors)
         self.seed = operator.index(seed)
-        to_match = [name for name in self.directions if name.startswith(MATCHED)]
-        if to_match and pilot is None:
-            raise ValueError(f"pilot: expected a batch to match {to_match[0]!r} with, got none")
         sites = find_norms(model, example_inputs)
         if not sites:
             raise ValueError(f"model: this {type(model).__name__} runs no LayerNorm or RMSNorm that can be measured")
@@ -96,17 +90,9 @@ class Survey:
         self.tokens, self.batches, self.digest = 0, 0, ""
         statistics = 4 * len(self.directions) + len(OF_VECTOR)
         self._sums = torch.zeros(len(sites), 2, statistics, 2, dtype=torch.float64)  # of sides and positions
-        by_place = {}
-        if to_match:
-            check_texts("pilot", model, pilot)
-            self.fingerprint = _digest(self.fingerprint, entries(pilot))
-            by_place = matched(model, sites, to_match, self.seed, pilot)
         self._model, self._sites = model, sites
-        drawn = {d: units(self.directions, d, self.seed, vectors) for d in widths}
-        self._meters = []
-        for site in sites:
-            of_sides = [drawn[site.dim] | by_place.get((site.name, side), {}) for side in SIDES]
-            self._meters.append(Meter(site, torch.stack([torch.stack([*of_side.values()]) for of_side in of_sides])))
+        drawn = {d: torch.stack([*units(self.directions, d, self.seed, vectors).values()]) for d in widths}
+        self._meters = [Meter(site, drawn[site.dim]) for site in sites]
 
     def run(
         self,
@@ -212,7 +198,7 @@ class Survey:
             mean_norm=length / tokens,
             drop_error=drop_error / with_drop_error,
         )
-        places = dict(site=sites.index, positions=POSITIONS, side=SIDES, direction=self.directions)
+        places = dict(site=sites.index, positions=POSITIONS, side=_SIDES, direction=self.directions)
         table = pd.MultiIndex.from_product(places.values(), names=places).to_frame(index=False)
         table = table[["site", "side", "direction", "positions"]].join(sites, on="site")
         return table.assign(**{name: column.flatten().numpy() for name, column in columns.items()})

@@ -26,9 +26,8 @@ def label_ends(axis: Axes) -> None:
         drawn = drawn[0] if isinstance(drawn, tuple) else drawn  # of error bars, the line
         if isinstance(drawn, Line2D):
             points, color = drawn.get_xydata(), drawn.get_color()
-        else:  # a band; one without a face has a hatch or a border
-            points, colors = drawn.get_paths()[0].vertices, [*drawn.get_facecolor(), *drawn.get_edgecolor()]
-            color = next(color for color in colors if color[3])
+        else:  # a band
+            points, color = drawn.get_paths()[0].vertices, drawn.get_facecolor()[0]
         points = to_panel.transform(points[np.isfinite(points).all(-1)])
         seen = points[(points[:, 1] >= 0) & (points[:, 1] <= 1)]  # a line may leave the panel before its end
         x, y = seen[seen[:, 0] > seen[:, 0].max() - 1e-6].mean(0)

@@ -227,14 +227,6 @@ def _flat(points: Tensor) -> Tensor:
     return seen(points)[:, :2]
 
 
-# By how the names of a null's directions begin: its name in a legend, and how its band is drawn.
-NULLS = {
-    "random_": ("random directions", dict(color=COLORS["null"], alpha=0.35, linewidth=0)),
-    "signs_": ("random signs", dict(facecolor="none", edgecolor=COLORS["ink"], linestyle=":")),
-    "matched_": ("matched directions", dict(facecolor="none", edgecolor=COLORS["random_a"], hatch="////", linewidth=0)),
-}
-
-
 def angle_bars(axis: Axes, places: Sequence[float], rows: pd.DataFrame, direction: str, **look) -> None:
     """Mean angle ± one standard deviation of each row at its place, in the look of a direction."""
     axis.errorbar(
@@ -249,10 +241,10 @@ def angle_bars(axis: Axes, places: Sequence[float], rows: pd.DataFrame, directio
     )
 
 
-def null_band(table: pd.DataFrame, side: str = "in", null: str = "random_") -> pd.DataFrame:
-    """For each site, in order of use, the ``low`` (5 %), ``median`` and ``high`` (95 %) occupancy of a null."""
+def null_band(table: pd.DataFrame, side: str = "in") -> pd.DataFrame:
+    """For each site in order, the ``low`` (5 %), ``median`` and ``high`` (95 %) occupancy of random directions."""
     rows = at_side(table, side)
-    drawn = rows[rows.direction.str.startswith(null)].groupby("site", sort=False).occupancy
+    drawn = rows[rows.direction.str.startswith("random_")].groupby("site", sort=False).occupancy
     low, high = (drawn.quantile(q) for q in (0.05, 0.95))
     return pd.DataFrame({"low": low, "median": drawn.median(), "high": high}).loc[rows.site.unique()]
 

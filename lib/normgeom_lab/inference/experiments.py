@@ -86,7 +86,7 @@ def survey_runs(
     tables = []
     for (model, run), network in networks.items():
         state = Path(out) / f"{model.replace('/', '--')}-{run}.safetensors" if out else None
-        survey = Survey(network, directions, seed, pilot=batches[0]).run(batches, progress, state)
+        survey = Survey(network, directions, seed).run(batches, progress, state)
         tables.append(survey.table().assign(model=model, run=run))
     return pd.concat(tables, ignore_index=True)
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from normgeom.view.style import COLORS, WIDTH, style
 
 from normgeom_lab.common.axes import MARKERS, label_ends, ticks_of_powers
-from normgeom_lab.common.pictures import NULLS, angle_bars, at_side, null_band
+from normgeom_lab.common.pictures import angle_bars, at_side, null_band
 from normgeom_lab.inference.experiments import of_uniform
 
 _ORDER = "norms, first to last"
@@ -81,28 +81,6 @@ def occupancy_by_layer(tables: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]
                 f"directions' band at {below} and above it at {above} of {values.size} points"
             )
     return figure, "Occupancy at the input of each norm. " + "; ".join(words) + "."
-
-
-def nulls_by_layer(panels: Mapping[str, tuple[pd.Series, Mapping[str, pd.DataFrame]]]) -> tuple[Figure, str]:
-    """Occupancies by site, over the bands of several nulls (:func:`null_band`, by the names of :data:`NULLS`)."""
-    words = []
-    with _panels(panels, "occupancy d·E[cos²]", height=3.6) as (figure, axes):
-        for axis, (title, (uniform, bands)) in zip(axes, panels.items(), strict=True):
-            place = range(len(uniform))
-            compared = []
-            for null, band in bands.items():
-                name, look = NULLS[null]
-                band = band.loc[uniform.index]
-                axis.fill_between(place, band.low, band.high, label=f"{name}, 5 to 95 %", **look)
-                below, above = (uniform < band.low).sum(), (uniform > band.high).sum()
-                compared.append(f"below the band of {name} at {below}, above at {above}")
-            axis.plot(place, uniform, color=COLORS["uniform"], marker="o", label="uniform vector")
-            axis.set(xlabel=_ORDER, xticks=_ticks(len(uniform)))
-            words.append(
-                f"{title}: the uniform vector from {uniform.min():.2g} to {uniform.max():.2g} over {len(uniform)} "
-                f"norms, {'; '.join(compared)}"
-            )
-    return figure, "Occupancy at each norm over three nulls. " + ". ".join(words) + "."
 
 
 def errors_by_layer(tables: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:

@@ -37,7 +37,7 @@ def batches_of(given, encoder=BYTES):
 def test_the_table_is_that_of_a_survey_by_hand(given, run, tmp_path):
     noted = run()
     batches = batches_of(given)
-    by_hand = ng.Survey(AutoModel.from_pretrained(given / "tiny-gpt2"), DIRECTIONS, 0, pilot=batches[0])
+    by_hand = ng.Survey(AutoModel.from_pretrained(given / "tiny-gpt2"), DIRECTIONS, 0)
     by_hand.run(batches, progress=False)
     table = pd.read_parquet(tmp_path / "out" / survey.TABLE)
     pd.testing.assert_frame_equal(table, by_hand.table(), check_exact=True)

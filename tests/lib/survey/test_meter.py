@@ -126,11 +126,11 @@ def test_an_output_that_the_mean_does_not_change():
 
 @pytest.mark.parametrize("layers", [1, 4])
 def test_on_a_device_the_numbers_are_the_same_and_no_norm_adds_a_wait(layers):
-    """Begun on the CPU, and moved with the model; with matched directions."""
+    """Begun on the CPU, and moved with the model."""
     batches = [token_ids(2, 9, seed=i) for i in range(3)]
     model = tiny("gpt2", n_layer=layers).double()  # in float64: attention is another chain of operations there
     model.config.use_cache = False  # a cache begins with a tensor that is made of a list
-    settings = dict(directions=["uniform", "matched_a"], pilot=batches[0])
+    settings = dict(directions=["uniform", "signs_a"])
     whole, begun = survey(model, batches, **settings), survey(model, batches[:1], **settings)
     with Pretended() as device:
         model.to(DEVICE)

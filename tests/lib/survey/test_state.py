@@ -14,8 +14,8 @@ from survey_truth import assert_same_state, copied, same_tables
 from tiny_models import tiny, token_ids
 
 BATCHES = [token_ids(3, 11, seed=i) for i in range(5)]
-DIRECTIONS = ["uniform", "signs_a", "matched_a"]
-SETTINGS = dict(directions=DIRECTIONS, seed=3, pilot=BATCHES[0])
+DIRECTIONS = ["uniform", "signs_a", "random_a"]
+SETTINGS = dict(directions=DIRECTIONS, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,6 @@ def test_a_file_holds_the_whole_survey(whole, tmp_path):
 OTHERS = {  # which attribute tells, and the other survey
     "seed": ("seed", lambda model: fresh(model, seed=1)),
     "directions": ("directions", lambda model: fresh(model, directions=DIRECTIONS[:2])),
-    "pilot": ("fingerprint", lambda model: fresh(model, pilot=BATCHES[1])),
     "weights": ("fingerprint", lambda model: fresh(tiny("gpt2", seed=1))),
     "sites": ("sites", lambda model: fresh(tiny("llama"))),
 }
