@@ -39,7 +39,7 @@ def test_a_comparison_has_its_models_for_names(shown):
         index=pd.Index(["as it is", "dropped"], name="model"),
     )
     head, first, second = shown(costs)
-    assert head == ["model", "NLL / nats", "change of NLL / nats", "KL / nats", "largest change of log p"]
+    assert head == ["model", "NLL / nats", "change in NLL / nats", "KL / nats", "largest change in log p"]
     assert first == ["as it is", "2.500", "0", "0", "0"]
     assert second == ["dropped", "2.500", "−6e−05", "1.2e−07", "0.17"], "other digits, or columns in another order"
 
@@ -47,7 +47,7 @@ def test_a_comparison_has_its_models_for_names(shown):
 def test_norms_are_numbered_in_their_order(shown):
     one = by_site().query("seed == 0").drop(columns="seed")
     head, *rows = shown(one)
-    assert head == ["norm", "change of the output", "KL / nats"]
+    assert head == ["norm", "change in the output", "KL / nats"]
     assert [row[0] for row in rows] == ["1", "2", "3", "4", "5", "all"], "by name, or all of them counted as one more"
     assert [float(row[2].replace("−", "-")) for row in rows] == pytest.approx(one.kl.tolist(), rel=0.05)
 

@@ -131,7 +131,7 @@ def test_errors_and_what_rounding_promises():
     off = pd.DataFrame({"one pass": [1e-6, 1e-2, 3.0, math.nan], "two": [1e-6, 2e-6, 2e-4, 5e-2]}, index=means)
     figure, alt = lab.errors_over_means(off, 1e-7)
     *_, linear, squared = figure.axes[0].lines
-    assert linear.get_ydata()[-1] == pytest.approx(0.1) and squared.get_ydata()[-1] == pytest.approx(10)
+    assert linear.get_ydata()[-1] == pytest.approx(0.1) and squared.get_ydata()[-1] == pytest.approx(1e-3)
     assert "one pass from 1e-06 at mean 1 to 3e+00 at 10000; two" in alt, "NaN has no place in words"
 
 

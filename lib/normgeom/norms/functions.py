@@ -51,9 +51,10 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
 
     On a CPU, inputs of 300,000 entries or more stay accurate for any mean, because a large mean is subtracted twice;
     so do all inputs inside transforms.  Elsewhere torch's kernel subtracts the mean once, and the rounding error of
-    the mean remains in the result (claim-large-means).  Squares leave the range of float32 for entries beyond about
-    1e19 and, with ``eps=0``, below about 1e-19.  Derivatives of every order are correct; torch's own are correct only
-    up to the second (claim-third-derivative).
+    the mean remains in the result (claim-large-means).  On a CPU, one row with a mean above 8 standard deviations
+    changes how all rows of such a large input are computed, so a row's bits can depend on its batch (claim-batch).
+    Squares leave the range of float32 for entries beyond about 1e19 and, with ``eps=0``, below about 1e-19.
+    Derivatives of every order are correct; torch's own are correct only up to the second (claim-third-derivative).
 
     Source: Ba, Kiros and Hinton (2016).
 
@@ -100,6 +101,9 @@ def rms_norm(
         x, weight, bias, eps: as for :func:`layer_norm`, which also describes the result and the errors.  Models use no
             bias here.
         unit_offset: if True, the gain is ``1 + weight``, as in Gemma; without a ``weight`` this is a ValueError.
+
+    On a CPU, inputs of 262,144 entries or more are computed in blocks of rows, so a row's bits can differ from those
+    in a smaller batch (claim-batch).
 
     Source: Zhang and Sennrich (2019).
 

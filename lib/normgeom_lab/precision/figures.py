@@ -98,7 +98,7 @@ def errors_over_means(off: pd.DataFrame, unit: float) -> tuple[Figure, str]:
             axes.loglog(means, errors, marker=marker, label=way)  # a gap where each row has a NaN
             (first, start), *_, (last, end) = errors.dropna().items()
             words.append(f"{way} from {start:.0e} at mean {first:g} to {end:.0e} at {last:g}")
-        for power, shown in ((1, means), (2, means[means <= 1e4])):
+        for power, shown in ((1, means), (2, means[means <= 1e3])):
             axes.loglog(shown, unit * shown**power, "--", color=COLORS["null"], lw=1)
         axes.set(xlabel="mean of the rows / standard deviation", ylabel="largest error", ylim=(1e-8, 100))
         ticks_of_powers(axes.xaxis, axes.yaxis, most=6)
@@ -124,8 +124,10 @@ def drift(found: pd.DataFrame) -> tuple[Figure, str]:
             rows = found[found.model == model]
             for way, (color, marker) in looks.items():
                 law = predicted(rows, way)
-                axis.semilogy(rows.block, rows[way], marker, color=color, label=STATISTICS[way])
-                axis.semilogy(rows.block, law, color=color, lw=1.2, label="predicted" if way == "sum" else None)
+                axis.semilogy(rows.block, rows[way], marker, color=color)
+                axis.semilogy(rows.block, law, color=color, lw=1.2)
+                if axis is panels[0]:
+                    axis.text(1, 1.8 * rows[way].iloc[0], STATISTICS[way], color=color)
                 words.append(
                     f"{title}, {STATISTICS[way]}: {rows[way].iloc[0]:.2g} after the first block and "
                     f"{rows[way].iloc[-1]:.2g} after the last norm, predicted {law.iloc[0]:.2g} and {law.iloc[-1]:.2g}"
@@ -135,7 +137,6 @@ def drift(found: pd.DataFrame) -> tuple[Figure, str]:
             ticks_of_powers(axis.yaxis)
         panels[-1].set_xlabel("block (last: the final norm)")
         figure.supylabel("relative error of the stream")
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return figure, f"Errors by block, logarithmic. {'; '.join(words)}."
 
 
@@ -164,9 +165,9 @@ ROUNDED = {  # of the record published-rounding-end, by format: ways in words
         "sum": "statistics: partial sums rounded",
         "output": "result rounded once",
         "twice": "Llama's order: rounded before and after the gain",
-        "gain": "gain (in Gemma 1 + w) rounded",
+        "gain": "gain (in Gemma, 1 + w) rounded",
         "bfloat16 model, output": "whole model, statistics in float32",
-        "bfloat16 model, statistics": "whole model, statistics too",
+        "bfloat16 model, statistics": "whole model, including the statistics",
     },
     "float16": {
         "float16 model, output": "statistics in float32",

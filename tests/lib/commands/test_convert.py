@@ -255,4 +255,5 @@ def test_the_command(source, tmp_path):
     result = CliRunner().invoke(main, ["convert", str(source), str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
     out = tmp_path / "out"
-    assert result.stdout == f"The same logits on 128 tokens in float64, to 1e-10 of the largest: {out}\n"
+    agrees = "on 128 tokens in float64, the logits agree to 1e-10 of the largest"
+    assert result.stdout == f"Saved in {out}: {agrees}\n"

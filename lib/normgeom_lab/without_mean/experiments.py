@@ -1,55 +1,26 @@
-"""Chapter 10: what models lose without the mean subtraction, wrong conversions, and figures."""
+"""What models lose without the mean subtraction, and wrong conversions."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 
-import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 from normgeom.models.flow import double_throughout
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import evaluating, forward
 from normgeom.surgery.ablation import drop_mean_subtraction
 from normgeom.surgery.surgery import center_writers, fold_norms, to_rms_norm
 from normgeom.survey.survey import Survey
-from normgeom.view.style import COLORS, WIDTH, style
-from normgeom.view.tables import table
 from torch import Tensor, nn
 
-from normgeom_lab.common.axes import label_ends, ticks_of_powers
 from normgeom_lab.common.checks import error
 from normgeom_lab.common.parts import sharing, shifted
 from normgeom_lab.common.stream import final_norm, flow_of, head_of
 from normgeom_lab.common.tiny import divergence
 
 ALL = "all"  # instead of a site: at every norm
-
-WHISPER = {  # the columns of the record published-speech-converted, as rows of a table
-    "errors unchanged": "word errors, original",
-    "errors converted": "word errors, converted to RMSNorm",
-    "errors dropped encoder": "word errors, no subtraction in the encoder",
-    "errors dropped decoder": "word errors, no subtraction in the decoder",
-    "errors dropped": "word errors, no subtraction",
-    "largest": "largest logit",
-    "converted in float64": "logit difference, converted, float64",
-    "unconverted float32": "logit difference, original, float32",
-    "converted float32": "logit difference, converted, float32",
-    "unconverted bfloat16": "logit difference, original, bfloat16",
-    "converted bfloat16": "logit difference, converted, bfloat16",
-}
-
-COLUMNS = {  # of a table of costs: the name in words, and digits
-    "drop_error": ("change of the output", ".2g"),
-    "nll": ("NLL / nats", 3),
-    "more": ("change of NLL / nats", ".2g"),
-    "kl": ("KL / nats", ".2g"),
-    "largest": ("largest change of log p", ".2g"),
-    "kept": ("KL with the subtraction / nats", ".2g"),
-}
 
 
 def compare(model: nn.Module, changed: Mapping[str, nn.Module], batches: Iterable[Tensor]) -> pd.DataFrame:
@@ -236,108 +207,3 @@ def wrong_conversions(model: nn.Module) -> dict[str, nn.Module]:
         "tied head centred too": changed(**head),
         "ε outside the root": outside,
     }
-
-
-ROWS = {  # what distinguishes the rows of a table of costs, in words
-    "seed": "seed",
-    "model": "model",
-    "way": "operation",
-    "site": "norm",
-    "c": "c",
-    "centred": "mean removed from",
-}
-
-
-def cost_table(costs: pd.DataFrame) -> None:
-    """Display a table of costs."""
-    costs = costs if costs.index.name is None else costs.reset_index()
-    names = [name for name in ROWS if name in costs]
-    if "site" in names:
-        numbers = {site: str(number) for number, site in enumerate(costs.site.unique(), 1)} | {ALL: ALL}
-        costs = costs.assign(site=costs.site.map(numbers))
-    costs = costs.set_index(names).rename_axis([ROWS[name] for name in names])
-    words = [COLUMNS[name] for name in costs.columns]
-    table(costs.set_axis([name for name, _ in words], axis=1), digits=dict(words), first=ROWS[names[0]])
-
-
-def costs_by_site(alone: pd.DataFrame, together: pd.DataFrame, paths: pd.DataFrame) -> tuple[Figure, str]:
-    """KL against the relative change of the norms' outputs, both logarithmic."""
-    first, second, *others, final = alone.site.unique()
-    at = {site: alone[alone.site == site] for site in (first, second, final)}
-    groups = {
-        "first norm": (at[first], "s", COLORS["random_a"]),
-        "second norm": (at[second], "D", "#CC79A7"),
-        "final norm": (at[final], "^", COLORS["random_b"]),
-        "other norms": (alone[alone.site.isin(others)], "o", COLORS["uniform"]),
-        "all norms": (together, "*", COLORS["ink"]),
-    }
-    paths = paths[paths.c > 0]
-    with style():
-        figure, axes = plt.subplots(figsize=(WIDTH, 4.6))
-        for name, (points, marker, color) in groups.items():
-            size = 8 if marker == "*" else 5
-            axes.loglog(points.drop_error, points.kl, marker, color=color, label=name, markersize=size)
-        for number, (_, path) in enumerate(paths.groupby("seed")):
-            label = None if number else "all norms, equivalent weights"
-            axes.loglog(path.drop_error, path.kl, color=COLORS["null"], label=label)
-        reach = np.array([0.01, 0.3])
-        axes.loglog(reach, 3e-8 * (reach / 0.01) ** 2, ":", color=COLORS["ink"], lw=1)
-        axes.text(0.1, 1e-6, "slope 2")
-        axes.set(xlabel="relative change of the norms' outputs", ylabel="KL / nats per byte")
-        ticks_of_powers(axes.xaxis, axes.yaxis)
-        figure.legend(loc="outside upper center", ncols=2)
-    words = "; ".join(
-        f"{name}: change {100 * points.drop_error.min():.1f} to {100 * points.drop_error.max():.1f} %, "
-        f"KL {points.kl.min():.1g} to {points.kl.max():.1g} nats"
-        for name, (points, _, _) in groups.items()
-    )
-    return figure, (
-        f"KL against relative change, both logarithmic. {words}. For other weights that compute the same functions, "
-        f"lines rise from {paths.kl.min():.0e} at {100 * paths.drop_error.min():.1f} %, with an initial slope of two, "
-        f"to about {paths.kl.max():.1f} nats."
-    )
-
-
-def costs_by_shift(paths: pd.DataFrame, standing: pd.Series) -> tuple[Figure, str]:
-    """KL against the size of the shift c, both logarithmic: a band over seeds and signs, with its median."""
-    shifted = paths[paths.c != 0]
-    over = shifted.kl.groupby(shifted.c.abs())
-    low, middle, high = over.min(), over.median(), over.max()
-    with style():
-        figure, axes = plt.subplots(figsize=(WIDTH, 3.6))
-        axes.fill_between(low.index, low, high, color=COLORS["uniform"], alpha=0.3, lw=0)
-        axes.loglog(middle.index, middle, "o-", color=COLORS["uniform"], label="c added")
-        axes.axhspan(standing.min(), standing.max(), color=COLORS["random_a"], alpha=0.3, lw=0)
-        axes.axhline(standing.median(), ls="--", color=COLORS["random_a"], label="as trained")
-        ticks_of_powers(axes.xaxis, axes.yaxis)
-        axes.set(xlabel="|c| added to each entry", ylabel="KL / nats per byte")
-        label_ends(axes)
-    sizes = paths.c.abs()
-    near, far = (paths.kl[sizes == c] for c in (sizes[sizes > 0].min(), sizes.max()))
-    return figure, (
-        f"KL against the absolute value of c, both logarithmic: a narrow band that covers {len(standing)} models and "
-        f"both signs. It lies between {near.min():.1g} and {near.max():.1g} nats at {sizes[sizes > 0].min():g}, rises "
-        f"with an initial slope of two, flattens above 0.1, and lies between {far.min():.1f} and {far.max():.1f} nats "
-        f"at {sizes.max():g}. In the weights as trained the cost is {standing.min():.1g} to {standing.max():.1g} nats."
-    )
-
-
-def next_after_shift(found: Mapping[float, Mapping[str, Tensor]], c: float) -> tuple[Figure, str]:
-    """Log-probabilities of next tokens in shifted weights against the model's own, with the subtraction and without."""
-    before, words = found[c]["before"], []
-    lowest = min(float(values.min()) for each in found.values() for values in each.values())
-    looks = {"with": ("o", COLORS["uniform"]), "without": ("s", COLORS["random_a"])}
-    with style():
-        figure, panels = plt.subplots(1, 2, figsize=(5, 3.2), sharey=True)
-        for axis, (which, (marker, color)) in zip(panels, looks.items(), strict=True):
-            apart = float((found[c][which] - before).abs().mean())
-            axis.plot([lowest, 0], [lowest, 0], color=COLORS["null"], lw=1)
-            axis.plot(before, found[c][which], marker, color=color, ms=3, alpha=0.6)
-            axis.set(title=f"{which} the subtraction\n{apart:.2f} nats off", xlabel="ln p of the original")
-            words.append(f"{which} the subtraction they are {apart:.2g} nats off on average")
-        panels[0].set(ylabel=f"ln p at c = {c:g}", ylim=(1.05 * lowest, 0.5), xlim=(1.05 * float(before.min()), 0.5))
-        panels[1].set(xlim=panels[0].get_xlim())
-    return figure, (
-        f"Log-probabilities of {len(before)} next tokens with c = {c:g} added to every entry, against those of the "
-        f"original model: {'; '.join(words)}."
-    )

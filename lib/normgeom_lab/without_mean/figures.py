@@ -1,0 +1,145 @@
+"""Costs of dropping the subtraction as tables, and figures with their alt texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from normgeom.view.style import COLORS, WIDTH, style
+from normgeom.view.tables import table
+from torch import Tensor
+
+from normgeom_lab.common.axes import label_ends, ticks_of_powers
+from normgeom_lab.without_mean.experiments import ALL
+
+WHISPER = {  # the columns of the record published-speech-converted, as rows of a table
+    "errors unchanged": "word errors, original",
+    "errors converted": "word errors, converted to RMSNorm",
+    "errors dropped encoder": "word errors, no subtraction in the encoder",
+    "errors dropped decoder": "word errors, no subtraction in the decoder",
+    "errors dropped": "word errors, no subtraction",
+    "largest": "largest logit",
+    "converted in float64": "logit difference, converted, float64",
+    "unconverted float32": "logit difference, original, float32",
+    "converted float32": "logit difference, converted, float32",
+    "unconverted bfloat16": "logit difference, original, bfloat16",
+    "converted bfloat16": "logit difference, converted, bfloat16",
+}
+
+COLUMNS = {  # of a table of costs: the name in words, and digits
+    "drop_error": ("change in the output", ".2g"),
+    "nll": ("NLL / nats", 3),
+    "more": ("change in NLL / nats", ".2g"),
+    "kl": ("KL / nats", ".2g"),
+    "largest": ("largest change in log p", ".2g"),
+    "kept": ("KL with the subtraction / nats", ".2g"),
+}
+
+ROWS = {  # what distinguishes the rows of a table of costs, in words
+    "seed": "seed",
+    "model": "model",
+    "way": "operation",
+    "site": "norm",
+    "c": "c",
+    "centred": "mean removed from",
+}
+
+
+def cost_table(costs: pd.DataFrame) -> None:
+    """Display a table of costs."""
+    costs = costs if costs.index.name is None else costs.reset_index()
+    names = [name for name in ROWS if name in costs]
+    if "site" in names:
+        numbers = {site: str(number) for number, site in enumerate(costs.site.unique(), 1)} | {ALL: ALL}
+        costs = costs.assign(site=costs.site.map(numbers))
+    costs = costs.set_index(names).rename_axis([ROWS[name] for name in names])
+    words = [COLUMNS[name] for name in costs.columns]
+    table(costs.set_axis([name for name, _ in words], axis=1), digits=dict(words), first=ROWS[names[0]])
+
+
+def costs_by_site(alone: pd.DataFrame, together: pd.DataFrame, paths: pd.DataFrame) -> tuple[Figure, str]:
+    """KL against the relative change in the norms' outputs, both logarithmic."""
+    first, second, *others, final = alone.site.unique()
+    at = {site: alone[alone.site == site] for site in (first, second, final)}
+    groups = {  # points, marker, color, and the side of its name
+        "first norm": (at[first], "s", COLORS["random_a"], "right"),
+        "second norm": (at[second], "D", "#CC79A7", "right"),
+        "final norm": (at[final], "^", COLORS["random_b"], "left"),
+        "other norms": (alone[alone.site.isin(others)], "o", COLORS["uniform"], "left"),
+        "all norms": (together, "*", COLORS["ink"], "left"),
+    }
+    paths = paths[paths.c > 0]
+    with style():
+        figure, axes = plt.subplots(figsize=(WIDTH, 4.6))
+        for name, (points, marker, color, side) in groups.items():
+            axes.loglog(points.drop_error, points.kl, marker, color=color, markersize=8 if marker == "*" else 5)
+            edge, space, align = ("min", -9, "right") if side == "left" else ("max", 9, "left")
+            place = points.drop_error.agg(edge), points.kl.median()
+            look = dict(textcoords="offset points", horizontalalignment=align, verticalalignment="center")
+            axes.annotate(name, place, (space, 0), **look)
+        for _, path in paths.groupby("seed"):
+            axes.loglog(path.drop_error, path.kl, color=COLORS["null"])
+        axes.text(1.5, 1e-3, "all norms, equivalent weights", horizontalalignment="right")
+        reach = np.array([0.01, 0.3])
+        axes.loglog(reach, 1e-8 * (reach / 0.01) ** 2, ":", color=COLORS["ink"], lw=1)
+        axes.text(0.1, 2e-7, "slope 2")
+        axes.set(xlabel="relative change in the norms' outputs", ylabel="KL / nats per byte", xlim=(0.002, 2))
+        ticks_of_powers(axes.xaxis, axes.yaxis)
+    words = "; ".join(
+        f"{name}: change {100 * points.drop_error.min():.1f} to {100 * points.drop_error.max():.1f} %, "
+        f"KL {points.kl.min():.1g} to {points.kl.max():.1g} nats"
+        for name, (points, *_) in groups.items()
+    )
+    return figure, (
+        f"KL against relative change, both logarithmic. {words}. For other weights that compute the same functions, "
+        f"lines rise from {paths.kl.min():.0e} at {100 * paths.drop_error.min():.1f} %, with an initial slope of two, "
+        f"to about {paths.kl.max():.1f} nats."
+    )
+
+
+def costs_by_shift(paths: pd.DataFrame, standing: pd.Series) -> tuple[Figure, str]:
+    """KL against the size of the shift c, both logarithmic: a band over seeds and signs, with its median."""
+    shifted = paths[paths.c != 0]
+    over = shifted.kl.groupby(shifted.c.abs())
+    low, middle, high = over.min(), over.median(), over.max()
+    with style():
+        figure, axes = plt.subplots(figsize=(WIDTH, 3.6))
+        axes.fill_between(low.index, low, high, color=COLORS["uniform"], alpha=0.3, lw=0)
+        axes.loglog(middle.index, middle, "o-", color=COLORS["uniform"], label="c added")
+        axes.axhspan(standing.min(), standing.max(), color=COLORS["random_a"], alpha=0.3, lw=0)
+        axes.plot(low.index, [standing.median()] * len(low), "--", color=COLORS["random_a"], label="as trained")
+        ticks_of_powers(axes.xaxis, axes.yaxis)
+        axes.set(xlabel="|c| added to each entry", ylabel="KL / nats per byte")
+        label_ends(axes)
+    sizes = paths.c.abs()
+    near, far = (paths.kl[sizes == c] for c in (sizes[sizes > 0].min(), sizes.max()))
+    return figure, (
+        f"KL against the absolute value of c, both logarithmic: a narrow band that covers {len(standing)} models and "
+        f"both signs. It lies between {near.min():.1g} and {near.max():.1g} nats at {sizes[sizes > 0].min():g}, rises "
+        f"with an initial slope of two, flattens above 0.1, and lies between {far.min():.1f} and {far.max():.1f} nats "
+        f"at {sizes.max():g}. With the weights as trained it costs {standing.min():.1g} to {standing.max():.1g} nats."
+    )
+
+
+def next_after_shift(found: Mapping[float, Mapping[str, Tensor]], c: float) -> tuple[Figure, str]:
+    """Log-probabilities of next tokens in shifted weights against the model's own, with the subtraction and without."""
+    before, words = found[c]["before"], []
+    lowest = min(float(values.min()) for each in found.values() for values in each.values())
+    looks = {"with": ("o", COLORS["uniform"]), "without": ("s", COLORS["random_a"])}
+    with style():
+        figure, panels = plt.subplots(1, 2, figsize=(5, 3.2), sharey=True)
+        for axis, (which, (marker, color)) in zip(panels, looks.items(), strict=True):
+            apart = float((found[c][which] - before).abs().mean())
+            axis.plot([lowest, 0], [lowest, 0], color=COLORS["null"], lw=1)
+            axis.plot(before, found[c][which], marker, color=color, ms=3, alpha=0.6)
+            axis.set(title=f"{which} the subtraction\n{apart:.2f} nats off", xlabel="ln p of the original")
+            words.append(f"{which} the subtraction they are {apart:.2g} nats off on average")
+        panels[0].set(ylabel=f"ln p at c = {c:g}", ylim=(1.05 * lowest, 0.5), xlim=(1.05 * float(before.min()), 0.5))
+        panels[1].set(xlim=panels[0].get_xlim())
+    return figure, (
+        f"Log-probabilities of {len(before)} next tokens with c = {c:g} added to every entry, against those of the "
+        f"original model: {'; '.join(words)}."
+    )
