@@ -1,6 +1,6 @@
 """How much code the chapters carry, against the limits in pyproject.toml, and how many minutes their words take.
 
-Minutes come by one rule: words before the exercises, without code, 130 a minute, to the nearest 5.  A displayed formula
+Minutes come by one rule: words before the exercises, without code, 100 a minute, to the nearest 5.  A displayed formula
 is ten words.  The rule knows nothing of how hard a page is; that it is the same for all pages is its merit.
 """
 
@@ -14,7 +14,7 @@ import nbformat
 
 from press.book import Book, Page, chapter_number
 
-WORDS_A_MINUTE, WORDS_A_FORMULA, STEP = 130, 10, 5
+WORDS_A_MINUTE, WORDS_A_FORMULA, STEP = 100, 10, 5
 EXERCISES = re.compile(r"^## Exercises$", re.M)
 FORMULA = re.compile(r"^```\{math\}.*?^```$|\$\$.*?\$\$", re.M | re.S)
 CODE = re.compile(r"^```(?!\{)\w*\n.*?^```$", re.M | re.S)

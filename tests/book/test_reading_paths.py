@@ -28,8 +28,9 @@ def test_the_box_of_each_chapter_has_its_minutes(chapters):
 
 def test_the_plan_builds_on_what_the_boxes_ask_for(book, chapters):
     (paths,) = (page for page in book.pages if page.name == "appendix/reading-paths")
-    rows = re.findall(r"^\| (\d+) \|.*\| ([\d, ]*) ?\|$", text(paths), flags=re.M)
-    said = {int(number): {int(n) for n in re.findall(r"\d+", needs)} for number, needs in rows}
+    rows = re.findall(r"^\| (\d+) \|.*\| (\d+) \| ([\d, ]*) ?\|$", text(paths), flags=re.M)
+    said = {int(number): {int(n) for n in re.findall(r"\d+", needs)} for number, _, needs in rows}
+    assert {int(number): int(took) for number, took, _ in rows} == {n: minutes(p.cells) for n, p in chapters.items()}
     asked = {
         number: {int(n) for n in re.findall(r"\{doc\}`\d+ <(\d+)-", BOX.search(text(page))[1])}
         for number, page in chapters.items()
