@@ -38,14 +38,14 @@ def without_directions(removed: pd.DataFrame) -> pd.DataFrame:
     count, spared = f"{len(signs)} sign vectors", "except at three"
     rows = {
         "unchanged": cost.loc["none"],
-        "1": cost.loc["uniform"],
+        "uniform vector": cost.loc["uniform"],
         f"{count}: lowest": signs.min(),
         f"{count}: median": signs.median(),
         f"{count}: highest": signs.max(),
         "Gaussian (one draw)": cost.loc["random_000"],
-        f"1, {spared} coordinates": cost.loc["uniform_rest"],
+        f"uniform vector, {spared} coordinates": cost.loc["uniform_rest"],
         f"sign vectors, {spared} coordinates (highest of three)": signs_rest.max(),
-        f"1, {spared} random coordinates (highest of three)": control.max(),
+        f"uniform vector, {spared} random coordinates (highest of three)": control.max(),
     }
     return pd.DataFrame(rows).T
 
@@ -63,7 +63,7 @@ def angle_and_cost(costs: pd.DataFrame) -> tuple[Figure, str]:
             null = rows[rows.direction.str.startswith("signs_")]
             one = rows[rows.direction == "uniform"]
             axis.plot(null.angle, null.cost, "x", color=COLORS["null"], ms=4, label="sign vectors")
-            axis.plot(one.angle, one.cost, "o", color=COLORS["uniform"], ms=4, label="1")
+            axis.plot(one.angle, one.cost, "o", color=COLORS["uniform"], ms=4, label="uniform vector")
             axis.set_title(model)
             axis.set_yscale("symlog", linthresh=0.01)
             axis.yaxis.set_major_formatter(FuncFormatter(lambda cost, _: f"{cost:g}"))  # no raised exponents on a phone
