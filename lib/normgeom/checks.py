@@ -38,8 +38,8 @@ def verify(
 
     Example:
         >>> import normgeom as ng
-        >>> ng.verify("eq-mean-vector", abs((1 + 2) / 2 - 1.5), {"the sum": abs(1 + 2 - 1.5)})
-        eq-mean-vector: error ≤ 1e-12; with the sum 2
+        >>> ng.verify("the mean", abs((1 + 2) / 2 - 1.5), {"the sum": abs(1 + 2 - 1.5)})
+        the mean: error ≤ 1e-12; with the sum 2
     """
     if wrong is None:
         *most, last = breaks if isinstance(breaks, Mapping) and breaks else ["a near miss"]

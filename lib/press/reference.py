@@ -46,15 +46,11 @@ def public(package: str) -> list[Public]:
         value = getattr(library, name)
         if inspect.ismodule(value):
             sys.modules[f"{ALIAS}.{name}"] = value
-            inside = vars(value).items()
-            found += [Public(f"{ALIAS}.{name}.{n}", v) for n, v in inside if n[0] != "_" and _at_home(v, value)]
+            inside = ((n, getattr(value, n)) for n in value.__all__)
+            found += [Public(f"{ALIAS}.{name}.{n}", v) for n, v in inside]
         else:
             found.append(Public(f"{ALIAS}.{name}", value))
     return sorted(found, key=lambda p: (p.value.__module__.count("."), p.value.__module__, _line(p.value)))
-
-
-def _at_home(value: object, module: object) -> bool:
-    return (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__ == module.__name__
 
 
 def _line(value: type) -> int:

@@ -98,12 +98,11 @@ def rms_norm(
     r"""Root-mean-square normalization, :math:`\gamma\odot x/\sqrt{\overline{x^2}+\varepsilon}+\beta` (eq-rms-norm).
 
     Args:
-        x, weight, bias, eps: as for :func:`layer_norm`, which also describes the result and the errors.  Models use no
-            bias here.
+        x, weight, bias, eps: as for :func:`layer_norm`, which also describes the result and the errors.
         unit_offset: if True, the gain is ``1 + weight``, as in Gemma; without a ``weight`` this is a ValueError.
 
-    On a CPU, inputs of 262,144 entries or more are computed in blocks of rows, so a row's bits can differ from those
-    in a smaller batch (claim-batch).
+    Models give RMSNorm no bias.  On a CPU, inputs of 262,144 entries or more are computed in blocks of rows, so a
+    row's bits can differ from those in a smaller batch (claim-batch).
 
     Source: Zhang and Sennrich (2019).
 
