@@ -1,4 +1,4 @@
-"""The committed notebooks say what the chapters say, and what the run of ``make book`` printed.
+"""The committed notebooks and figures say what the chapters say, and what the run of ``make book`` printed and drew.
 
 nbval runs them all again in ``make ci``; here their outputs are compared with the run that was just made.
 """
@@ -10,8 +10,10 @@ import jupytext
 import nbformat
 import pytest
 from press.notebooks import TITLED, UNCOMPARED, notebooks
+from press.stage import figures
 
 STALE = "run `make notebooks`"
+DRAWN = re.compile(r'<g id="[^"]*|xlink:href="#[^"]*-[0-9a-f]+')  # parts and letters of an SVG, in order
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +90,14 @@ def differences(committed, fresh, sanitized):
 def test_outputs_are_those_of_the_run(committed, fresh, sanitized):
     found = list(differences(committed, fresh, sanitized))
     assert not found, f"{found}: {STALE}, if these outputs are right"
+
+
+def test_figures_are_those_of_the_run(root, book):
+    """By their parts and letters; coordinates differ from machine to machine."""
+    old = {path.stem: path.read_text("utf-8") for path in (root / "figures").glob("*.svg")}
+    new = figures(book)
+    stale = [name for name in old.keys() | new if DRAWN.findall(old.get(name, "")) != DRAWN.findall(new.get(name, ""))]
+    assert not stale, f"{stale}: run `make figures`, and delete what no chapter draws"
 
 
 @pytest.mark.parametrize("kind", ["printed", "table"])
