@@ -110,12 +110,6 @@ def test_the_kit_has_what_students_get_wrong(small):
     assert '<a href="../../course/lecture-1.html">' in page
 
 
-def test_a_book_without_a_course_has_no_lectures(small, tmp_path):
-    book = small()
-    (tmp_path / "chapters/course.yml").unlink()
-    assert lectures(book) == []
-
-
 BUILT = """<html><head><link href="../../_static/book.css" rel="stylesheet"/></head>
 <section id="other"><div>an earlier one</div></section>
 <figure id="fig-a"><img src="../_images/a.svg"/><script>"<figure>"</script></figure>
