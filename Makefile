@@ -58,7 +58,7 @@ check: lint  ## what an edit breaks most often, in under a minute: style, labels
 	@python -m experiments --check || [ -z "$(CI)" ]  # at a desk the rest goes on
 	@$(PYTEST) tests/book/test_reading_paths.py tests/press/test_documents.py
 	@$(PYTEST) tests/book/test_sync.py > /dev/null || \
-	  { echo "make: all is well but that notebooks/ is behind: run make notebooks before you commit" >&2; exit 1; }
+	  { echo "make: all is well but that notebooks/ or figures/ is behind: run make notebooks figures before you commit" >&2; exit 1; }
 
 test: lint $(SUITES)  ## style, the library, the pages, and notebooks/ compared with the run of make book
 	@python -m press times test

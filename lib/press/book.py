@@ -13,6 +13,7 @@ from sphinx_external_toc.parsing import parse_toc_yaml
 
 CHAPTERS = Path("chapters")
 EXECUTED = Path("_build/run")
+HTML = Path("_build/html")
 LEDGER, COURSE = "appendix/ledger", "appendix/course"
 HEADER = re.compile(r"\A---\n(.*?\n)?jupytext:", re.S)
 

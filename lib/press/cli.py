@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from press.book import Book
+from press.book import HTML, Book
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -57,9 +57,8 @@ def reuse_command(written: Path, executed: Path) -> None:
 
 
 @main.command()
-@click.argument("html", type=FOLDER, default="_build/html")
 @click.pass_obj
-def pages(book: Book, html: Path) -> None:
+def pages(book: Book) -> None:
     """Check the chapters, write _build/stage, and build the pages from it; exit 1 on any warning."""
     from press.engine import pages
     from press.refusals import refusals
@@ -67,7 +66,7 @@ def pages(book: Book, html: Path) -> None:
 
     refuse(refusals(book))
     put(book.root / STAGE, stage(book))
-    if not pages(book.root / STAGE, book.root / html):
+    if not pages(book.root / STAGE, book.root / HTML):
         raise click.ClickException("the pages were not built without warnings")
 
 

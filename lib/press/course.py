@@ -66,7 +66,9 @@ class Lecture:
 
 def lectures(book: Book) -> list[Lecture]:
     """The lectures of the book; a book without a course has none."""
-    return [_lecture(number, entry) for number, entry in enumerate(_data(book).get("lectures", []), 1)]
+    path = book.root / FILE
+    entries = yaml.safe_load(path.read_text("utf-8"))["lectures"] if path.is_file() else []
+    return [_lecture(number, entry) for number, entry in enumerate(entries, 1)]
 
 
 def course(book: Book) -> str:
@@ -92,11 +94,6 @@ def asked_of_nothing(book: Book, claims: Claims) -> Iterator[str]:
         for label in lecture.prove:
             if label not in lecture.shown:
                 yield f"{FILE}, lecture {lecture.number}: {label} is to be proved, and no slide shows it"
-
-
-def _data(book: Book) -> dict:
-    path = book.root / FILE
-    return yaml.safe_load(path.read_text("utf-8")) if path.is_file() else {}
 
 
 def _lecture(number: int, entry: dict) -> Lecture:

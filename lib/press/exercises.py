@@ -56,16 +56,10 @@ def mistakes(book: Book, grader: str) -> dict[str, str]:
     return dict(said.split(". ", 1) for said in graders(book)[grader])
 
 
-def unknown_grader(book: Book, claims: Claims) -> Iterator[str]:
+def unmatched_grader(book: Book, claims: Claims) -> Iterator[str]:
+    asking = {name: exercise for exercise in exercises(book) for name in exercise.graders}
     known = graders(book)
-    for exercise in exercises(book):
-        for name in exercise.graders:
-            if name not in known:
-                yield f"{exercise.page}: {exercise.label} names {MODULE}.{name}, which judges nothing"
-
-
-def grader_without_exercise(book: Book, claims: Claims) -> Iterator[str]:
-    named = {name for exercise in exercises(book) for name in exercise.graders}
-    for name in graders(book):
-        if name not in named:
-            yield f"{MODULE}.{name} judges what no exercise asks for"
+    for name in [name for name in asking if name not in known]:
+        yield f"{asking[name].page}: {asking[name].label} names {MODULE}.{name}, which judges nothing"
+    for name in [name for name in known if name not in asking]:
+        yield f"{MODULE}.{name} judges what no exercise asks for"

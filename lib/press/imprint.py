@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import yaml
 
-from press.book import CHAPTERS, Book, chapter_number
+from press.book import Book, chapter_number
 
-FILE = "imprint.json"
+FILES = ("pyproject.toml", "CITATION.cff")  # that it is read from
 HOST = "https://github.com/"
 COLAB = "https://colab.research.google.com/github/{name}/blob/main/{notebook}"
 ENTRY = """@book{{{key},
@@ -21,7 +18,7 @@ ENTRY = """@book{{{key},
 
 
 def imprint(book: Book) -> dict:
-    """``title``, ``authors``, ``abstract``, ``name``, ``version``, ``date``, ``urls`` and ``notebooks``.
+    """``title``, ``authors``, ``abstract``, ``name``, ``version``, ``date`` and ``urls``.
 
     Raises:
         ValueError: ``[project.urls] Repository`` in pyproject.toml is not https://github.com/OWNER/NAME.
@@ -40,13 +37,7 @@ def imprint(book: Book) -> dict:
         "version": book.project["version"],
         "date": citation["date-released"].isoformat(),
         "urls": urls,
-        "notebooks": [f"{CHAPTERS}/{page.name}" for page in book.notebooks],
     }
-
-
-def read(folder: Path) -> dict:
-    """The imprint among the staged files."""
-    return json.loads((folder / FILE).read_text("utf-8"))
 
 
 def edition(content: dict) -> str:

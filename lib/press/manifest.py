@@ -33,7 +33,7 @@ def manifest(book: Book) -> dict:
 
 
 def dumped(content: dict) -> bytes:
-    """The manifest, or the imprint, as a file."""
+    """The manifest as a file."""
     return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 

@@ -14,10 +14,9 @@ from playwright.sync_api import Page, sync_playwright
 from pypdf import PdfReader, PdfWriter
 from pypdf.generic import ArrayObject, DictionaryObject, Fit, FloatObject, IndirectObject, NameObject, NullObject
 
-from press.book import CHAPTERS, Book
+from press.book import CHAPTERS, HTML, Book
 from press.imprint import imprint
 
-HTML = Path("_build/html")
 FILE = Path("_build/pdf/the-geometry-of-layer-normalization.pdf")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")

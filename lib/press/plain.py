@@ -1,4 +1,7 @@
-"""MyST as plain Markdown, numbers and links resolved.  What has no plain form is an error, never left as it is."""
+"""MyST as plain Markdown, numbers and links resolved.  What has no plain form is an error, never left as it is.
+
+Labels, terms, pages and sources that a text names are there: the pages are built first, and Sphinx refuses others.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ import click
 from press.citations import Citation
 from press.myst import ROLE, Block, blocks
 
-ADMONITIONS = ("note", "tip", "hint", "important", "warning", "caution", "attention", "seealso")
 STATEMENTS = ("theorem", "proposition", "corollary", "lemma", "definition", "conjecture", "observation", "remark")
 OPENING = "opening"  # the class of a page's first picture, which a notebook draws itself
 TITLED = re.compile(r"(?P<words>.*?)\s*<(?P<target>[^<>]+)>", re.S)
@@ -54,11 +56,11 @@ class Plain:
 
     def number(self, label: str) -> str:
         """How {numref} reads."""
-        return self._label(label)["numref"]
+        return self.labels[label]["numref"]
 
     def name(self, label: str) -> str:
         """How {ref}, {eq} or {prf:ref} reads."""
-        return self._label(label)["ref"]
+        return self.labels[label]["ref"]
 
     def _block(self, block: Block) -> str:
         if block.kind == "math":
@@ -79,11 +81,6 @@ class Plain:
             raise self._unknown(match[0])
         return ROLES[match["name"]](self, match["text"])
 
-    def _label(self, label: str) -> dict[str, str]:
-        if label not in self.labels:
-            raise self._unknown(f"the label {label}, which no built page defines")
-        return self.labels[label]
-
     def _note(self, notes: dict[str, str], name: str) -> str:
         if name not in notes:
             raise self._unknown(f"the note {name}, which its own cell does not have")
@@ -101,21 +98,20 @@ class Plain:
 
 
 def _math(plain: Plain, block: Block) -> str:
-    tag = f"\n\\tag{{{plain._label(block.label)['number']}}}" if block.label else ""
+    tag = f"\n\\tag{{{plain.labels[block.label]['number']}}}" if block.label else ""
     return f"$$\n{block.body.strip()}{tag}\n$$"
 
 
 def _statement(plain: Plain, block: Block) -> str:
-    head = plain._label(block.label)["ref"] if block.label else block.name.removeprefix("prf:").capitalize()
+    head = plain.name(block.label) if block.label else block.name.removeprefix("prf:").capitalize()
     return _boxed(plain, head, block)
 
 
 def _admonition(plain: Plain, block: Block) -> str:
-    head = plain._prose(block.argument) if block.name == "admonition" else block.name.capitalize()
+    head = plain._prose(block.argument)
     if "dropdown" in block.options.get("class", ""):
         return _folded(plain, head, block)
-    body = block.body if block.name == "admonition" else f"{block.argument}\n{block.body}".strip()
-    return _quote(f"**{head}.** {plain.render(body)}")
+    return _quote(f"**{head}.** {plain.render(block.body)}")
 
 
 def _exercise(plain: Plain, block: Block) -> str:
@@ -162,7 +158,7 @@ def _titled(text: str) -> tuple[str, str]:
 def _reference(field: str) -> Callable[[Plain, str], str]:
     def role(plain: Plain, text: str) -> str:
         words, target = _titled(text)
-        entry = plain._label(target)
+        entry = plain.labels[target]
         if field not in entry:
             raise plain._unknown(f"a reference to {text}: it has no number or title")
         number = entry[field].rpartition(" ")[2]
@@ -174,8 +170,6 @@ def _reference(field: str) -> Callable[[Plain, str], str]:
 def _doc(plain: Plain, text: str) -> str:
     words, target = _titled(text)
     doc = posixpath.normpath(posixpath.join("/chapters", posixpath.dirname(plain.page), target))[1:]
-    if doc not in plain.titles:
-        raise plain._unknown(f"{{doc}}`{text}`, which is no page")
     return plain._linked(words or plain.titles[doc], doc)
 
 
@@ -185,8 +179,6 @@ def _cite(textual: bool) -> Callable[[Plain, str], str]:
     def role(plain: Plain, text: str) -> str:
         cited = []
         for key in (key.strip() for key in text.split(",")):
-            if key not in plain.citations:
-                raise plain._unknown(f"the source {key}, which is not in references.bib")
             source = plain.citations[key]
             words = form.format(source.authors, source.year)
             cited.append(f"[{words}]({source.address})" if source.address else words)
@@ -197,16 +189,13 @@ def _cite(textual: bool) -> Callable[[Plain, str], str]:
 
 def _term(plain: Plain, text: str) -> str:
     words, target = _titled(text)
-    name = " ".join(target.split())
-    if name.lower() not in plain.terms:
-        raise plain._unknown(f"the term {name}, which is in no glossary")
-    return plain._linked(words or text, plain.terms[name.lower()])
+    return plain._linked(words or text, plain.terms[" ".join(target.split()).lower()])
 
 
 DIRECTIVES: dict[str, Callable[[Plain, Block], str]] = {
     "math": _math,
     **{f"prf:{name}": _statement for name in (*STATEMENTS, "proof")},
-    **dict.fromkeys((*ADMONITIONS, "admonition"), _admonition),
+    "admonition": _admonition,
     "exercise": _exercise,
     "solution": _solution,
     "figure": _image,

@@ -18,7 +18,6 @@ from press.trees import digest
 LEAST = 20  # seeds that a claim is tried at
 ROOM = 0.8  # of its bound that a claim may use, and of what its wrong version reaches
 RECORDED = f"{ALIAS}.recorded"
-BOUND = "bound"  # in a check's head: the statement that the bound comes from
 
 
 class Live(NamedTuple):
@@ -27,7 +26,6 @@ class Live(NamedTuple):
     label: str
     page: str
     version: str
-    theorem: str = ""
 
 
 class Tried(NamedTuple):
@@ -59,7 +57,7 @@ def live(book: Book) -> list[Live]:
         for at, cell in enumerate(written):
             for label in cell.verifies:
                 if label.startswith("claim-") and not is_recorded(written, at):
-                    found[label] = Live(label, name, version(written, label), cell.head.get(BOUND, ""))
+                    found[label] = Live(label, name, version(written, label))
     return list(found.values())
 
 
@@ -117,7 +115,7 @@ def amiss(claim: Live, found: Tried | None, statement: str) -> Iterator[str]:
         yield "was tried at many seeds in another version of its cells (make experiments)"
     if found.held < found.seeds and f"in {found.held} of {found.seeds} seeds" not in statement:
         yield f"held in {found.held} of {found.seeds} seeds, and its statement does not say so"
-    if found.held == found.seeds and found.deviation > ROOM and not claim.theorem:
+    if found.held == found.seeds and found.deviation > ROOM:
         yield f"uses {found.deviation:.0%} of its bound at one of its seeds, at most {ROOM:.0%} are meant"
     if found.mutant * ROOM < 1:
         yield f"has a wrong version that comes down to {found.mutant:.2f} of its bound at one of its seeds"

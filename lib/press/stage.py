@@ -14,8 +14,7 @@ from press.cells import cells
 from press.course import FILE as LECTURES
 from press.course import course
 from press.engine import CONF
-from press.imprint import FILE as IMPRINT
-from press.imprint import imprint
+from press.imprint import FILES
 from press.labels import Check, Claims
 from press.ledger import ledger
 from press.live import FOLDER, live
@@ -41,7 +40,7 @@ TABLE = """::::{{table}} {caption}
 
 def stage(book: Book) -> dict[str, bytes]:
     """Path → content of everything that the pages are built from."""
-    files = {name: (book.root / name).read_bytes() for name in ("_config.yml", "_toc.yml")}
+    files = {name: (book.root / name).read_bytes() for name in ("_config.yml", "_toc.yml", *FILES)}
     files["conf.py"] = CONF.encode()
     served = book.root / CHAPTERS / "_static"
     paths = {f"_static/{path.relative_to(served).as_posix()}": path for path in served.rglob("*")}
@@ -60,7 +59,7 @@ def stage(book: Book) -> dict[str, bytes]:
             files[f"{CHAPTERS}/{page.name}.md"] = _made(book, page.cells[0].source).encode()
     files |= {f"figures/{name}.svg": inked(svg, ink).encode() for name, svg in figures(book).items()}
     files |= sources.used
-    return files | {FILE: dumped(manifest(book)), IMPRINT: dumped(imprint(book))}
+    return files | {FILE: dumped(manifest(book))}
 
 
 def _made(book: Book, text: str) -> str:

@@ -1,12 +1,13 @@
-"""Where the time went: what each step of make cost, against the share that pyproject.toml gives it.
+"""Where the time went: what each step of make cost, and all of them against the limit in pyproject.toml.
 
-Shares are processor seconds of the machine on which they were set.  Each run times a fixed workload on its own machine
+Limits are processor seconds of the machine on which they were set.  Each run times a fixed workload on its own machine
 and scales them, so that a slower machine is no failure and a slower book is.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 from press.book import Book
 
 TIMES = Path("_build/times")
-REFERENCE = 0.22  # processor seconds of the workload where the shares were set
+REFERENCE = 0.22  # processor seconds of the workload where the limits were set
 
 
 def calibration(repeats: int = 3) -> float:
@@ -54,13 +55,8 @@ def table(book: Book, of: str) -> Iterator[str]:
 
 
 def above(book: Book, of: str) -> list[str]:
-    """What is above its share on this machine."""
-    limits, scale = book.settings.get("seconds", {}).get(of, {}), calibration() / REFERENCE
-    spent = {name: processor for name, (processor, _) in costs(book, of).items()}
-    shares = {name: limits.get(name, limits.get("each")) for name in spent} | {"all together": limits.get("all")}
-    spent["all together"] = sum(spent.values())
-    return [
-        f"{name}: {spent[name]:.0f} processor seconds, at most {share * scale:.0f} are meant on this machine"
-        for name, share in shares.items()
-        if share is not None and spent[name] > share * scale
-    ]
+    """What is wrong if all steps together are above the limit on this machine."""
+    spent = sum(processor for processor, _ in costs(book, of).values())
+    limit = book.settings.get("seconds", {}).get(of, math.inf) * calibration() / REFERENCE
+    said = f"all together: {spent:.0f} processor seconds, at most {limit:.0f} are meant on this machine"
+    return [said] if spent > limit else []

@@ -1,5 +1,5 @@
 """No barrier: what axe-core finds against WCAG 2.2 AA and good practice with every fold open, on a few pages in light
-and dark, at a desk and on a phone, and on all pages once."""
+and dark, at a desk and on a phone, and on all pages in each theme and on each screen once."""
 
 import pytest
 from access import FEW, opened, settled
@@ -18,11 +18,8 @@ ERRS = {"empty-table-header": "math"}
 BARRIERS = {
     "image-alt": "document.querySelector('.findings img').removeAttribute('alt')",
     "color-contrast": "document.querySelector('.live-question').style.color = '#999'",
-    "scrollable-region-focusable": "document.querySelector('.bd-article p').style = 'overflow: auto; white-space: pre'",
     "target-size": "document.querySelector('.live-set').style.font = '8px/8px serif';"
     "document.querySelectorAll('.live-set *').forEach((e) => Object.assign(e.style, { minHeight: 0, margin: 0 }))",
-    "label": "document.querySelector('.hold input[type=number]').parentElement.firstChild.remove()",
-    "region": "document.querySelector('#pst-primary-sidebar').removeAttribute('role')",
 }
 
 
@@ -81,7 +78,7 @@ def look(browser, html, name: str, states: list) -> list[str]:
 
 @pytest.mark.parametrize("amount", ["a few", pytest.param("all", marks=pytest.mark.slow)])
 def test_no_page_has_a_barrier(amount, browser, book, html):
-    names, states = (FEW, STATES) if amount == "a few" else ((*book.names, *OTHERS), STATES[-1:])
+    names, states = (FEW, STATES) if amount == "a few" else ((*book.names, *OTHERS), STATES[1:3])
     found = [barrier for name in names for barrier in look(browser, html, name, states)]
     assert not found, f"{len(found)} barriers:\n" + "\n".join(found[:40])
 

@@ -99,16 +99,3 @@ def test_a_broken_link_fails_both(root, jupyter_book, tmp_path):
         assert code != 0
         for word in ("nowhere", "no such term", "ng.nothing", "nowhere-at-all"):
             assert word in text, text[-3000:]
-
-
-def test_what_the_book_refuses_both_refuse(root, jupyter_book, tmp_path):
-    toy = shutil.copytree(root / "tests/press/toy", tmp_path / "toy")
-    shutil.copy(root / "_config.yml", toy)
-    page = toy / "chapters/02-angle.md"
-    page.write_text(page.read_text("utf-8").replace(":verifies: [claim-right]", ":verifies: [claim-none]"), "utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(toy / "lib"), str(root / "lib")]))
-        status, said, _ = jupyter_book(toy, tmp_path / "standard")
-        done = subprocess.run([sys.executable, "-m", "press", "--root", toy, "pages"], capture_output=True, text=True)
-    assert status != 0 and "verifies claim-none, which no page defines" in said
-    assert done.returncode != 0 and "verifies claim-none, which no page defines" in done.stderr

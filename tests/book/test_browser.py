@@ -64,24 +64,6 @@ def test_no_formula_is_cut(walks):
     assert not {name: boxes for name, boxes in cut.items() if boxes}
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_text_stands_out(walks, theme):
-    for name, page in walks.items():
-        assert page.looked_at > 20, f"{name}: only {page.looked_at} pieces of text were looked at"
-        assert not page.faint[theme], f"{name}, {theme}"
-
-
-def test_sliders_move_by_keyboard_and_by_mouse(walks, html):
-    assert any(page.sliders for page in walks.values()), "no page has a slider"
-    for name, page in walks.items():
-        has_sliders = 'class="explore"' in (html / f"chapters/{name}.html").read_text("utf-8")
-        assert has_sliders == bool(page.sliders), f"{name}: a slider that was not tried"
-        for before, by_keyboard, by_mouse in page.sliders:
-            assert by_keyboard != before, f"{name}: a slider that the keyboard does not move"
-            assert by_mouse != by_keyboard, f"{name}: a slider that the mouse does not move"
-            assert len(by_mouse) == len(before), f"{name}: one frame a figure is to be seen"
-
-
 def test_figures_turn_under_the_mouse_and_by_keys(walks, html):
     assert any(page.turned for page in walks.values()), "no page has a turning figure"
     for name, page in walks.items():
@@ -160,16 +142,6 @@ def test_the_switch_opens_all_code_by_keyboard_and_remembers(chapter):
     chapter.locator(".code-switch").click()
     chapter.reload()
     assert not any(chapter.evaluate(OPEN))
-
-
-def test_a_folded_check_opens_by_keyboard_and_by_its_address(chapter):
-    fold = chapter.locator(".fold.code").first
-    fold.locator("summary").focus()
-    chapter.keyboard.press("Enter")
-    assert fold.locator("pre").first.is_visible()
-    target = chapter.locator(".cell[id^=check-]").last.get_attribute("id")
-    chapter.goto(chapter.url.partition("#")[0] + f"#{target}")
-    assert chapter.locator(f"#{target} .cell_input").is_visible()
 
 
 def test_a_reference_shows_what_it_refers_to(chapter):

@@ -66,39 +66,6 @@ CUT = """() => [...document.querySelectorAll('.bd-article div.math')]
     .filter(box => box.checkVisibility() && box.scrollWidth > box.clientWidth + 1)
     .map(box => `${box.closest('div.math').id || 'a formula'} (${box.scrollWidth} in ${box.clientWidth})`)"""
 OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
-SHOWN = "() => [...document.querySelectorAll('.explore img')].filter(image => !image.hidden).map(image => image.alt)"
-# The contrast of WCAG 2 between text and the nearest opaque background, where it is below 4.5.
-FAINT = """(theme) => {
-    document.documentElement.dataset.theme = theme;
-    document.getAnimations().forEach(animation => animation.finish());
-    const numbers = color => color.match(/[\\d.]+/g).map(Number);
-    const channel = v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-    const luminance = ([r, g, b]) =>
-        0.2126 * channel(r / 255) + 0.7152 * channel(g / 255) + 0.0722 * channel(b / 255);
-    const behind = new Map();
-    const background = element => {
-        if (!element) return [255, 255, 255];
-        if (!behind.has(element)) {
-            const color = numbers(getComputedStyle(element).backgroundColor);
-            behind.set(element, color.length < 4 || color[3] > 0.5 ? color : background(element.parentElement));
-        }
-        return behind.get(element);
-    };
-    const faint = [];
-    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-    const looked = new Set();
-    while (texts.nextNode()) {
-        const text = texts.currentNode.textContent.trim(), e = texts.currentNode.parentElement;
-        if (!text || looked.has(e) || !e.closest('.bd-main, .bd-sidebar')) continue;
-        looked.add(e);
-        if (!e.offsetParent || e.closest('svg, script, style, mjx-container')) continue;
-        const both = [luminance(numbers(getComputedStyle(e).color)), luminance(background(e))];
-        const [low, high] = both.sort((a, b) => a - b);
-        const ratio = (high + 0.05) / (low + 0.05);
-        if (ratio < 4.5) faint.push(`${text.slice(0, 30)} (${ratio.toFixed(1)})`);
-    }
-    return [faint, looked.size];
-}"""
 
 
 @dataclass
@@ -107,26 +74,21 @@ class Walk:
 
     Attributes:
         seen: counts of formulas and turning figures.
-        faint: by theme, text that hardly stands out; ``looked_at``: how many pieces of text were looked at.
         kinds: heights in pixels by kind of content, and of all, on a wide screen.
         proofs: the first words of each proof, and how many lines it takes there.
         cut: by width of the window, displayed formulas that do not fit their column.
         layout: by width of the window, counts of folds, tables and figures, left edges, and tables that are cut off.
         overflow: pixels by which the page is wider than a phone.
-        sliders: one entry a slider: frames shown before, after a key, after a click.
         turned: of each turning figure its drawing as it came, dragged, turned by keys, tilted, and each slider's ends.
         complaints: errors on the console; ``requests``: what was asked of other machines; ``files``: and of the disk.
     """
 
     seen: dict
-    faint: dict[str, list[str]] = field(default_factory=dict)
-    looked_at: int = 0
     kinds: dict[str, float] = field(default_factory=dict)
     proofs: list[tuple[str, float]] = field(default_factory=list)
     cut: dict[int, list[str]] = field(default_factory=dict)
     layout: dict[int, dict] = field(default_factory=dict)
     overflow: int = 0
-    sliders: list[tuple[list, list, list]] = field(default_factory=list)
     turned: list[list[str]] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
@@ -142,15 +104,11 @@ def walk(browser, path: Path) -> Walk:
     page.goto(path.as_uri())
     page.evaluate("() => window.MathJax?.startup?.promise")
     found = Walk(page.evaluate(SEEN), complaints=complaints)
-    for theme in ("light", "dark"):
-        found.faint[theme], found.looked_at = page.evaluate(FAINT, theme)
     found.kinds, found.proofs = page.evaluate(KINDS), page.evaluate(PROOFS)
     found.cut[DESK["width"]], found.layout[DESK["width"]] = page.evaluate(CUT), page.evaluate(LAYOUT)
     page.evaluate(
         "() => document.querySelectorAll('details:has(.explore, .turning)').forEach(fold => fold.open = true)"
     )
-    for slider in page.locator(".explore input").all():
-        found.sliders.append(_moved(page, slider))
     found.turned = [_turned(page, figure) for figure in page.locator(".turning").all()]
     page.set_viewport_size(PHONE)
     page.wait_for_timeout(200)
@@ -160,16 +118,6 @@ def walk(browser, path: Path) -> Walk:
     found.requests = [url for url in requests if not url.startswith(("file:", "data:", "blob:"))]
     found.files = {Path(unquote(urlsplit(url).path)) for url in requests if url.startswith("file:")}
     return found
-
-
-def _moved(page, slider) -> tuple[list, list, list]:
-    before = page.evaluate(SHOWN)
-    slider.focus()
-    page.keyboard.press("ArrowLeft")
-    by_keyboard = page.evaluate(SHOWN)
-    box = slider.bounding_box()
-    slider.click(position={"x": box["width"] - 2, "y": box["height"] / 2})
-    return before, by_keyboard, page.evaluate(SHOWN)
 
 
 def _turned(page, figure) -> list[str]:

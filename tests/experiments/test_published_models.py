@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 from experiments import models
-from experiments.models import main, provide, read_ctranslate2, whisper_weights
+from experiments.models import provide, read_ctranslate2, whisper_weights
 
 
 def text(words):
@@ -121,8 +120,3 @@ def test_a_disk_that_is_too_small_is_named_before_any_work(tmp_path, monkeypatch
     monkeypatch.setattr(models.shutil, "disk_usage", lambda _: type("Usage", (), dict(free=10 * 2**20)))
     with pytest.raises(OSError, match=r"^folder: gemma-3-270m needs 952 MB .* 10 MB are free"):
         provide("gemma-3-270m", tmp_path)
-
-
-def test_an_unknown_model_is_refused():
-    done = CliRunner().invoke(main, ["gpt-5"])
-    assert done.exit_code == 2 and "SmolLM2-135M-Instruct" in done.output

@@ -243,14 +243,3 @@ CHECKS = (
     first_derivatives,
     second_derivatives,
 )
-
-
-def failures(norm: Norm, truth: Norm, only=CHECKS) -> dict[str, str]:
-    """``{check: message}`` of the checks that ``norm`` fails; any exception is a failure."""
-    failed = {}
-    for check in only:
-        try:
-            check(norm, truth)
-        except Exception as error:
-            failed[check.__name__] = f"{type(error).__name__}: {error}"
-    return failed

@@ -6,8 +6,8 @@ import pytest
 from bs4 import BeautifulSoup
 from press.book import Book
 from press.course import asked_of_nothing, course, lectures
-from press.exercises import grader_without_exercise, unknown_grader
-from press.site.slides import Place, deck, shown
+from press.exercises import unmatched_grader
+from press.site.slides import deck, shown
 
 LIBRARY = """
 class Exercise:
@@ -82,10 +82,11 @@ def small(tmp_path, monkeypatch):
 
 
 def test_graders_and_exercises_name_each_other(small):
-    assert not [*unknown_grader(small(), None), *grader_without_exercise(small(), None)]
+    assert not list(unmatched_grader(small(), None))
     other = small(CHAPTER.replace("exercises.angle", "exercises.angles"))
-    assert "names exercises.angles, which judges nothing" in next(unknown_grader(other, None))
-    assert list(grader_without_exercise(other, None)) == ["exercises.angle judges what no exercise asks for"]
+    unknown, unasked = unmatched_grader(other, None)
+    assert unknown == "01-a: ex-code names exercises.angles, which judges nothing"
+    assert unasked == "exercises.angle judges what no exercise asks for"
 
 
 @pytest.mark.parametrize(
@@ -109,13 +110,7 @@ def test_the_kit_has_what_students_get_wrong(small):
     assert '<a href="../../course/lecture-1.html">' in page
 
 
-def test_a_book_without_a_course_has_no_lectures(small, tmp_path):
-    book = small()
-    (tmp_path / "chapters/course.yml").unlink()
-    assert lectures(book) == []
-
-
-BUILT = """<html><head><link href="../_static/book.css" rel="stylesheet"/></head>
+BUILT = """<html><head><link href="../../_static/book.css" rel="stylesheet"/></head>
 <section id="other"><div>an earlier one</div></section>
 <figure id="fig-a"><img src="../_images/a.svg"/><script>"<figure>"</script></figure>
 <div class="proof" id="prop-b"><div id="proof-content"><a href="#other">here</a> <a href="02.html#x">there</a></div>
@@ -140,7 +135,8 @@ def test_an_element_is_cut_out_whole_and_its_addresses_hold_among_the_slides():
 
 def test_a_deck_has_each_label_once_in_order(small):
     (lecture,) = lectures(small())
-    places = {label: Place("chapters/01.html", label, f"<{label}>") for label in ("fig-a", "prop-b", "ex-code")}
+    labels = ("fig-a", "prop-b", "ex-code")
+    places = {label: {"doc": "chapters/01", "anchor": label, "ref": f"<{label}>"} for label in labels}
     html = deck(lecture, places, lambda page: PARSED)
     order = [html.index(f'id="slide-{name}"') for name in ("aims", "words", "fig-a", "prop-b", "ex-code")]
     assert order == sorted(order)

@@ -25,11 +25,6 @@ def test_links_and_commands_lead_somewhere(path):
     assert set(PRESS.findall(text)) <= set(main.commands), "no such command of the press"
 
 
-def test_the_makefile_stays_small():
-    assert len(re.findall(r"^[a-z]+:.*  ## ", MAKEFILE, re.M)) <= 13
-    assert len(MAKEFILE.splitlines()) <= 150
-
-
 def test_everything_says_the_same_version_and_day():
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     version, day = re.search(r"^## \[([^\]]+)\] - (\S+)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M).groups()

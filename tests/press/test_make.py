@@ -61,7 +61,7 @@ def test_a_failed_chapter_is_named_and_leaves_no_half(copy):
 
 
 SLIPS = """
-See {doc}`nowhere`, {term}`some word`, {eq}`eq-no`, {prf:ref}`thm-no` and {numref}`fig-no`.
+See {doc}`nowhere`, {term}`some word`, {eq}`eq-no`, {prf:ref}`thm-no`, {numref}`fig-no` and {cite:p}`nobody`.
 
 $$ z $$ (eq-mean)
 
@@ -70,7 +70,7 @@ $$ z $$ (eq-mean)
 :::
 """
 WARNINGS = ["nowhere", "term not in glossary: 'some word'", "equation not found: eq-no", "not found: thm-no", "fig-no"]
-WARNINGS += ["duplicate label of equation eq-mean", "duplicate theorem label 'thm-mean'"]
+WARNINGS += ["nobody", "duplicate label of equation eq-mean", "duplicate theorem label 'thm-mean'"]
 
 
 def test_a_warning_of_sphinx_fails_every_time(copy):

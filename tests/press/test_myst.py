@@ -1,6 +1,6 @@
 """The block parser."""
 
-from press.myst import ROLE, blocks, roles, walk
+from press.myst import blocks, roles, walk
 
 
 def kinds(text):
@@ -32,11 +32,3 @@ def test_code_and_mathematics_hold_no_blocks():
 
 def test_a_role_quoted_in_a_code_span_is_text():
     assert list(roles("`{eq}` and {eq}`eq-a`, ``{eq}`eq-b` ``", "eq")) == ["eq-a"]
-
-
-def test_a_role_may_span_lines():
-    assert ROLE.search("{doc}`the\nledger <x>`")["text"] == "the\nledger <x>"
-
-
-def test_a_comment_is_a_block():
-    assert kinds("% to ourselves\n") == [("comment", "")]

@@ -26,11 +26,9 @@ CASES = {
     ":::{prf:theorem} T\n:label: thm-mean\nbody\n:::": "> **Theorem 1.1 (T).** body",
     ":::{prf:remark}\nbody\n:::": "> **Remark.** body",
     ":::{prf:proof}\nSo.\n\n$$\na\n$$ (eq-mean)\n:::": "> **Proof.** So.\n>\n> $$ a \\tag{1.1} $$",
-    ":::{note}\nbody\n:::": "> **Note.** body",
-    ":::{warning} straight on\n:::": "> **Warning.** straight on",
     ":::{admonition} What $x$ is\n:class: tip\nbody\n:::": "> **What $x$ is.** body",
     ":::{exercise}\n:label: ex-shorter\nWhy?\n:::": "> **Exercise 1.1.** Why?",
-    "::::{admonition} More\n:class: dropdown\n:::{tip}\nin\n:::\n::::": (
+    "::::{admonition} More\n:class: dropdown\n:::{admonition} Tip\nin\n:::\n::::": (
         "<details>\n<summary>More</summary>\n\n> **Tip.** in\n\n</details>"
     ),
     ":::{solution} ex-shorter\n:label: sol-shorter\nSo.\n:::": (
@@ -40,7 +38,7 @@ CASES = {
         "![a dot](../chapters/pic.svg)\n\n*Fig. 1.1.* A dot."
     ),
     ":::{image} pic.svg\n:class: opening\n:alt: a dot, drawn again below\n:::\nText": "Text",
-    "- item\n\n  :::{tip}\n  in\n  :::\n": "- item\n\n  > **Tip.** in",
+    "- item\n\n  :::{admonition} Tip\n  in\n  :::\n": "- item\n\n  > **Tip.** in",
     "| a | {eq}`eq-mean` |\n|---|---|\n| {eq}`eq-mean` | {eq}`eq-short` |": (
         "| a | (1.1) |\n|---|---|\n| (1.1) | (1.2) |"
     ),
@@ -72,13 +70,9 @@ def test_renders(plain, myst, expected):
 
 UNKNOWN = {
     ":::{tab-set}\n:::": "no plain form for {tab-set}",
-    ":::{note}\n```{mermaid} x\n```\n:::": "no plain form for {mermaid} x",
+    ":::{prf:proof}\n```{mermaid} x\n```\n:::": "no plain form for {mermaid} x",
     "{download}`x`": "no plain form for {download}`x`",
-    "{eq}`eq-no`": "no plain form for the label eq-no, which no built page defines",
-    "{doc}`08-no`": "no plain form for {doc}`08-no`, which is no page",
-    "{cite:p}`nobody`": "no plain form for the source nobody",
     "A note.[^why]": "no plain form for the note why, which its own cell does not have",
-    "{term}`x <no\nterm>`": "no plain form for the term no term, which is in no glossary",
     "{numref}`sec-project`": "no plain form for a reference to sec-project: it has no number",
     "[there](#sec-project)": "no plain form for the link (#sec-project)",
     "[there](02-angle.md)": "no plain form for the link (02-angle.md)",

@@ -5,7 +5,7 @@ import re
 import pytest
 from press.book import Book
 from press.cells import Cell
-from press.refusals import bound_of_nothing, claim_untried, measured_when
+from press.refusals import claim_untried, measured_when
 from press.seeds import Live, Tried, amiss, is_recorded, live, tried, version
 
 PARAMETERS = Cell({"tags": ["parameters"]}, "d: int = 4  # length\nseed: int = 0")
@@ -60,7 +60,6 @@ def test_what_is_amiss(case):
 def test_nothing_is_amiss():
     assert not list(amiss(CLAIM, GOOD, ""))
     assert not list(amiss(CLAIM, GOOD._replace(held=18, deviation=1.2), "So it is in 18 of 20 seeds."))
-    assert not list(amiss(CLAIM._replace(theorem="thm-b"), GOOD._replace(deviation=0.99), "")), "a theorem's bound"
 
 
 def test_the_record_of_a_book(book):
@@ -82,11 +81,3 @@ def test_the_build_refuses(copy):
     assert message == "02-angle: claim-right was tried at many seeds in another version of its cells (make experiments)"
     (message,) = measured_when(spoil(copy, "eight toy vectors", "eight recorded vectors"), None)
     assert message.endswith("measured-on says recorded; it is a run of the page")
-
-
-def test_a_bound_that_no_theorem_gives_is_refused(copy):
-    from press.labels import Claims
-
-    book = spoil(copy, ":measured-on:", ":bound: thm-nowhere\n:measured-on:")
-    (message,) = bound_of_nothing(book, Claims(book))
-    assert "the bound of claim-right is that of thm-nowhere" in message

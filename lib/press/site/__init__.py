@@ -12,18 +12,8 @@ from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.errors import ExtensionError
 
-from press.imprint import FILE
-from press.site import (
-    access,
-    docstrings,
-    folds,
-    imprint,
-    labels,
-    manifest,
-    previews,
-    scripts,
-    slides,
-)
+from press.manifest import FILE
+from press.site import access, docstrings, folds, imprint, labels, manifest, previews, scripts, slides
 
 PARTS = (scripts, labels, manifest, folds, previews, access, imprint, docstrings, slides)
 STANDARD = ("comments_config", "use_jupyterbook_latex")  # what Jupyter Book says to extensions that are left out

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sphinx.application import Sphinx
 
-from press.imprint import read
+from press.book import Book
 from press.reference import linked, public
 
 
@@ -16,7 +16,7 @@ def link(app: Sphinx, what: str, name: str, value: object, options: object, line
 
 def find(app: Sphinx) -> None:
     """Let autodoc find the library under the name that chapters give it."""
-    app.config.press_package = read(Path(app.srcdir))["name"]
+    app.config.press_package = Book(Path(app.srcdir)).project["name"]
     public(app.config.press_package)
 
 

@@ -9,8 +9,8 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
 
-from press.book import CHAPTERS
-from press.imprint import bibtex, colab, edition, read
+from press.book import CHAPTERS, Book
+from press.imprint import bibtex, colab, edition, imprint
 
 BUTTONS = ("use_repository_button", "use_edit_page_button", "use_issues_button")
 FOOT = """<div class="imprint"><p>{edition}</p>
@@ -20,7 +20,7 @@ FOOT = """<div class="imprint"><p>{edition}</p>
 
 def name(app: Sphinx, config: Config) -> None:
     """Tell Sphinx the book's title and version, and the theme where the repository is."""
-    app.imprint = read(Path(app.srcdir))
+    app.imprint = imprint(Book(Path(app.srcdir)))
     config.project, config.version, urls = app.imprint["title"], app.imprint["version"], app.imprint["urls"]
     if pages := urls.get("Documentation"):
         config.html_baseurl = pages.rstrip("/") + "/"  # with it each page has its canonical link

@@ -14,41 +14,39 @@ FILE = "labels.json"
 
 
 def labels(env: BuildEnvironment) -> dict[str, dict[str, str]]:
-    """Label → ``doc``, ``ref`` (how {ref}, {eq} or {prf:ref} reads) and ``numref`` (how {numref} reads)."""
-    found = {}
-    for label, (doc, _, title) in env.get_domain("std").labels.items():
-        found[label] = {"doc": doc, "ref": title}
-    for label, (doc, anchor) in env.get_domain("std").anonlabels.items():
+    """Label → ``doc``, ``anchor``, and how references read: ``ref`` ({ref}, {eq} or {prf:ref}) and ``numref``."""
+    std, found = env.get_domain("std"), {}
+    for label, (doc, anchor) in std.anonlabels.items():
+        entry = found[label] = {"doc": doc, "anchor": anchor}
+        if label in std.labels:
+            entry["ref"] = std.labels[label][2]
         for kind, form in env.config.numfig_format.items():
             if number := _number(env, doc, kind, anchor):
-                entry = found.setdefault(label, {"doc": doc})
                 entry["numref"] = form % number
                 # sphinx-exercise turns {ref} into {numref}.
                 entry["ref"] = entry["numref"] if kind == "exercise" else entry.get("ref", entry["numref"])
     for label, (doc, _) in env.get_domain("math").data["objects"].items():
-        number = _number(env, doc, "displaymath", f"equation-{label}")
-        found[label] = {"doc": doc, "ref": f"({number})", "number": number}
+        number = _number(env, doc, "displaymath", anchor := f"equation-{label}")
+        found[label] = {"doc": doc, "anchor": anchor, "ref": f"({number})", "number": number}
     for label, proof in getattr(env, "proof_list", {}).items():
         number = _number(env, proof["docname"], proof["countertype"], label)
-        found[label] = {"doc": proof["docname"], "ref": f"{proof['realtype'].title()} {number}".strip()}
+        words = f"{proof['realtype'].title()} {number}".strip()
+        found[label] = {"doc": proof["docname"], "anchor": label, "ref": words}
     return found
 
 
-def anchors(env: BuildEnvironment) -> dict[str, tuple[str, str]]:
-    """Label → its page and the place in it."""
-    std = {label: (doc, anchor) for label, (doc, anchor) in env.get_domain("std").anonlabels.items()}
-    math = {label: (doc, f"equation-{label}") for label, (doc, _) in env.get_domain("math").data["objects"].items()}
-    return std | math | {label: (proof["docname"], label) for label, proof in getattr(env, "proof_list", {}).items()}
+def called(entry: dict[str, str]) -> str:
+    """What readers call the thing that a label names."""
+    return entry.get("numref") or entry["ref"]
 
 
 def links(app: Sphinx, docname: str) -> Callable[[str], str]:
     """From a page: label → a link that reads as readers know it."""
-    read, places = labels(app.env), anchors(app.env)
+    known = labels(app.env)
 
     def link(label: str) -> str:
-        doc, anchor = places[label]
-        words = escape(read[label].get("numref") or read[label]["ref"])
-        return f'<a class="reference internal" href="{app.builder.get_relative_uri(docname, doc)}#{anchor}">{words}</a>'
+        address = f"{app.builder.get_relative_uri(docname, known[label]['doc'])}#{known[label]['anchor']}"
+        return f'<a class="reference internal" href="{address}">{escape(called(known[label]))}</a>'
 
     return link
 

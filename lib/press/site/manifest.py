@@ -8,7 +8,7 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 from press.manifest import FILE, dumped
-from press.site.labels import anchors, labels
+from press.site.labels import labels
 
 
 def staged(app: Sphinx) -> dict:
@@ -20,16 +20,14 @@ def write(app: Sphinx, exception: Exception | None) -> None:
     """Add ``number`` and ``anchor`` to each statement, ``url`` to it and to its checks, relative to the manifest."""
     if exception is not None or app.builder.format != "html":
         return
-    content = staged(app)
-    read, places = labels(app.env), anchors(app.env)
+    content, known = staged(app), labels(app.env)
 
     def url(label: str) -> str:
-        doc, anchor = places[label]
-        return f"{app.builder.get_target_uri(doc)}#{anchor}"
+        return f"{app.builder.get_target_uri(known[label]['doc'])}#{known[label]['anchor']}"
 
     for entry in content["statements"]:
         label = entry["label"]
-        entry |= {"number": read[label]["ref"], "anchor": places[label][1], "url": url(label)}
+        entry |= {"number": known[label]["ref"], "anchor": known[label]["anchor"], "url": url(label)}
         for check in entry["checks"]:
             check["url"] = url(check["anchor"])
     Path(app.outdir, FILE).write_bytes(dumped(content))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from urllib.parse import urldefrag, urlsplit
@@ -16,54 +15,31 @@ from sphinx.application import Sphinx
 
 from press.book import CHAPTERS, COURSE, Book
 from press.course import SLIDES, Lecture, lectures
-from press.site.labels import anchors, labels
+from press.site.labels import called, labels
 
 INNER = ("proof-content", "exercise-content")  # ids that each statement of a page has
 DECK = Path(__file__).with_name("deck.html")
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a label stands in the built book, and what a reference to it reads."""
-
-    page: str
-    anchor: str
-    ref: str
-
-
-@dataclass(frozen=True)
-class Slide:
-    """One slide: ``source`` is where its ``shown`` stands in the book, ``ref`` how that is called."""
-
-    name: str
-    over: str
-    title: str
-    shown: str
-    source: str
-    ref: str
-    minutes: str = ""
-    level: int = 2
-
-
-def deck(lecture: Lecture, places: dict[str, Place], read: Callable[[str], BeautifulSoup]) -> str:
-    """A lecture's slides as a page; ``read`` gives a built page."""
+def deck(lecture: Lecture, places: dict[str, dict[str, str]], read: Callable[[str], BeautifulSoup]) -> str:
+    """A lecture's slides as a page; ``read`` gives a built page, ``places`` a label's ``doc``, ``anchor`` and names."""
     head, kit = f"Lecture {lecture.number}", f"{CHAPTERS}/{COURSE}.html"
 
-    def cut(label: str, over: str, title: str, minutes: str = "") -> Slide:
-        place = places[label]
-        part = shown(read(place.page), place.anchor, place.page)
-        return Slide(label, over, title, part, f"{place.page}#{place.anchor}", place.ref, minutes)
+    def cut(label: str, over: str, title: str, minutes: str = "") -> dict[str, str]:
+        place, page = places[label], f"{places[label]['doc']}.html"
+        source, part = f"{page}#{place['anchor']}", shown(read(page), place["anchor"], page)
+        return dict(name=label, over=over, title=title, shown=part, source=source, ref=called(place), minutes=minutes)
 
     words = shown(read(kit), lecture.glossary, kit)
     slides = [
-        Slide("aims", head, lecture.title, "", kit, "Course kit", level=1),
-        Slide("words", head, "Words and letters", words, kit, "Course kit"),
+        dict(name="aims", over=head, title=lecture.title, source=kit, ref="Course kit"),
+        dict(name="words", over=head, title="Words and letters", shown=words, source=kit, ref="Course kit"),
     ]
     for begin, part in zip(lecture.begins, lecture.parts, strict=True):
         minutes = f"minutes {begin} to {begin + part.minutes}"
         slides += [cut(label, part.title, said, minutes) for label, said in part.show]
-    slides += [cut(label, "After the lecture", places[label].ref) for label in lecture.exercises]
-    dress = _dress(read(places[lecture.shown[0]].page), places[lecture.shown[0]].page)
+    slides += [cut(label, "After the lecture", called(places[label])) for label in lecture.exercises]
+    dress = _dress(read(kit), kit)
     template = Environment(autoescape=True, trim_blocks=True).from_string(DECK.read_text("utf-8"))
     return template.render(lecture=lecture, slides=slides, dress=dress)
 
@@ -100,12 +76,7 @@ def write(app: Sphinx, exception: Exception | None) -> None:
     """One file a lecture."""
     if exception is not None or app.builder.format != "html":
         return
-    read, where = labels(app.env), anchors(app.env)
-    places = {
-        label: Place(app.builder.get_target_uri(doc), anchor, read[label].get("numref") or read[label]["ref"])
-        for label, (doc, anchor) in where.items()
-        if label in read
-    }
+    places = labels(app.env)
     parsed = cache(lambda page: BeautifulSoup(Path(app.outdir, page).read_text("utf-8"), "html.parser"))
     for lecture in lectures(Book(Path(app.srcdir))):
         file = Path(app.outdir, lecture.file)

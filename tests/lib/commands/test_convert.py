@@ -192,14 +192,6 @@ def test_what_is_not_whole_is_not_loaded(written, tmp_path, damage):
 # all or nothing
 
 
-def test_a_folder_that_is_not_empty_is_refused(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(convert, "load_model", lambda *_, **__: pytest.fail("work before the refusal"))
-    (tmp_path / "mine").touch()
-    with pytest.raises(ValueError, match=rf"^out: expected a new or empty folder, got {tmp_path}; name another"):
-        convert_model(str(source), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-
-
 @pytest.mark.parametrize(
     ("owner", "name", "error"),
     [

@@ -201,6 +201,17 @@ def test_a_folder_is_described_by_its_name_and_its_files(saved, tmp_path):
     assert described(str(same))["sha256"] != described(str(saved))["sha256"]
 
 
+def test_a_model_of_the_hub_is_described_by_its_commit(saved, tmp_path, monkeypatch):
+    """Out of the hub's cache, as after a download."""
+    commit, cached = "0123456789" * 4, tmp_path / "models--org--tiny"
+    shutil.copytree(saved, cached / "snapshots" / commit)
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert described("org/tiny") == dict(name="org/tiny", commit=commit)
+
+
 @pytest.mark.parametrize(
     ("config", "most"), [(GPT2Config(n_positions=40), 40), (GPT2Config(n_positions=400), 100), (BloomConfig(), 100)]
 )

@@ -8,7 +8,6 @@ import norm_checks
 import normgeom as ng
 import pytest
 import torch
-import torch.nn.functional as F
 from norm_checks import close, draw, rounding, true_layer_norm
 from normgeom.norms import functions, kernels
 from pretended_device import DEVICE, Pretended
@@ -354,18 +353,3 @@ def waits(way, dtypes):
 @pytest.mark.parametrize("dtypes", list(product([bfloat16, float32], repeat=3)), ids=str)
 def test_the_host_waits_for_nothing(name, dtypes, large):
     assert waits(DEVICE_WAYS[name], dtypes) == []
-
-
-def test_torch_still_needs_this():
-    """Bound to torch 2.13: when one of these fails, a part of kernels.py is no longer needed."""
-    if not torch.__version__.startswith("2.13."):
-        pytest.skip("written for torch 2.13")
-    x = draw(8, 768, mean=1e4, dtype=float32)
-    assert (F.layer_norm(x, (768,)) - true_layer_norm(x.double())).abs().max() > 1e-4
-    with pytest.raises(AssertionError, match="derivative 3"):
-        norm_checks.higher_derivatives(lambda x, w, b, eps: F.layer_norm(x, (6,), w.double(), b.double(), eps), None)
-    x, g = draw(4096, 64, dtype=bfloat16), draw(4096, 64, seed=1, dtype=bfloat16)
-    weight = torch.ones(64, dtype=bfloat16, requires_grad=True)
-    (got,) = torch.autograd.grad(F.layer_norm(x, (64,), weight), weight, g)
-    right = (g.double() * true_layer_norm(x.double())).sum(0)
-    assert (got.double() - right).norm() / right.norm() > 1e-2

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from norm_checks import close, draw, rounding, true_layer_norm, true_rms_norm
+from norm_checks import close, draw, rounding, true_rms_norm
 from normgeom.norms import kernels
 from torch import nn
 from torch.func import hessian, jacfwd, jacrev, vmap
@@ -142,11 +142,6 @@ seeds, sizes = st.integers(0, 2**31 - 1), st.integers(2, 70)
 epsilons = st.sampled_from([1e-12, 1e-8, 1e-5, 1e-3, 1.0])
 
 
-def positive(low: float, high: float):
-    """Numbers whose logarithm is drawn evenly."""
-    return st.floats(low, high).map(lambda e: 10.0**e)
-
-
 @given(
     d=st.integers(1, 300),
     value=st.floats(-1e6, 1e6, width=32),
@@ -162,15 +157,6 @@ def test_constant_rows_give_exactly_bias(looked_at, d, value, eps, dtype, seed):
     got = ng.layer_norm(x, weight, bias, eps)
     assert torch.equal(got, bias.expand(2, d)), f"off by {float((got - bias).abs().max()):.1e}. One mean only?"
     assert ng.layer_norm(x, eps=0.0).isnan().all(), "rounding taken for a spread"
-
-
-@given(d=st.integers(16, 2000), seed=seeds, mean=positive(0, 6), sign=st.sampled_from([-1, 1]))
-@example(d=768, seed=0, mean=1e6, sign=1)
-def test_a_huge_mean_costs_no_accuracy_in_float32(looked_at, d, seed, mean, sign):
-    x = draw(4, d, seed=seed, mean=sign * mean, dtype=torch.float32)
-    expected = true_layer_norm(x.double())
-    suspects = "E[x²]−E[x]² for the variance? The mean's own rounding left in (one mean only)?"
-    close(ng.layer_norm(x), expected, rounding(expected, torch.float32), f"float32 at mean {mean:.1e}", suspects)
 
 
 @BOTH

@@ -203,11 +203,6 @@ def test_what_is_not_as_it_was_left_is_refused(whole, unfinished, of_another_see
     assert contents(out) == contents(whole[0])
 
 
-def test_the_folder_of_another_training_is_refused(of_another_seed):
-    with pytest.raises(ValueError, match=r"^out: .* belongs to another run \(seed: 4 there, 3 asked for\)"):
-        fit(of_another_seed / "finished")
-
-
 @pytest.mark.parametrize("name", ["checkpoint-8", "model.part"])
 def test_what_a_kill_left_half_written_is_passed_over(whole, unfinished, tmp_path, name):
     out = shutil.copytree(unfinished, tmp_path / "out")

@@ -6,7 +6,7 @@ import normgeom as ng
 import numpy as np
 import pytest
 import torch
-from normgeom.training.twins import SIZES, Size, save_twin, twin
+from normgeom.training.twins import Size, save_twin, twin
 from tiny_models import LAYER_NORMS, TWO_BLOCKS, logits, token_ids
 from torch import nn
 from transformers import AutoModelForCausalLM
@@ -69,14 +69,6 @@ def test_a_saved_twin_comes_back(tmp_path, norm):
 
 
 # sizes
-
-
-def test_the_sizes():
-    """M blocks of width d have about 12 M d² parameters; what a training reads, and how often it is measured."""
-    sizes = SIZES.values()
-    assert [round(12 * size.layers * size.width**2 / 1e5) for size in sizes] == [2, 8, 47, 106]
-    assert [size.steps * size.batch * size.length for size in sizes] == [122_880, 614_400, 6_144_000, 81_920_000]
-    assert [size.steps / size.eval_interval for size in sizes] == [40, 100, 100, 100]
 
 
 def test_the_model_of_a_size():
