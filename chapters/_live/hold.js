@@ -381,6 +381,8 @@
       );
     };
 
+    // Chromium takes touch-action from the whole drawing: a finger that holds x would still scroll the page.
+    handle.addEventListener("touchstart", (event) => event.preventDefault(), { passive: false });
     let dragged;
     svg.addEventListener("pointerdown", (event) => {
       if (event.target !== handle && event.pointerType === "mouse" && event.button) return;

@@ -163,39 +163,55 @@ def entries(host):
     return host.evaluate("(host) => [...host.live.state.x]")
 
 
-def test_x_moves_by_mouse_keyboard_and_touch(open_page):
-    for touch in (False, True):
-        page = open_page("02-uniform-vector", ".hold", has_touch=touch)
-        host = standing(page, ".hold")
-        handle, svg = host.locator(".handle"), host.locator("svg")
-        before, words, label = entries(host), spoken(page, host), svg.get_attribute("aria-label")
-        box = handle.bounding_box()
-        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-        if touch:
-            client = page.context.new_cdp_session(page)
-            for kind, points in (("Start", [(x, y)]), ("Move", [(x + 40, y - 20)]), ("End", [])):
-                touches = [dict(x=a, y=b) for a, b in points]
-                client.send("Input.dispatchTouchEvent", dict(type=f"touch{kind}", touchPoints=touches))
-        else:
-            page.mouse.move(x, y)
-            page.mouse.down()
-            page.mouse.move(x + 40, y - 20, steps=4)
-            page.mouse.up()
-        settled(page)
-        moved = entries(host)
-        assert moved != before, "the hand does not move x"
-        assert spoken(page, host) != words and svg.get_attribute("aria-label") != label, "the words stay behind"
-        handle.focus()
-        page.keyboard.press("PageUp")
-        settled(page)
-        steps = [a - b for a, b in zip(entries(host), moved, strict=True)]
-        assert min(steps) > 0.05 and max(steps) - min(steps) < 1e-9, "Page Up moves along (1, 1, 1)"
-        page.keyboard.press("ArrowLeft")
-        settled(page)
-        assert entries(host) != moved
-        page.keyboard.press("Home")
-        settled(page)
-        assert entries(host) == before, "Home puts x back"
+def pulled(page, handle, steps=8):
+    """Where a finger that pulls a handle straight up by 32 pixels leaves the page: how far it has scrolled."""
+    box, client = handle.bounding_box(), page.context.new_cdp_session(page)
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    before = page.evaluate("scrollY")
+    for step in range(steps + 1):
+        touch = dict(type="touchMove" if step else "touchStart", touchPoints=[dict(x=x, y=y - 4 * step)])
+        client.send("Input.dispatchTouchEvent", touch)
+    client.send("Input.dispatchTouchEvent", dict(type="touchEnd", touchPoints=[]))
+    settled(page)
+    return page.evaluate("scrollY") - before
+
+
+@pytest.mark.parametrize("name", ["index", "02-uniform-vector", "03-hyperellipsoid", "05-jacobians"])
+def test_a_finger_moves_x_up_and_not_the_page(open_page, name):
+    page = open_page(name, ".hold", viewport=dict(width=390, height=844), has_touch=True, is_mobile=True)
+    host = standing(page, ".hold")
+    host.locator("svg").evaluate("(svg) => svg.scrollIntoView({ block: 'center' })")
+    place = host.locator(".handle").bounding_box()
+    assert pulled(page, host.locator(".handle")) == 0, "the page scrolls under the finger"
+    assert place["y"] - host.locator(".handle").bounding_box()["y"] == pytest.approx(32, abs=1), "x does not follow it"
+
+
+def test_x_moves_by_mouse_and_keyboard(open_page):
+    page = open_page("02-uniform-vector", ".hold")
+    host = standing(page, ".hold")
+    handle, svg = host.locator(".handle"), host.locator("svg")
+    before, words, label = entries(host), spoken(page, host), svg.get_attribute("aria-label")
+    box = handle.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 40, y - 20, steps=4)
+    page.mouse.up()
+    settled(page)
+    moved = entries(host)
+    assert moved != before, "the hand does not move x"
+    assert spoken(page, host) != words and svg.get_attribute("aria-label") != label, "the words stay behind"
+    handle.focus()
+    page.keyboard.press("PageUp")
+    settled(page)
+    steps = [a - b for a, b in zip(entries(host), moved, strict=True)]
+    assert min(steps) > 0.05 and max(steps) - min(steps) < 1e-9, "Page Up moves along (1, 1, 1)"
+    page.keyboard.press("ArrowLeft")
+    settled(page)
+    assert entries(host) != moved
+    page.keyboard.press("Home")
+    settled(page)
+    assert entries(host) == before, "Home puts x back"
 
 
 CLOSE = """(host) => {
