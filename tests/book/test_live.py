@@ -243,7 +243,9 @@ def test_every_question_is_set_up_and_answered(open_page, name, show, number):
         guess = host.locator(".live-guesses button").last
         guess.click()
         settled(page)
-        assert guess.get_attribute("aria-pressed") == "true" and not host.locator("[aria-pressed=true] + button").count()
+        assert (
+            guess.get_attribute("aria-pressed") == "true" and not host.locator("[aria-pressed=true] + button").count()
+        )
         assert answer.inner_text() and host.locator("svg").get_attribute("aria-label") != before
         assert "NaN" not in host.locator("svg").inner_html() and not host.evaluate(CLOSE)
         if number > 1:

@@ -149,7 +149,7 @@ def walk(browser, path: Path) -> Walk:
     page.evaluate(
         "() => document.querySelectorAll('details:has(.explore, .turning)').forEach(fold => fold.open = true)"
     )
-    for slider in page.locator(".explore input").all():
+    for slider in page.locator(".explore [type=range]").all():
         found.sliders.append(_moved(page, slider))
     found.turned = [_turned(page, figure) for figure in page.locator(".turning").all()]
     page.set_viewport_size(PHONE)

@@ -17,14 +17,17 @@ from normgeom.view.style import data_uri, svg
 MOST_FRAMES = 80
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _SIGNS = {"eps": "ε", "sigma": "σ", "gamma": "γ", "over": "/", "root": "√"}
-_ASK = '<p class="live-question">Guess first. {}</p>'
+_ASK = (
+    '<p class="live-question">Guess first. {} '
+    '<label>Your guess <input style="font: inherit; width: 9em; max-width: 100%"></label></p>'
+)
 _PAGE = """<div class="explore" id="{id}">
 {ask}{sliders}
 <div class="explore-frames">{frames}</div>
 </div>
 <script>(() => {{
   const root = document.getElementById("{id}"), labels = {labels};
-  const sliders = [...root.querySelectorAll("input")], frames = [...root.querySelectorAll("img")];
+  const sliders = [...root.querySelectorAll("[type=range]")], frames = [...root.querySelectorAll("img")];
   const turn = () => {{
     let chosen = 0;
     sliders.forEach((slider, i) => {{
@@ -34,8 +37,11 @@ _PAGE = """<div class="explore" id="{id}">
     }});
     frames.forEach((frame, i) => {{ frame.hidden = i !== chosen; }});
   }};
+  const put = places => {{ sliders.forEach((slider, i) => {{ slider.value = places[i]; }}); turn(); }};
+  const middle = sliders.map(slider => slider.value), first = middle.map(() => "0");
   sliders.forEach(slider => slider.addEventListener("input", turn));
-  turn();
+  put({asked} ? first : middle);
+  addEventListener("beforeprint", () => sliders.every(slider => slider.value === "0") && put(middle));
 }})();</script>"""
 _SLIDER = (
     '<label class="explore-slider"><span>{name}</span> '
@@ -47,12 +53,13 @@ def explore(draw: Callable[..., tuple[Figure, str]], ask: str = "", **values: Se
     """Show what ``draw`` draws, with one slider for each of its arguments.
 
     If a kernel is running, the figure is drawn again whenever a slider moves.  Without a kernel, as on a page, all
-    frames are stored and the sliders choose among them.  In both cases the sliders start in the middle.
+    frames are stored and the sliders choose among them.  The sliders start in the middle; with a question they start at
+    their first positions, so that they do not show the answer.
 
     Args:
         draw: takes one value by name for each slider and returns a matplotlib figure and its alt text; the figure
             is closed.
-        ask: a question above the sliders, about what will happen when they move.
+        ask: a question above the sliders, about what will happen when they move, with a field for a guess.
         values: the positions of each slider, in order; an underscore in a name is shown as a space, and
             eps, sigma, gamma, over and root as ε, σ, γ, / and √.
 
@@ -78,7 +85,7 @@ def explore(draw: Callable[..., tuple[Figure, str]], ask: str = "", **values: Se
     ask = ask and _ASK.format(escape(ask))
     page = _page(values, [_image(draw, frame) for frame in chosen], ask)
     words = f"A figure with sliders for {', '.join(map(_name, values))}."
-    show_live(ipywidgets.VBox([ipywidgets.HTML(ask), _live(draw, values)]), page, words)
+    show_live(ipywidgets.VBox([ipywidgets.HTML(ask), _live(draw, values, bool(ask))]), page, words)
 
 
 def show_live(view: ipywidgets.Widget, page: str, words: str) -> None:
@@ -105,11 +112,12 @@ def under_controls(controls: Mapping[str, ipywidgets.Widget], draw: Callable[...
     return ipywidgets.VBox([*controls.values(), picture])
 
 
-def _live(draw: Callable[..., tuple[Figure, str]], values: dict[str, Sequence]) -> ipywidgets.VBox:
+def _live(draw: Callable[..., tuple[Figure, str]], values: dict[str, Sequence], asked: bool = False) -> ipywidgets.VBox:
     sliders = {}
     for name, positions in values.items():
         options = [(_label(value), i) for i, value in enumerate(positions)]
-        sliders[name] = ipywidgets.SelectionSlider(options=options, value=_start(positions), description=_name(name))
+        start = 0 if asked else _start(positions)
+        sliders[name] = ipywidgets.SelectionSlider(options=options, value=start, description=_name(name))
     return under_controls(sliders, lambda **at: _image(draw, {name: values[name][i] for name, i in at.items()}))
 
 
@@ -137,6 +145,7 @@ def _page(values: dict[str, Sequence], images: list[str], ask: str) -> str:
     return _PAGE.format(
         id=f"explore-{hashlib.sha256(''.join(images).encode()).hexdigest()[:12]}",
         ask=ask,
+        asked=json.dumps(bool(ask)),
         sliders="\n".join(sliders),
         frames="".join(frames),
         labels=json.dumps(labels, ensure_ascii=False).replace("<", "\\u003c"),

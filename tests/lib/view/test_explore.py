@@ -48,7 +48,7 @@ def test_the_page_and_the_live_view_show_the_same_frames(shown):
 
 
 TURNED = """positions => {
-    const sliders = [...document.querySelectorAll("input")];
+    const sliders = [...document.querySelectorAll("[type=range]")];
     sliders.forEach((slider, i) => { slider.value = positions[i]; slider.dispatchEvent(new Event("input")); });
     const seen = [...document.querySelectorAll("img")].filter(frame => !frame.hidden).map(frame => frame.alt);
     return [seen, sliders.map(slider => slider.nextElementSibling.textContent)];
@@ -72,12 +72,24 @@ def test_labels_are_signs_and_words(shown):
     assert re.findall(r"<span>(.*?)</span>", shown[0]["text/html"]) == ["σ / √ε", "third gain"]
 
 
-def test_a_question_stands_over_the_sliders(shown):
+def test_a_question_takes_a_guess_and_does_not_show_its_answer(shown, browser):
     ng.explore(bar, "Will it be <higher>?", height=HEIGHTS)
-    page = shown[0]["text/html"]
-    assert page.index("Guess first. Will it be &lt;higher&gt;?") < page.index("<input")
+    html = shown[0]["text/html"]
+    assert html.index("Guess first. Will it be &lt;higher&gt;?") < html.index("Your guess") < html.index('type="range"')
+    assert module._live(bar, dict(height=HEIGHTS), asked=True).children[0].index == 0, "the answer is shown at first"
+    page = browser.new_page()
+    page.set_content(html)
+    height = "() => document.querySelector('img:not([hidden])').alt.at(-1)"
+    page.get_by_label("Your guess").fill("3")
+    assert page.evaluate(height) == "1", "the answer is shown at first"
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(height) == "2", "on paper, the middle"
+    page.locator("[type=range]").press("End")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(height) == "3", "on paper, what was chosen"
+    page.close()
     ng.explore(bar, height=HEIGHTS)
-    assert "Guess" not in shown[1]["text/html"]
+    assert "uess" not in shown[1]["text/html"]
 
 
 @pytest.mark.parametrize(
