@@ -18,7 +18,7 @@ MOST_FRAMES = 80
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _SIGNS = {"eps": "ε", "sigma": "σ", "gamma": "γ", "over": "/", "root": "√"}
 _ASK = (
-    '<p class="live-question">Guess first. {} '
+    '<p class="live-question">Guess first. {}<br>'
     '<label>Your guess <input style="font: inherit; width: 9em; max-width: 100%"></label></p>'
 )
 _PAGE = """<div class="explore" id="{id}">
@@ -37,11 +37,19 @@ _PAGE = """<div class="explore" id="{id}">
     }});
     frames.forEach((frame, i) => {{ frame.hidden = i !== chosen; }});
   }};
-  const put = places => {{ sliders.forEach((slider, i) => {{ slider.value = places[i]; }}); turn(); }};
-  const middle = sliders.map(slider => slider.value), first = middle.map(() => "0");
-  sliders.forEach(slider => slider.addEventListener("input", turn));
-  put({asked} ? first : middle);
-  addEventListener("beforeprint", () => sliders.every(slider => slider.value === "0") && put(middle));
+  turn();
+  const ask = root.querySelector(".live-question"), picture = root.querySelector(".explore-frames");
+  const button = Object.assign(document.createElement("button"), {{ type: "button", textContent: "Show" }});
+  const hide = hidden => {{
+    frames.forEach(frame => {{ frame.style.visibility = hidden ? "hidden" : ""; }});
+    picture.style.outline = hidden ? "1px dashed" : "";
+    hidden ? ask.append(" ", button) : button.remove();
+  }};
+  const show = () => hide(false);
+  if (ask) hide(true);
+  button.addEventListener("click", show);
+  addEventListener("beforeprint", show);
+  sliders.forEach(slider => slider.addEventListener("input", () => {{ show(); turn(); }}));
 }})();</script>"""
 _SLIDER = (
     '<label class="explore-slider"><span>{name}</span> '
@@ -53,13 +61,13 @@ def explore(draw: Callable[..., tuple[Figure, str]], ask: str = "", **values: Se
     """Show what ``draw`` draws, with one slider for each of its arguments.
 
     If a kernel is running, the figure is drawn again whenever a slider moves.  Without a kernel, as on a page, all
-    frames are stored and the sliders choose among them.  The sliders start in the middle; with a question they start at
-    their first positions, so that they do not show the answer.
+    frames are stored and the sliders choose among them.  In both cases the sliders start in the middle.
 
     Args:
         draw: takes one value by name for each slider and returns a matplotlib figure and its alt text; the figure
             is closed.
-        ask: a question above the sliders, about what will happen when they move, with a field for a guess.
+        ask: a question above the sliders, about what will happen when they move, with a field for a guess; a page hides
+            the figure until the reader asks for it or moves a slider.
         values: the positions of each slider, in order; an underscore in a name is shown as a space, and
             eps, sigma, gamma, over and root as ε, σ, γ, / and √.
 
@@ -85,7 +93,7 @@ def explore(draw: Callable[..., tuple[Figure, str]], ask: str = "", **values: Se
     ask = ask and _ASK.format(escape(ask))
     page = _page(values, [_image(draw, frame) for frame in chosen], ask)
     words = f"A figure with sliders for {', '.join(map(_name, values))}."
-    show_live(ipywidgets.VBox([ipywidgets.HTML(ask), _live(draw, values, bool(ask))]), page, words)
+    show_live(ipywidgets.VBox([ipywidgets.HTML(ask), _live(draw, values)]), page, words)
 
 
 def show_live(view: ipywidgets.Widget, page: str, words: str) -> None:
@@ -112,12 +120,11 @@ def under_controls(controls: Mapping[str, ipywidgets.Widget], draw: Callable[...
     return ipywidgets.VBox([*controls.values(), picture])
 
 
-def _live(draw: Callable[..., tuple[Figure, str]], values: dict[str, Sequence], asked: bool = False) -> ipywidgets.VBox:
+def _live(draw: Callable[..., tuple[Figure, str]], values: dict[str, Sequence]) -> ipywidgets.VBox:
     sliders = {}
     for name, positions in values.items():
         options = [(_label(value), i) for i, value in enumerate(positions)]
-        start = 0 if asked else _start(positions)
-        sliders[name] = ipywidgets.SelectionSlider(options=options, value=start, description=_name(name))
+        sliders[name] = ipywidgets.SelectionSlider(options=options, value=_start(positions), description=_name(name))
     return under_controls(sliders, lambda **at: _image(draw, {name: values[name][i] for name, i in at.items()}))
 
 
@@ -145,7 +152,6 @@ def _page(values: dict[str, Sequence], images: list[str], ask: str) -> str:
     return _PAGE.format(
         id=f"explore-{hashlib.sha256(''.join(images).encode()).hexdigest()[:12]}",
         ask=ask,
-        asked=json.dumps(bool(ask)),
         sliders="\n".join(sliders),
         frames="".join(frames),
         labels=json.dumps(labels, ensure_ascii=False).replace("<", "\\u003c"),
