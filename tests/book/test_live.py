@@ -163,6 +163,9 @@ def entries(host):
     return host.evaluate("(host) => [...host.live.state.x]")
 
 
+PHONE = dict(viewport=dict(width=390, height=844), has_touch=True, is_mobile=True)
+
+
 def pulled(page, handle, steps=8):
     """Where a finger that pulls a handle straight up by 32 pixels leaves the page: how far it has scrolled."""
     box, client = handle.bounding_box(), page.context.new_cdp_session(page)
@@ -178,7 +181,7 @@ def pulled(page, handle, steps=8):
 
 @pytest.mark.parametrize("name", ["index", "02-uniform-vector", "03-hyperellipsoid", "05-jacobians"])
 def test_a_finger_moves_x_up_and_not_the_page(open_page, name):
-    page = open_page(name, ".hold", viewport=dict(width=390, height=844), has_touch=True, is_mobile=True)
+    page = open_page(name, ".hold", **PHONE)
     host = standing(page, ".hold")
     host.locator("svg").evaluate("(svg) => svg.scrollIntoView({ block: 'center' })")
     place = host.locator(".handle").bounding_box()
@@ -212,6 +215,46 @@ def test_x_moves_by_mouse_and_keyboard(open_page):
     page.keyboard.press("Home")
     settled(page)
     assert entries(host) == before, "Home puts x back"
+
+
+SMALL = """(host) => [...host.querySelectorAll("button, select, input, textarea")].filter((e) => {
+    const typed = e.matches("select, textarea, [type=number]"), hit = e.type === "checkbox" ? e.parentElement : e;
+    return e.checkVisibility() && (hit.getBoundingClientRect().height < 40 ||
+        (typed && parseFloat(getComputedStyle(e).fontSize) < 16));
+}).map((e) => e.outerHTML)"""
+
+
+@pytest.mark.parametrize(
+    ("name", "mark"), [("index", "#moving-steps"), ("02-uniform-vector", ".hold"), ("type-here", ".network")]
+)
+def test_controls_fit_a_finger(open_page, name, mark):
+    page = open_page(name, mark, **PHONE)
+    host = page.locator(mark).first
+    host.locator("button").first.wait_for()
+    assert host.locator("input").count() > 1 and host.evaluate(SMALL) == []
+    assert host.evaluate("(host) => host.scrollWidth <= host.clientWidth")
+
+
+def test_the_text_below_a_moving_picture_stays(open_page):
+    for width in (390, 1300):
+        page = open_page("index", "#moving-steps button", viewport=dict(width=width, height=900))
+        slider, host = page.get_by_label("Steps of LayerNorm"), page.locator("#moving-steps")
+        heights = set()
+        for step in range(4):
+            slider.fill(str(step))
+            heights.add(host.bounding_box()["height"])
+        assert len(heights) == 1, f"at {width} pixels a caption moves what is below it: {heights}"
+
+
+def test_bytes_bars_and_shares_are_columns(open_page):
+    page = open_page("type-here", ".network", **PHONE)
+    standing(page, ".network")
+    rows = [
+        [part.bounding_box() for part in row.locator("> *").all()] for row in page.locator(".network-next li").all()
+    ]
+    for left, right in ((0, 1), (1, 2)):
+        ends = [row[left]["x"] + row[left]["width"] for row in rows]
+        assert max(ends) <= min(row[right]["x"] for row in rows), "a column over another"
 
 
 CLOSE = """(host) => {  // of a line's height letters take 0.7
