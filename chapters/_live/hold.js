@@ -4,21 +4,8 @@
    and its image.  norms.js computes. */
 "use strict";
 {
-  const {
-    make,
-    speaker,
-    questions,
-    label,
-    onceAFrame,
-    whenSeen,
-    flat,
-    lifted,
-    around,
-    degrees,
-    minus,
-    ACROSS,
-    SILENT,
-  } = livePage;
+  const { make, speaker, questions, label, onceAFrame, whenSeen, minus, SILENT } = livePage;
+  const { flat, lifted, around, degrees, ACROSS } = livePage;
   const START = {
     x: [2.2, 0.4, -0.5],
     gain: [1.5, 1, 0.5],
@@ -214,24 +201,11 @@
     host.replaceChildren();
     const [seen, set] = ["seen", "set"].map((name) => make(host, "div", { class: `live-${name}` }));
     const svg = make(seen, "svg", { viewBox: Object.values(VIEW).join(" "), role: "group" });
-    const LAYERS = [
-      "disc",
-      "coordinates",
-      "sphere",
-      "slice",
-      "one",
-      "ring",
-      "image",
-      "axes",
-      "way",
-      "small",
-      "small-true",
-    ];
+    const LAYERS = "disc coordinates sphere slice one ring image axes way small small-true".split(" ");
     const layers = Object.fromEntries(LAYERS.map((name) => [name, make(svg, "path", { class: name })]));
+    const sizes = { n: jacobian ? 3.5 : 5, y: jacobian ? 3.5 : 5, x: 8 };
     const dots = Object.fromEntries(
-      ["n", "y", "x"].map((
-        name,
-      ) => [name, make(svg, "circle", { class: `dot ${name}`, r: name === "x" ? 8 : jacobian ? 3.5 : 5 })]),
+      Object.entries(sizes).map(([name, r]) => [name, make(svg, "circle", { class: `dot ${name}`, r })]),
     );
     const names = Object.fromEntries(
       Object.entries(NAMES).map(([name, words]) => [name, make(svg, "text", { class: `name-${name}` }, words)]),

@@ -9,7 +9,7 @@ globalThis.livePage = (() => {
     if (text !== undefined) element.textContent = text;
     return parent.appendChild(element);
   };
-  const href = document.currentScript.src.replace(/page\.js.*$/, "live.css");
+  const href = document.currentScript.src.replace("page.js", "live.css");
   const sheet = make(document.head, "link", { rel: "stylesheet", href });
   const dressed = new Promise((done) => (sheet.onload = sheet.onerror = done)); // names are placed by their size
 
