@@ -4,21 +4,8 @@
    and its image.  norms.js computes. */
 "use strict";
 {
-  const {
-    make,
-    speaker,
-    questions,
-    apart,
-    onceAFrame,
-    whenSeen,
-    flat,
-    lifted,
-    around,
-    degrees,
-    minus,
-    ACROSS,
-    SILENT,
-  } = livePage;
+  const { make, speaker, questions, label, onceAFrame, whenSeen, minus, SILENT } = livePage;
+  const { flat, lifted, around, degrees, ACROSS } = livePage;
   const START = {
     x: [2.2, 0.4, -0.5],
     gain: [1.5, 1, 0.5],
@@ -34,10 +21,10 @@
   };
   const RMS = "divide by the root mean square"; // what σ is without the subtraction
   const FARTHEST = 1e6; // that a field takes
-  const NAMES = { one: "(1, 1, 1)", plane: "mean 0", first: "1", second: "2", third: "3", n: "n", y: "y", x: "x" };
+  const NAMES = { one: "(1, 1, 1)", plane: "mean 0", first: "e₁", second: "e₂", third: "e₃", n: "n", y: "y", x: "x" };
   const legend = (jacobian, { centre, divide }) => {
     const start = jacobian
-      ? "A small circle around x; at the output y, its image under the Jacobian and, dashed, its true image."
+      ? "A small circle around x; at the output y, its image under the Jacobian and, green and dashed, its true image."
       : "Grey disc: the plane of mean 0.";
     if (!divide) {
       return `${start} Dotted: the path from x ${
@@ -45,13 +32,14 @@
       }to the output y. Without the division, the outputs are unbounded.`;
     }
     if (!centre) {
-      return `${start} Grey circles: the sphere on which n lies if ε = 0. Blue: the ellipsoid that contains all outputs; dashed, LayerNorm’s slice of it. Dotted: the path from x through n to y.`;
+      return `${start} Grey circles: the sphere on which n lies if ε = 0. Blue: the ellipsoid that contains all outputs; orange, dashed: LayerNorm’s slice of it. Dotted: the path from x through n to y.`;
     }
     const axes = jacobian ? "" : " and its semi-axes";
-    return `${start} Grey circle: where n lies if ε = 0. Blue: the ellipse that contains all outputs${axes}; if ε = 0, outputs lie on its rim. Dotted: the path from x through x minus its mean and n to the output y.`;
+    return `${start} Grey circle: where n lies if ε = 0. Orange: the ellipse that contains all outputs${axes}; if ε = 0, outputs lie on its rim. Dotted: the path from x through x minus its mean and n to the output y.`;
   };
-  const HINT =
-    "Drag x, or drag the background to turn the picture. Keyboard: arrow keys move x, Page Up and Page Down move it along (1, 1, 1), Shift with an arrow key turns the picture, and Home returns x to its start.";
+  const DRAG = "Drag x, or drag the background to turn the picture.";
+  const KEYBOARD =
+    "Keyboard: arrow keys move x, Page Up and Page Down move it along (1, 1, 1), Shift with an arrow key turns the picture, and Home returns x to its start.";
   const SMALL = 0.4; // radius of the circle around x
   const TURN = 0.5; // of the picture, at first
 
@@ -60,6 +48,7 @@
     front: [
       {
         ask: "Drag x straight up, along (1, 1, 1). What will happen to the output y?",
+        guesses: ["It moves up", "It moves along the ellipse", "Nothing"],
         start: { x: [1.2, -1, -2.3] },
         then: { x: [2.7, 0.5, -0.8] },
         answer:
@@ -69,6 +58,7 @@
     norm: [
       {
         ask: "If x shrinks to a quarter of its length, will n stay near the grey circle?",
+        guesses: ["Yes", "No"],
         start: { x: [1.2, 0, -1.2], eps: 0.1 },
         then: { x: [0.3, 0, -0.3], eps: 0.1 },
         answer:
@@ -76,6 +66,7 @@
       },
       {
         ask: "Without the subtraction, where can outputs lie?",
+        guesses: ["On a larger ellipse", "On an ellipsoid", "Anywhere"],
         start: {},
         then: { on: { centre: false } },
         answer:
@@ -85,25 +76,29 @@
     ellipse: [
       {
         ask: "Set the third gain to 0. How many semi-axes of the ellipse will become 0?",
+        guesses: ["None", "One", "Two"],
         start: {},
         then: { gain: [1.5, 1, 0] },
         answer:
-          "None. The third entry of y is 0 for every x, so the ellipse lies in the plane of axes 1 and 2. But nothing is lost, because the third entry of n is minus the sum of the other two.",
+          "None. The third entry of y is 0 for every x, so the ellipse lies in the plane of e₁ and e₂. But nothing is lost, because the third entry of n is minus the sum of the other two.",
       },
       {
         ask: "Set a second gain to 0. What will be left of the ellipse?",
+        guesses: ["A shorter ellipse", "A segment", "A point"],
         start: { gain: [1.5, 1, 0] },
         then: { gain: [1.5, 0, 0] },
         answer: "A segment: one semi-axis is 0.",
       },
       {
         ask: "Change the sign of the second gain. Will the semi-axes change?",
+        guesses: ["Yes", "No"],
         start: {},
         then: { gain: [1.5, -1, 0.5] },
-        answer: "No. The ellipse is reflected along axis 2; its semi-axes depend only on the squares of the gains.",
+        answer: "No. The ellipse is reflected along e₂; its semi-axes depend only on the squares of the gains.",
       },
       {
         ask: "Make all three gains equal. Where will the ellipse lie?",
+        guesses: ["In the plane of mean 0", "In a tilted plane"],
         start: {},
         then: { gain: [1, 1, 1] },
         answer: "In the plane of mean 0, as a circle: only unequal gains tilt and flatten it.",
@@ -112,6 +107,7 @@
     jacobian: [
       {
         ask: "Drag x outwards, away from (1, 1, 1). What will happen to the image of the small circle?",
+        guesses: ["It grows", "It shrinks", "Nothing"],
         start: { x: [0.6, 0, -0.6] },
         then: { x: [1.8, 0, -1.8] },
         answer:
@@ -119,6 +115,7 @@
       },
       {
         ask: "The image of the circle is a segment. How will it change if ε is larger?",
+        guesses: ["It becomes longer", "It becomes wider", "Nothing"],
         start: { x: [0.6, 0, -0.6] },
         then: { x: [0.6, 0, -0.6], eps: 0.3 },
         answer:
@@ -127,12 +124,14 @@
       {
         ask:
           "The true image of the circle (dashed) agrees with the Jacobian’s. Will it still agree if x moves towards (1, 1, 1)?",
+        guesses: ["Yes", "No"],
         start: { x: [1.5, 0, -1.2] },
         then: { x: [0.5, 0, -0.4] },
         answer: "No. If the circle is not small compared with σ, its true image is bent along the ellipse.",
       },
       {
         ask: "Switch the subtraction off. What will the image become?",
+        guesses: ["A point", "A longer segment", "An ellipse"],
         start: {},
         then: { on: { centre: false } },
         answer:
@@ -183,11 +182,13 @@
   const FIRST_TWO = [[1, 0, 0], [0, 1, 0]]; // the small circle lies in the plane of the first two coordinates
   globalThis.normgeom.held = compute;
 
-  const SCALE = 62; // pixels of a unit: with gains of 2 outputs stay inside
   const DISC = 2.3; // radius of what is shown of the plane
-  const AXIS = 1.7; // length of what is shown of the coordinate axes
-  const [WIDE, HIGH] = [300, 177]; // where a point stays that lies outside of the picture
+  const AXIS = 2.1; // length of what is shown of the coordinate axes
+  const VIEW = { x: -240, y: -200, width: 480, height: 400 };
+  const [WIDE, HIGH] = [228, 188]; // where a point stays that lies outside of the picture
   const inside = ([left, top]) => [Math.max(-WIDE, Math.min(WIDE, left)), Math.max(-HIGH, Math.min(HIGH, top))];
+  // Pixels of a unit: less where outputs would not stay inside.
+  const fitted = ({ axes, bias }) => Math.min(76, HIGH / ((axes[0] ?? 0) + Math.hypot(...bias)));
   const number = (v) => {
     const exact = Math.abs(v) >= 1e-12 && (Math.abs(v) < 0.01 || Math.abs(v) >= 1e4);
     return minus(exact ? v.toExponential(1) : v.toFixed(2).replace(/^-(0\.00)$/, "$1"));
@@ -196,34 +197,22 @@
   const setUp = (host) => {
     const jacobian = host.dataset.show === "jacobian";
     const state = structuredClone(START);
-    let [turn, home] = [TURN, START.x];
+    let [turn, home, scale] = [TURN, START.x];
     host.replaceChildren();
     const [seen, set] = ["seen", "set"].map((name) => make(host, "div", { class: `live-${name}` }));
-    const svg = make(seen, "svg", { viewBox: "-320 -195 640 390", role: "group" });
-    const LAYERS = [
-      "disc",
-      "coordinates",
-      "sphere",
-      "slice",
-      "one",
-      "ring",
-      "image",
-      "axes",
-      "way",
-      "small",
-      "small-true",
-    ];
+    const svg = make(seen, "svg", { viewBox: Object.values(VIEW).join(" "), role: "group" });
+    const LAYERS = "disc coordinates sphere slice one ring image axes way small small-true".split(" ");
     const layers = Object.fromEntries(LAYERS.map((name) => [name, make(svg, "path", { class: name })]));
+    const sizes = { n: jacobian ? 3.5 : 5, y: jacobian ? 3.5 : 5, x: 8 };
     const dots = Object.fromEntries(
-      ["n", "y", "x"].map((
-        name,
-      ) => [name, make(svg, "circle", { class: `dot ${name}`, r: name === "x" ? 8 : jacobian ? 3.5 : 5 })]),
+      Object.entries(sizes).map(([name, r]) => [name, make(svg, "circle", { class: `dot ${name}`, r })]),
     );
     const names = Object.fromEntries(
       Object.entries(NAMES).map(([name, words]) => [name, make(svg, "text", { class: `name-${name}` }, words)]),
     );
     const handle = make(svg, "circle", { class: "handle", r: 24, tabindex: 0, role: "slider", "aria-valuenow": 0 });
-    handle.setAttribute("aria-label", `The vector x. ${HINT}`);
+    handle.setAttribute("aria-label", `The vector x. ${DRAG} ${KEYBOARD}`);
+    svg.append(dots.x); // over the ring of its handle
     const numbers = make(seen, "p", { class: "live-numbers" });
     const asked = make(set, "div");
     const warning = make(set, "p", { class: "live-warning", role: "alert" });
@@ -278,40 +267,32 @@
       if (node.textContent !== words) node.textContent = words;
     };
 
-    const below = make(set, "p", { class: "live-legend" });
+    const below = make(host, "p", { class: "live-legend" });
     const explained = make(below, "span");
-    make(below, "span", { class: "live-hint" }, ` ${HINT}`);
+    make(below, "span", { class: "live-hint" }, ` ${DRAG}`);
+    make(below, "span", { class: "live-hint live-keyboard" }, ` ${KEYBOARD}`);
 
+    const place = ({ n, y }) => {
+      const to = flat(scale, turn);
+      const rim = around([0, 0, 0], DISC).reduce((a, b) => (to(b)[0] > to(a)[0] ? b : a));
+      const [one, plane, first, second, third] = [[1.5, 1.5, 1.5], rim, [AXIS, 0, 0], [0, AXIS, 0], [0, 0, AXIS]];
+      const placed = Object.entries({ x: state.x, y, n, one, first, second, third, plane }).map(([name, point]) => {
+        const at = inside(to(point));
+        for (const dot of [dots[name], name === "x" && handle].filter(Boolean)) {
+          dot.setAttribute("cx", at[0]);
+          dot.setAttribute("cy", at[1]);
+        }
+        if (name in dots) write(names[name], `${at}` === `${to(point)}` ? name : `${name}, outside`);
+        return { name: names[name], at, gap: name === "x" ? 12 : name in dots ? 8 : 3 };
+      });
+      const taken = placed.slice(0, 3).map(({ at: [x, y] }) => ({ x: x - 9, y: y - 9, width: 18, height: 18 }));
+      label(placed, taken, VIEW);
+    };
     const paint = (from) => {
       const found = compute(state);
+      scale = fitted(found);
       outlines(found);
-      const to = flat(SCALE, turn);
-      const rim = around([0, 0, 0], DISC).reduce((a, b) => (to(b)[0] > to(a)[0] ? b : a));
-      for (
-        const [name, at] of Object.entries({
-          n: found.n,
-          y: found.y,
-          x: state.x,
-          one: [1.3, 1.3, 1.3],
-          plane: rim,
-          first: [AXIS, 0, 0],
-          second: [0, AXIS, 0],
-          third: [0, 0, AXIS],
-        })
-      ) {
-        const place = to(at);
-        const [left, top] = inside(place);
-        for (const dot of [dots[name], name === "x" && handle].filter(Boolean)) {
-          dot.setAttribute("cx", left);
-          dot.setAttribute("cy", top);
-        }
-        const within = left === place[0] && top === place[1];
-        if (name in dots) write(names[name], within ? name : `${name}, outside`);
-        names[name].setAttribute("text-anchor", within || left < 0 ? "start" : "end");
-        names[name].setAttribute("x", left + (within || left < 0 ? 10 : -12));
-        names[name].setAttribute("y", within || top > 0 ? top - 8 : top + 26);
-      }
-      apart(["x", "y", "n", "one", "plane", "first", "second", "third"].map((name) => names[name]));
+      place(found);
       write(explained, legend(jacobian, state.on));
       tell(found);
       for (const { input, said, read, say } of inputs) {
@@ -328,7 +309,7 @@
     const draw = onceAFrame(paint);
 
     const outlines = ({ mean, n, y, gain, bias, ends, image, true_image }) => {
-      const to = flat(SCALE, turn);
+      const to = flat(scale, turn);
       const line = (
         points,
         close,
@@ -381,6 +362,8 @@
       );
     };
 
+    // Chromium takes touch-action from the whole drawing: a finger that holds x would still scroll the page.
+    handle.addEventListener("touchstart", (event) => event.preventDefault(), { passive: false });
     let dragged;
     svg.addEventListener("pointerdown", (event) => {
       if (event.target !== handle && event.pointerType === "mouse" && event.button) return;
@@ -389,11 +372,11 @@
     });
     svg.addEventListener("pointermove", (event) => {
       if (!dragged) return;
-      const unit = 640 / svg.getBoundingClientRect().width;
+      const unit = VIEW.width / svg.getBoundingClientRect().width;
       const [right, down] = [event.clientX - dragged.at[0], event.clientY - dragged.at[1]].map((v) => v * unit);
       dragged.at = [event.clientX, event.clientY];
       if (dragged.what === "view") turn += right / 160;
-      else state.x = plus(state.x, lifted(SCALE, turn, right, down));
+      else state.x = plus(state.x, lifted(scale, turn, right, down));
       draw();
     });
     for (const over of ["pointerup", "pointercancel"]) svg.addEventListener(over, () => (dragged = undefined));
@@ -407,7 +390,7 @@
         return draw();
       }
       const step = KEYS[event.key]
-        ? lifted(SCALE, turn, ...KEYS[event.key])
+        ? lifted(scale, turn, ...KEYS[event.key])
         : event.key in ALONG && [1, 1, 1].map(() => ALONG[event.key]);
       if (!step && event.key !== "Home") return;
       event.preventDefault();

@@ -9,6 +9,9 @@ globalThis.livePage = (() => {
     if (text !== undefined) element.textContent = text;
     return parent.appendChild(element);
   };
+  const href = document.currentScript.src.replace("page.js", "live.css");
+  const sheet = make(document.head, "link", { rel: "stylesheet", href });
+  const dressed = new Promise((done) => (sheet.onload = sheet.onerror = done)); // names are placed by their size
 
   // What a screen reader says once the reader's hand rests.
   const REST = 500; // milliseconds
@@ -21,28 +24,32 @@ globalThis.livePage = (() => {
     };
   };
 
-  // Questions, one at a time, next to the picture: each sets the picture up (`start`), and asks what will happen; what
-  // does (`then`), and why, is shown when the reader has guessed.
+  // Questions, one at a time, next to the picture: each sets the picture up (`start`), asks what will happen, and offers
+  // guesses; what does happen (`then`), and why, is shown when the reader has chosen one.
   const questions = (parent, list, change) => {
     const asked = make(parent, "p", { class: "live-question" });
-    const row = make(parent, "div", { class: "live-row" });
-    const show = make(row, "button", { type: "button" }, "Make a guess, then show the answer");
-    const next = make(row, "button", { type: "button" }, "Next question");
+    const guesses = make(parent, "div", { class: "live-row live-guesses", role: "group", "aria-label": "Your guess" });
     const answer = make(parent, "p", { role: "status" });
+    const next = make(parent, "button", { type: "button" }, "Next question");
     next.hidden = list.length === 1;
     parent.parentElement.addEventListener("input", () => parent.classList.remove("asking"));
     let at = 0;
     const ask = () => {
       parent.classList.add("asking"); // until the reader has guessed, or tries it
-      asked.textContent = `${at + 1} of ${list.length}. ${list[at].ask}`;
+      asked.textContent = `${list.length > 1 ? `${at + 1} of ${list.length}. ` : ""}${list[at].ask}`;
       answer.textContent = "";
+      guesses.replaceChildren();
+      for (const words of list[at].guesses) {
+        const guess = make(guesses, "button", { type: "button", "aria-pressed": false }, words);
+        guess.addEventListener("click", () => {
+          for (const one of guesses.children) one.setAttribute("aria-pressed", one === guess);
+          parent.classList.remove("asking");
+          answer.textContent = list[at].answer;
+          change(list[at].then);
+        });
+      }
       change(list[at].start);
     };
-    show.addEventListener("click", () => {
-      parent.classList.remove("asking");
-      answer.textContent = list[at].answer;
-      change(list[at].then);
-    });
     next.addEventListener("click", () => {
       at = (at + 1) % list.length;
       ask();
@@ -50,20 +57,34 @@ globalThis.livePage = (() => {
     ask();
   };
 
-  // Names in a drawing, the most important first: one that would overprint another goes to the nearest free place below
-  // or above.
-  const PLACES = [0, 0.5, -0.5, 1, -1, 1.5, -1.5, 2, -2, 3, -3]; // in heights of the name
-  const apart = (names) => {
-    const taken = [];
-    for (const name of names) {
-      const { x, y, width, height } = name.getBBox();
-      const free = (k) =>
-        taken.every((box) =>
-          box.x >= x + width || x >= box.x + box.width || Math.abs(box.y - y - k * height) >= (box.height + height) / 2
-        );
-      const down = height * (PLACES.find(free) ?? 0);
-      name.setAttribute("y", Number(name.getAttribute("y")) + down);
-      taken.push({ x, y: y + down, width, height });
+  // Names in a drawing, the most important first: of the places around its point, near and a little farther, each takes
+  // the first where it covers least of what is there.
+  const SIDES = [[1, -1], [1, 0], [1, 1], [-1, 1], [-1, 0], [-1, -1], [0, -1], [0, 1]];
+  const PLACES = [0, 14].flatMap((more) => SIDES.map((side) => [...side, more]));
+  const LETTERS = 0.7; // of the height of a line
+  const common = (a, b) =>
+    Math.max(0, Math.min(a.x + a.width, b.x + b.width) - Math.max(a.x, b.x)) *
+    Math.max(0, Math.min(a.y + a.height, b.y + b.height) - Math.max(a.y, b.y));
+  const label = (names, taken, view) => {
+    const boxes = names.map(({ name }) => name.getBBox());
+    for (const [i, { name, at: [x, y], gap }] of names.entries()) {
+      const [width, height] = [boxes[i].width, LETTERS * boxes[i].height];
+      const places = PLACES.map(([right, down, more]) => {
+        const away = (gap + more) * (right && down ? 0.7 : 1);
+        return {
+          x: x + right * (away + width / 2) - width / 2,
+          y: y + down * (away + height / 2) - height / 2,
+          width,
+          height,
+        };
+      });
+      const covers = places.map((place) =>
+        taken.reduce((sum, box) => sum + common(place, box), 9 * (width * height - common(place, view)))
+      );
+      const place = places[covers.indexOf(Math.min(...covers))];
+      name.setAttribute("x", Number(name.getAttribute("x")) + place.x - boxes[i].x);
+      name.setAttribute("y", Number(name.getAttribute("y")) + place.y - boxes[i].y - (boxes[i].height - height) / 2);
+      taken.push(place);
     }
   };
 
@@ -88,11 +109,13 @@ globalThis.livePage = (() => {
       },
       { rootMargin: `${NEARLY}px` },
     );
-    for (const host of document.querySelectorAll(selector)) {
-      const { top, bottom } = host.getBoundingClientRect();
-      if (top < innerHeight + NEARLY && bottom > -NEARLY) setUp(host);
-      else seen.observe(host);
-    }
+    dressed.then(() => {
+      for (const host of document.querySelectorAll(selector)) {
+        const { top, bottom } = host.getBoundingClientRect();
+        if (top < innerHeight + NEARLY && bottom > -NEARLY) setUp(host);
+        else seen.observe(host);
+      }
+    });
   };
 
   // Points of space as they are seen: (1, 1, 1) stands upright, and the plane of mean 0 is seen from a little above;
@@ -128,7 +151,7 @@ globalThis.livePage = (() => {
     make,
     speaker,
     questions,
-    apart,
+    label,
     onceAFrame,
     whenSeen,
     flat,

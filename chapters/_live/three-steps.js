@@ -1,8 +1,8 @@
 /* The front page: a cloud of vectors on its way through LayerNorm.  It moves by itself once, then at the reader's hand. */
 "use strict";
 {
-  const { make, flat, around, minus, degrees } = livePage;
-  const SCALE = 58; // pixels of a unit
+  const { make, whenSeen, flat, around, minus, degrees } = livePage;
+  const SCALE = 66; // pixels of a unit
   const SECONDS = 9; // of the way through
   const EPS = 0.02;
   const GAIN = [1.35, 0.85, 0.4];
@@ -13,6 +13,7 @@
     "Divide by the standard deviation: nearly all of them lie on one circle. ε keeps the short ones inside.",
     "Apply gain and bias: the circle becomes a tilted ellipse, which contains every output of this LayerNorm.",
   ];
+  const MARKS = ["vectors", "mean", "division", "gain, bias"]; // under the slider
   // The recipe, for three entries; each way point of a vector.
   const stages = (x) => {
     const mean = x.reduce((a, b) => a + b) / 3;
@@ -39,22 +40,26 @@
 
   const setUp = (host) => {
     host.replaceChildren();
-    const svg = make(host, "svg", { viewBox: "-320 -200 640 400", role: "img" });
+    const svg = make(host, "svg", { viewBox: "-240 -200 480 400", role: "img" });
     const disc = make(svg, "path", { class: "disc" });
     const one = make(svg, "line", { class: "one" });
     const name = make(svg, "text", { class: "name" }, "(1, 1, 1)");
     const outline = make(svg, "path", { class: "ring" });
     const dots = cloud.map(() => make(svg, "circle", { r: 3.4 }));
     const words = make(host, "p");
+    const lines = WORDS.map((said) => make(words, "span", {}, said)); // one over the other: the longest keeps the height
     const row = make(host, "div", { class: "live-row" });
     const button = make(row, "button", { type: "button" });
-    const slider = make(row, "input", {
+    const steps = make(row, "label", { class: "steps" }, "Steps of LayerNorm");
+    const slider = make(steps, "input", {
       type: "range",
       min: 0,
       max: 3,
       step: 0.01,
       "aria-label": "Steps of LayerNorm",
     });
+    const marks = make(steps, "span", { "aria-hidden": true });
+    for (const mark of MARKS) make(marks, "span", {}, mark);
     const round = make(make(row, "label", {}, "turn "), "input", { type: "range", min: -180, max: 180, step: 5 });
 
     let turn = 0.5;
@@ -79,10 +84,8 @@
         dot.setAttribute("cy", y);
       });
       const said = WORDS[Math.round(t)];
-      if (words.textContent !== said) {
-        words.textContent = said;
-        svg.setAttribute("aria-label", `A cloud of points in space. ${said}`);
-      }
+      lines.forEach((line, i) => (line.style.visibility = i === Math.round(t) ? "" : "hidden"));
+      svg.setAttribute("aria-label", `A cloud of points in space. ${said}`);
       slider.value = t;
       slider.setAttribute("aria-valuetext", `${t.toFixed(2)} of 3. ${said}`);
       round.value = degrees(turn);
@@ -136,5 +139,5 @@
     }
   };
 
-  setUp(document.getElementById("moving-steps"));
+  whenSeen("#moving-steps", setUp);
 }

@@ -8,7 +8,7 @@
   const WEIGHTS = document.currentScript.src.replace(/type-here\.js.*$/, "twins.js");
   const MODELS = { layer: "with LayerNorm", rms: "with RMSNorm", converted: "with LayerNorm, converted to RMSNorm" };
   const QUANTITIES = {
-    angle: { words: "angle to (1, …, 1) in degrees", say: (v) => v.toFixed(1) },
+    angle: { words: "angle to (1, …, 1) in degrees", say: (v) => v.toFixed(1), unit: "°" },
     occupancy: { words: "occupancy, d·cos²", say: (v) => v.toPrecision(2) },
     length: { words: "length", say: (v) => v.toFixed(1) },
     largest: { words: "entry with the largest absolute value", say: (v) => v.toFixed(1) },
@@ -37,18 +37,21 @@
     {
       ask:
         "We added 10 to every entry of the stream, and the angles before the norms fell from about 90° to less than 10°. What will happen to the prediction if we undo this?",
+      guesses: ["Nothing", "It changes a little", "It becomes useless"],
       start: { shift: 10 },
       then: { shift: 0 },
       answer: "Nothing, beyond rounding: every LayerNorm subtracts the mean.",
     },
     {
       ask: "This network has RMSNorm. What will happen to its prediction if we add 10 to every entry of the stream?",
+      guesses: ["Nothing", "It changes a little", "It becomes useless"],
       start: { model: "rms" },
       then: { model: "rms", shift: 10 },
       answer: "It becomes useless: RMSNorm does not subtract the mean.",
     },
     {
       ask: "How much will the prediction change if no norm subtracts the mean?",
+      guesses: ["Not at all", "Little", "Completely"],
       start: {},
       then: { uncentred: "everywhere" },
       answer:
@@ -56,12 +59,14 @@
     },
     {
       ask: "We remove the mean from the weights and turn all nine norms into RMSNorms. Which predictions will change?",
+      guesses: ["None", "Some", "All"],
       start: {},
       then: { model: "converted" },
       answer: "None, beyond rounding. The angle before every norm is now 90°, because the stream now has mean 0.",
     },
     {
       ask: "Remove attention of block 1. Will the logit fall by the credit of this part?",
+      guesses: ["Yes", "No"],
       start: {},
       then: { removed: "h.0.attn" },
       answer:
@@ -172,7 +177,7 @@
     const effect = make(set, "p", { class: "network-effect" });
     const controls = make(set, "div", { class: "live-row" });
     const looking = make(set, "div", { class: "live-row" });
-    const svg = make(seen, "svg", { viewBox: "0 0 640 228", role: "img", class: "network-chart" });
+    const svg = make(seen, "svg", { viewBox: "0 0 640 290", role: "img", class: "network-chart" });
     const legend = make(seen, "p", { class: "network-legend" });
     for (const [name, words] of Object.entries(LEGEND)) make(legend, "span", { class: name }, words);
     const speak = speaker(host);
@@ -284,6 +289,7 @@
         cell.setAttribute("aria-selected", t === at);
         cell.setAttribute("aria-label", `position ${t + 1}, ${shown(byte)}`);
       });
+      strip.scrollLeft = strip.children[at].offsetLeft - strip.offsetLeft - strip.clientWidth / 2;
     };
     strip.addEventListener("click", (event) => {
       const t = [...strip.children].indexOf(event.target);
@@ -309,10 +315,11 @@
       const best = [...p.keys()].sort((a, b) => p[b] - p[a]).slice(0, BEST);
       next.replaceChildren();
       for (const byte of best) {
-        const item = make(next, "li", { style: `--share: ${(100 * p[byte]).toFixed(1)}%` });
+        const item = make(next, "li");
         make(item, "code", {}, shown(byte));
+        make(make(item, "span"), "i", { style: `width: ${(100 * p[byte]).toFixed(1)}%` });
         const [now, then] = [p, was].map((of) => `${(100 * of[byte]).toFixed(1)} %`);
-        make(item, "span", {}, now === then ? ` ${now}` : ` ${now}, unchanged ${then}`);
+        make(item, "span", {}, now === then ? now : `${now}, unchanged ${then}`);
       }
       return `${shown(best[0])}, ${(100 * p[best[0]]).toFixed(0)} percent`;
     };
@@ -364,9 +371,8 @@
       );
     const byNorm = (found, at) => ({
       where: `At position ${at + 1}`,
-      short: sites.map((
-        name,
-      ) => (name === "ln_f" ? "final" : `${Number(name[2]) + 1}${name.endsWith("1") ? "a" : "m"}`)),
+      short: sites.map((name) => (name === "ln_f" ? "final" : name.endsWith("1") ? "attn" : "MLP")),
+      groups: Array.from({ length: networks.layer.layers }, (_, block) => [2 * block + 0.5, `block ${block + 1}`]),
       long: sites.map(inWords),
       series: series(found, sites.map((name) => [name, at])),
     });
@@ -377,8 +383,8 @@
       series: series(found, found.ids.map((_, t) => [state.site, t])),
     });
 
-    const chart = ({ where, short, long, series }) => {
-      const { words, say } = QUANTITIES[state.quantity];
+    const chart = ({ where, short, groups = [], long, series }) => {
+      const { words, say, unit = "" } = QUANTITIES[state.quantity];
       const values = Object.fromEntries(
         Object.entries(series).map(([name, of]) => [name, of.map((v) => v[state.quantity])]),
       );
@@ -387,14 +393,17 @@
       const least = state.quantity === "occupancy" ? 0.01 : 0; // rounding is not drawn in full height
       const [low, high] = angles ? [0, 180] : [Math.min(0, ...every), Math.max(least, ...every) || 1];
       const left = (i) => 70 + (i * 530) / Math.max(1, short.length - 1);
-      const top = (v) => 190 - (175 * (v - low)) / (high - low);
+      const top = (v) => 222 - (175 * (v - low)) / (high - low);
       svg.replaceChildren();
       const apart = (v) => Math.abs(top(v) - top(0)) > 16; // or their numbers overprint
       for (const v of angles ? [0, 90, 180] : [0, ...[low, high].filter(apart)]) {
         make(svg, "line", { x1: 56, x2: 620, y1: top(v), y2: top(v), class: "grid" });
-        make(svg, "text", { x: 50, y: top(v) + 5, "text-anchor": "end" }, minus(say(v).replace(/\.0$/, "")));
+        make(svg, "text", { x: 50, y: top(v) + 5, "text-anchor": "end" }, minus(say(v).replace(/\.0$/, "")) + unit);
       }
-      short.forEach((name, i) => make(svg, "text", { x: left(i), y: 218, "text-anchor": "middle" }, name));
+      make(svg, "text", { x: 0, y: 22 }, words);
+      const under = (y) => ([i, name]) => make(svg, "text", { x: left(i), y, "text-anchor": "middle" }, name);
+      Object.entries(short).forEach(under(252));
+      groups.forEach(under(280));
       for (const [name, of] of Object.entries(values)) {
         const points = of.flatMap((v, i) => (Number.isFinite(v) ? [[left(i), top(v), `${long[i]}: ${say(v)}`]] : []));
         make(svg, "polyline", { class: name, points: points.map(([x, y]) => `${x},${y}`).join(" ") });

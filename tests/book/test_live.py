@@ -134,45 +134,105 @@ def entries(host):
     return host.evaluate("(host) => [...host.live.state.x]")
 
 
-def test_x_moves_by_mouse_keyboard_and_touch(open_page):
-    for touch in (False, True):
-        page = open_page("02-uniform-vector", ".hold", has_touch=touch)
-        host = standing(page, ".hold")
-        handle, svg = host.locator(".handle"), host.locator("svg")
-        before, words, label = entries(host), spoken(page, host), svg.get_attribute("aria-label")
-        box = handle.bounding_box()
-        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-        if touch:
-            client = page.context.new_cdp_session(page)
-            for kind, points in (("Start", [(x, y)]), ("Move", [(x + 40, y - 20)]), ("End", [])):
-                touches = [dict(x=a, y=b) for a, b in points]
-                client.send("Input.dispatchTouchEvent", dict(type=f"touch{kind}", touchPoints=touches))
-        else:
-            page.mouse.move(x, y)
-            page.mouse.down()
-            page.mouse.move(x + 40, y - 20, steps=4)
-            page.mouse.up()
-        settled(page)
-        moved = entries(host)
-        assert moved != before, "the hand does not move x"
-        assert spoken(page, host) != words and svg.get_attribute("aria-label") != label, "the words stay behind"
-        handle.focus()
-        page.keyboard.press("PageUp")
-        settled(page)
-        steps = [a - b for a, b in zip(entries(host), moved, strict=True)]
-        assert min(steps) > 0.05 and max(steps) - min(steps) < 1e-9, "Page Up moves along (1, 1, 1)"
-        page.keyboard.press("ArrowLeft")
-        settled(page)
-        assert entries(host) != moved
-        page.keyboard.press("Home")
-        settled(page)
-        assert entries(host) == before, "Home puts x back"
+PHONE = dict(viewport=dict(width=390, height=844), has_touch=True, is_mobile=True)
 
 
-CLOSE = """(host) => {
-    const boxes = [...host.querySelectorAll("svg text")].map((e) => e.getBoundingClientRect());
+def pulled(page, handle, steps=8):
+    """Where a finger that pulls a handle straight up by 32 pixels leaves the page: how far it has scrolled."""
+    box, client = handle.bounding_box(), page.context.new_cdp_session(page)
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    before = page.evaluate("scrollY")
+    for step in range(steps + 1):
+        touch = dict(type="touchMove" if step else "touchStart", touchPoints=[dict(x=x, y=y - 4 * step)])
+        client.send("Input.dispatchTouchEvent", touch)
+    client.send("Input.dispatchTouchEvent", dict(type="touchEnd", touchPoints=[]))
+    settled(page)
+    return page.evaluate("scrollY") - before
+
+
+@pytest.mark.parametrize("name", ["index", "02-uniform-vector", "03-hyperellipsoid", "05-jacobians"])
+def test_a_finger_moves_x_up_and_not_the_page(open_page, name):
+    page = open_page(name, ".hold", **PHONE)
+    host = standing(page, ".hold")
+    host.locator("svg").evaluate("(svg) => svg.scrollIntoView({ block: 'center' })")
+    place = host.locator(".handle").bounding_box()
+    assert pulled(page, host.locator(".handle")) == 0, "the page scrolls under the finger"
+    assert place["y"] - host.locator(".handle").bounding_box()["y"] == pytest.approx(32, abs=1), "x does not follow it"
+
+
+def test_x_moves_by_mouse_and_keyboard(open_page):
+    page = open_page("02-uniform-vector", ".hold")
+    host = standing(page, ".hold")
+    handle, svg = host.locator(".handle"), host.locator("svg")
+    before, words, label = entries(host), spoken(page, host), svg.get_attribute("aria-label")
+    box = handle.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 40, y - 20, steps=4)
+    page.mouse.up()
+    settled(page)
+    moved = entries(host)
+    assert moved != before, "the hand does not move x"
+    assert spoken(page, host) != words and svg.get_attribute("aria-label") != label, "the words stay behind"
+    handle.focus()
+    page.keyboard.press("PageUp")
+    settled(page)
+    steps = [a - b for a, b in zip(entries(host), moved, strict=True)]
+    assert min(steps) > 0.05 and max(steps) - min(steps) < 1e-9, "Page Up moves along (1, 1, 1)"
+    page.keyboard.press("ArrowLeft")
+    settled(page)
+    assert entries(host) != moved
+    page.keyboard.press("Home")
+    settled(page)
+    assert entries(host) == before, "Home puts x back"
+
+
+SMALL = """(host) => [...host.querySelectorAll("button, select, input, textarea")].filter((e) => {
+    const typed = e.matches("select, textarea, [type=number]"), hit = e.type === "checkbox" ? e.parentElement : e;
+    return e.checkVisibility() && (hit.getBoundingClientRect().height < 40 ||
+        (typed && parseFloat(getComputedStyle(e).fontSize) < 16));
+}).map((e) => e.outerHTML)"""
+
+
+@pytest.mark.parametrize(
+    ("name", "mark"), [("index", "#moving-steps"), ("02-uniform-vector", ".hold"), ("type-here", ".network")]
+)
+def test_controls_fit_a_finger(open_page, name, mark):
+    page = open_page(name, mark, **PHONE)
+    host = page.locator(mark).first
+    host.locator("button").first.wait_for()
+    assert host.locator("input").count() > 1 and host.evaluate(SMALL) == []
+    assert host.evaluate("(host) => host.scrollWidth <= host.clientWidth")
+
+
+def test_the_text_below_a_moving_picture_stays(open_page):
+    for width in (390, 1300):
+        page = open_page("index", "#moving-steps button", viewport=dict(width=width, height=900))
+        slider, host = page.get_by_label("Steps of LayerNorm"), page.locator("#moving-steps")
+        heights = set()
+        for step in range(4):
+            slider.fill(str(step))
+            heights.add(host.bounding_box()["height"])
+        assert len(heights) == 1, f"at {width} pixels a caption moves what is below it: {heights}"
+
+
+def test_bytes_bars_and_shares_are_columns(open_page):
+    page = open_page("type-here", ".network", **PHONE)
+    standing(page, ".network")
+    rows = [
+        [part.bounding_box() for part in row.locator("> *").all()] for row in page.locator(".network-next li").all()
+    ]
+    for left, right in ((0, 1), (1, 2)):
+        ends = [row[left]["x"] + row[left]["width"] for row in rows]
+        assert max(ends) <= min(row[right]["x"] for row in rows), "a column over another"
+
+
+CLOSE = """(host) => {  // of a line's height letters take 0.7
+    const boxes = [...host.querySelectorAll("svg text, svg .dot.x")].map((e) => e.getBoundingClientRect());
     return boxes.some((a, i) => boxes.slice(0, i).some((b) =>
-        a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1));
+        a.left < b.right - 1 && b.left < a.right - 1 && a.top + 0.15 * a.height < b.bottom - 0.15 * b.height - 1
+        && b.top + 0.15 * b.height < a.bottom - 0.15 * a.height - 1));
 }"""
 ASKED = [  # by a page, each something else
     ("index", "front", 1),
@@ -184,7 +244,7 @@ ASKED = [  # by a page, each something else
 
 @pytest.mark.parametrize(("name", "show", "number"), ASKED)
 def test_every_question_is_set_up_and_answered(open_page, name, show, number):
-    """The answer waits for the button; names in the picture never overprint each other."""
+    """The answer waits for a guess; names in the picture never overprint each other, nor a dot."""
     mark = f'.hold[data-show="{show}"]'
     page = open_page(name, mark)
     host = standing(page, mark)
@@ -194,8 +254,12 @@ def test_every_question_is_set_up_and_answered(open_page, name, show, number):
         asked.add(question.inner_text())
         before = host.locator("svg").get_attribute("aria-label")
         assert not answer.inner_text(), "the answer comes before the guess"
-        host.get_by_text("Make a guess, then show").click()
+        guess = host.locator(".live-guesses button").last
+        guess.click()
         settled(page)
+        assert (
+            guess.get_attribute("aria-pressed") == "true" and not host.locator("[aria-pressed=true] + button").count()
+        )
         assert answer.inner_text() and host.locator("svg").get_attribute("aria-label") != before
         assert "NaN" not in host.locator("svg").inner_html() and not host.evaluate(CLOSE)
         if number > 1:
@@ -204,14 +268,16 @@ def test_every_question_is_set_up_and_answered(open_page, name, show, number):
     assert len(asked) == number
 
 
-@pytest.mark.parametrize(("name", "number"), [("type-here", 5), ("07-inference", 3), ("09-interpretability", 1)])
+@pytest.mark.parametrize(("name", "number"), [("type-here", 5), ("07-inference", 3)])
 def test_a_network_asks_what_its_controls_can_answer(open_page, name, number):
     page = open_page(name, ".network")
     host = standing(page, ".network")
     assert host.locator(".live-question").inner_text().startswith(f"1 of {number}.")
     drawn = host.locator(".network-chart").get_attribute("aria-label")
-    host.get_by_text("Make a guess, then show").click()
+    assert not host.locator(".network-effect").is_visible(), "the answer comes before the guess"
+    host.locator(".live-guesses button").first.click()
     settled(page)
+    assert host.locator(".network-effect").is_visible()
     assert host.locator(".network-chart").get_attribute("aria-label") != drawn
 
 

@@ -17,14 +17,17 @@ from normgeom.view.style import data_uri, svg
 MOST_FRAMES = 80
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _SIGNS = {"eps": "ε", "sigma": "σ", "gamma": "γ", "over": "/", "root": "√"}
-_ASK = '<p class="live-question">Guess first. {}</p>'
+_ASK = (
+    '<p class="live-question">Guess first. {}<br>'
+    '<label>Your guess <input style="font: inherit; width: 9em; max-width: 100%"></label></p>'
+)
 _PAGE = """<div class="explore" id="{id}">
 {ask}{sliders}
 <div class="explore-frames">{frames}</div>
 </div>
 <script>(() => {{
   const root = document.getElementById("{id}"), labels = {labels};
-  const sliders = [...root.querySelectorAll("input")], frames = [...root.querySelectorAll("img")];
+  const sliders = [...root.querySelectorAll("[type=range]")], frames = [...root.querySelectorAll("img")];
   const turn = () => {{
     let chosen = 0;
     sliders.forEach((slider, i) => {{
@@ -34,8 +37,19 @@ _PAGE = """<div class="explore" id="{id}">
     }});
     frames.forEach((frame, i) => {{ frame.hidden = i !== chosen; }});
   }};
-  sliders.forEach(slider => slider.addEventListener("input", turn));
   turn();
+  const ask = root.querySelector(".live-question"), picture = root.querySelector(".explore-frames");
+  const button = Object.assign(document.createElement("button"), {{ type: "button", textContent: "Show" }});
+  const hide = hidden => {{
+    frames.forEach(frame => {{ frame.style.visibility = hidden ? "hidden" : ""; }});
+    picture.style.outline = hidden ? "1px dashed" : "";
+    hidden ? ask.append(" ", button) : button.remove();
+  }};
+  const show = () => hide(false);
+  if (ask) hide(true);
+  button.addEventListener("click", show);
+  addEventListener("beforeprint", show);
+  sliders.forEach(slider => slider.addEventListener("input", () => {{ show(); turn(); }}));
 }})();</script>"""
 _SLIDER = (
     '<label class="explore-slider"><span>{name}</span> '
@@ -52,7 +66,8 @@ def explore(draw: Callable[..., tuple[Figure, str]], ask: str = "", **values: Se
     Args:
         draw: takes one value by name for each slider and returns a matplotlib figure and its alt text; the figure
             is closed.
-        ask: a question above the sliders, about what will happen when they move.
+        ask: a question above the sliders, about what will happen when they move, with a field for a guess; a page hides
+            the figure until the reader asks for it or moves a slider.
         values: the positions of each slider, in order; an underscore in a name is shown as a space, and
             eps, sigma, gamma, over and root as ε, σ, γ, / and √.
 

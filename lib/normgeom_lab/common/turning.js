@@ -11,6 +11,10 @@
     at: JSON.parse(element.dataset.at),
     corners: element.dataset.x.split(",").map((x) => x.split(" ").map(Number)),
   }));
+  // As narrow as what can come into view, with room for a name at either end: letters are larger on a phone.
+  const half = Math.min(320, 48 + scale * Math.max(...parts.flatMap(({ corners }) => corners.map((x) => Math.hypot(...x)))));
+  Object.assign(svg.viewBox.baseVal, { x: -half, width: 2 * half });
+  for (const name of svg.querySelectorAll("text:not([data-x])")) name.setAttribute("x", 8 - half);
   const radians = (input) => (Number(input.value) * Math.PI) / 180;
 
   const draw = () => {

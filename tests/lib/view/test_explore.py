@@ -48,7 +48,7 @@ def test_the_page_and_the_live_view_show_the_same_frames(shown):
 
 
 TURNED = """positions => {
-    const sliders = [...document.querySelectorAll("input")];
+    const sliders = [...document.querySelectorAll("[type=range]")];
     sliders.forEach((slider, i) => { slider.value = positions[i]; slider.dispatchEvent(new Event("input")); });
     const seen = [...document.querySelectorAll("img")].filter(frame => !frame.hidden).map(frame => frame.alt);
     return [seen, sliders.map(slider => slider.nextElementSibling.textContent)];
@@ -72,12 +72,34 @@ def test_labels_are_signs_and_words(shown):
     assert re.findall(r"<span>(.*?)</span>", shown[0]["text/html"]) == ["σ / √ε", "third gain"]
 
 
-def test_a_question_stands_over_the_sliders(shown):
+SHOWN = {
+    "the button": "page => page.querySelector('button').click()",
+    "a slider": "page => page.querySelector('[type=range]').dispatchEvent(new Event('input'))",
+    "paper": "() => dispatchEvent(new Event('beforeprint'))",
+}
+
+
+@pytest.mark.parametrize("how", SHOWN)
+def test_a_question_takes_a_guess_and_hides_its_answer(shown, browser, how):
     ng.explore(bar, "Will it be <higher>?", height=HEIGHTS)
-    page = shown[0]["text/html"]
-    assert page.index("Guess first. Will it be &lt;higher&gt;?") < page.index("<input")
+    html = shown[0]["text/html"]
+    assert html.index("Guess first. Will it be &lt;higher&gt;?") < html.index("Your guess") < html.index('"range"')
+    page = browser.new_page()
+    page.set_content(html)
+    page.get_by_label("Your guess").fill("3")
+    assert not page.locator("img:visible").count(), "the answer is shown before the guess"
+    page.locator("body").evaluate(SHOWN[how])
+    assert page.locator("img:visible").count() == 1 and not page.locator("button").count()
+    assert page.get_by_label("Your guess").input_value() == "3", "the guess is not kept"
+    page.close()
+
+
+def test_without_a_question_the_figure_is_seen(shown, browser):
     ng.explore(bar, height=HEIGHTS)
-    assert "Guess" not in shown[1]["text/html"]
+    page = browser.new_page()
+    page.set_content(shown[0]["text/html"])
+    assert page.locator("img:visible").count() == 1 and not page.locator("button, .live-question").count()
+    page.close()
 
 
 @pytest.mark.parametrize(
