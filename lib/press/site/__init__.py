@@ -15,6 +15,7 @@ from sphinx.errors import ExtensionError
 from press.imprint import FILE
 from press.site import (
     access,
+    captions,
     docstrings,
     folds,
     imprint,
@@ -25,7 +26,7 @@ from press.site import (
     slides,
 )
 
-PARTS = (scripts, labels, manifest, folds, previews, access, imprint, docstrings, slides)
+PARTS = (scripts, labels, manifest, folds, captions, previews, access, imprint, docstrings, slides)
 STANDARD = ("comments_config", "use_jupyterbook_latex")  # what Jupyter Book says to extensions that are left out
 
 
