@@ -9,9 +9,6 @@ globalThis.livePage = (() => {
     if (text !== undefined) element.textContent = text;
     return parent.appendChild(element);
   };
-  const href = document.currentScript.src.replace("page.js", "live.css");
-  const sheet = make(document.head, "link", { rel: "stylesheet", href });
-  const dressed = new Promise((done) => (sheet.onload = sheet.onerror = done)); // names are placed by their size
 
   // What a screen reader says once the reader's hand rests.
   const REST = 500; // milliseconds
@@ -109,13 +106,11 @@ globalThis.livePage = (() => {
       },
       { rootMargin: `${NEARLY}px` },
     );
-    dressed.then(() => {
-      for (const host of document.querySelectorAll(selector)) {
-        const { top, bottom } = host.getBoundingClientRect();
-        if (top < innerHeight + NEARLY && bottom > -NEARLY) setUp(host);
-        else seen.observe(host);
-      }
-    });
+    for (const host of document.querySelectorAll(selector)) {
+      const { top, bottom } = host.getBoundingClientRect();
+      if (top < innerHeight + NEARLY && bottom > -NEARLY) setUp(host);
+      else seen.observe(host);
+    }
   };
 
   // Points of space as they are seen: (1, 1, 1) stands upright, and the plane of mean 0 is seen from a little above;

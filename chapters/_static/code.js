@@ -1,7 +1,9 @@
-/* A switch in the page's head that opens or folds all code and checks, and stays as it was left; a link into what is folded opens it;
-   and a picture that is at the head of the page folds where it comes again. */
+/* A switch in the page's head that opens or folds all code and checks, and stays as it was left; and a link into what is
+   folded opens it. */
 {
   const KEY = "code";
+  const HEAD = 64; // pixels of the bar at the top
+  const LONGEST = 20_000; // milliseconds that a page may need to settle
   const folded = () => document.querySelectorAll("details.fold:is(.code, .result)");
   // From disk some browsers keep nothing; then the switch works for the page alone.
   const remembered = () => {
@@ -18,8 +20,9 @@
   };
 
   // Browsers open what a link leads into, some of them only what is around it, and some not when the page loads.
+  const asked = () => document.getElementById(decodeURIComponent(location.hash.slice(1)));
   const reveal = () => {
-    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const target = asked();
     const own = target?.querySelector(":scope > details.fold:first-child");
     const closed = [own || target?.closest("details:not([open])")].filter(Boolean);
     for (const fold of closed) {
@@ -28,16 +31,23 @@
     if (closed.length) target.scrollIntoView();
   };
 
-  // A picture at the head of the page is not seen a second time until it is asked for.
-  const once = (opening) => {
-    const name = opening.src.replace(/.*\/|\.\w+$/g, "");
-    const picture = document.querySelector(`figure[id="${name}"] img`);
-    if (!picture) return;
-    const fold = document.createElement("details");
-    fold.className = "fold again";
-    fold.innerHTML = "<summary>The picture at the head of the page</summary>";
-    picture.replaceWith(fold);
-    fold.append(picture);
+  // Formulas and pictures are set after the browser has gone to a place: it stays in view until the reader moves.
+  const hold = () => {
+    const settling = new ResizeObserver(() => asked()?.scrollIntoView({ behavior: "instant" }));
+    const stop = () => settling.disconnect();
+    settling.observe(document.querySelector(".bd-article"));
+    for (const moves of ["wheel", "touchstart", "pointerdown", "keydown"]) addEventListener(moves, stop, { once: true, passive: true });
+    setTimeout(stop, LONGEST);
+  };
+
+  // What is at the top of the window stays there while folds around it change; not every browser sees to that.
+  const inPlace = (change) => {
+    const parts = [...document.querySelectorAll(".bd-article section > :not(section)")];
+    const first = parts.find((part) => part.checkVisibility() && part.getBoundingClientRect().bottom > HEAD);
+    const top = () => first.getBoundingClientRect().top;
+    const before = first.matches("details") ? Math.max(HEAD, top()) : top();
+    change();
+    scrollBy({ top: top() - before, behavior: "instant" });
   };
 
   const setUp = (head) => {
@@ -52,7 +62,7 @@
     };
     button.addEventListener("click", () => {
       const open = button.getAttribute("aria-pressed") !== "true";
-      turn(open);
+      inPlace(() => turn(open));
       remember(open);
     });
     head.prepend(button);
@@ -62,8 +72,12 @@
   addEventListener("DOMContentLoaded", () => {
     const head = document.querySelector(".article-header-buttons");
     if (head && folded().length) setUp(head);
-    document.querySelectorAll("img.opening").forEach(once);
     reveal();
+    // Who comes back finds the page where it was.
+    if (asked() && performance.getEntriesByType("navigation")[0].type === "navigate") hold();
+    // The theme's button for the way up covers no control.
+    const seen = new IntersectionObserver((parts) => parts.forEach((part) => part.target.toggleAttribute("data-seen", part.isIntersecting)));
+    document.querySelectorAll(".hold, .network, .explore, .turning").forEach((part) => seen.observe(part));
   });
   addEventListener("hashchange", reveal);
 }

@@ -1,5 +1,6 @@
 /* A displayed formula that is wider than its column is set smaller, down to a size that can still be read; one in a line
-   that is wider than the line scrolls in a line of its own, and is not parted from a bracket or a comma that touches it. */
+   that is wider than the line scrolls in a line of its own, and is not parted from a bracket or a comma that touches it.
+   A table of sentences knows what heads its cells, for screens on which its rows become blocks. */
 {
   const [BEFORE, AFTER] = [/[^\s–—]{1,8}$/, /^(?:[^\s–—]{1,16}(?=[\s–—]|$)|[.,;:!?)\]’”]+)/];
   const touching = (text, pattern) => (text?.nodeType === Node.TEXT_NODE && pattern.exec(text.data)?.[0].length) || 0;
@@ -17,9 +18,19 @@
       joined.append(right);
     }
   };
-  addEventListener("DOMContentLoaded", () => document.querySelectorAll(".bd-article span.math").forEach(join));
 
-  const LEAST = 0.55; // of the size it would have
+  const LONG = 50; // letters of a cell that is a sentence
+  const cells = (table) => [...table.querySelectorAll("tbody :is(td, th)")];
+  const isProse = (table) => table.tHead && cells(table).some((cell) => cell.textContent.length > LONG);
+  const label = (table) => {
+    for (const cell of cells(table)) cell.dataset.label = table.tHead.rows[0].cells[cell.cellIndex].textContent;
+  };
+  addEventListener("DOMContentLoaded", () => {
+    for (const table of document.querySelectorAll(".bd-article table")) table.classList.toggle("prose", isProse(table));
+    document.querySelectorAll(".bd-article span.math").forEach(join);
+  });
+
+  const LEAST = 14; // pixels
   const shown = (selector) =>
     [...document.querySelectorAll(`.bd-article ${selector}`)].filter((set) => set.checkVisibility());
   const fit = () => {
@@ -28,16 +39,17 @@
     for (const box of displayed) box.style.fontSize = "";
     for (const set of inLines) set.classList.remove("wide");
     // All widths are read before any is changed: each turn from one to the other lays out the page anew.
-    const ratios = displayed.map((box) => {
+    const sizes = displayed.map((box) => {
       // MathJax's own box scrolls too, and is narrower where the number stands beside it.
       const inner = [...box.querySelectorAll("mjx-container")];
       const needs = inner.map((set) => set.scrollWidth + box.clientWidth - set.clientWidth);
-      return box.clientWidth / Math.max(box.scrollWidth, ...needs);
+      const size = Math.min(...inner.map((set) => parseFloat(getComputedStyle(set).fontSize)));
+      return Math.max(Math.floor((99 * box.clientWidth) / Math.max(box.scrollWidth, ...needs)), Math.ceil((100 * LEAST) / size));
     });
     const across = (element) => element.getBoundingClientRect().width;
     const long = inLines.filter((set) => across(set) > across(set.closest("p, li, td, th, dd, div")) + 1);
     displayed.forEach((box, i) => {
-      if (ratios[i] < 1) box.style.fontSize = `${Math.floor(100 * Math.max(LEAST, 0.99 * ratios[i]))}%`;
+      if (sizes[i] < 99) box.style.fontSize = `${sizes[i]}%`;
     });
     for (const set of long) set.classList.add("wide");
   };
@@ -49,6 +61,7 @@
   };
   addEventListener("load", async () => {
     await window.MathJax?.startup?.promise;
+    document.querySelectorAll("table.prose").forEach(label);
     refit();
     addEventListener("resize", refit);
     document.addEventListener("toggle", fit, true);

@@ -5,7 +5,7 @@
   addEventListener("beforeprint", () => {
     onScreen = root.theme;
     root.theme = "light";
-    opened = [...document.querySelectorAll("details:is(.further, .solution, .facts):not([open])")];
+    opened = [...document.querySelectorAll("details:is(.further, .solution):not([open])")];
     for (const fold of opened) fold.open = true;
   });
   addEventListener("afterprint", () => {

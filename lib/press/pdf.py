@@ -46,7 +46,7 @@ HEADINGS = """() => [...document.querySelectorAll("article :is(h1, h2, h3)")].ma
 })"""
 HEAD = """@page {{ @top-left {{ content: {title}; font: italic 9pt serif; }} }}
 :root {{ counter-reset: page {before}; }}
-#jb-print-toc, .imprint {{ display: none }}"""
+.imprint {{ display: none }}"""
 FRONT = Path(__file__).with_name("front.html")
 
 

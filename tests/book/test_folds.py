@@ -1,7 +1,9 @@
 """What is folded on a page: few lines, one way to open them, with scripts and without, and by an address inside."""
 
 import pytest
+from access import settled
 from bs4 import BeautifulSoup
+from walk import PHONE
 
 MOST = 120  # lines in chapters 1 to 12 that open to code, checks or records; they were 565 when each cell had its own
 
@@ -25,14 +27,15 @@ def test_a_section_has_one_line_of_code_and_checks(chapters):
         assert not loose, name
 
 
-def test_no_figure_is_seen_twice(browser, chapters, html):
-    page, folded = browser.new_page(), 0
-    for name in chapters:
+def test_a_picture_at_the_head_is_a_numbered_figure_and_seen_once(browser, chapters, html):
+    heads = {name: chapter.select("article > section > figure figcaption") for name, chapter in chapters.items()}
+    assert any(heads.values()) and not any(chapter.select("img.opening") for chapter in chapters.values())
+    page = browser.new_page()
+    for name, captions in heads.items():
+        assert all(caption.select_one(".caption-number") and caption.strong for caption in captions), name
         page.goto((html / f"chapters/{name}.html").as_uri())
         shown = page.evaluate("[...document.querySelectorAll('img')].filter(e => e.checkVisibility()).map(e => e.src)")
         assert len(shown) == len(set(shown)), name
-        folded += page.locator(".again").count()
-    assert folded, "no chapter has a figure at its head that comes again"
     page.close()
 
 
@@ -50,7 +53,7 @@ def test_every_statement_with_a_check_opens_to_its_words(chapters):
 def test_what_is_folded_opens(browser, html, scripts):
     page = browser.new_context(java_script_enabled=scripts).new_page()
     page.goto((html / "chapters/02-uniform-vector.html").as_uri())
-    for fold in ("facts", "fold.code", "fold.solution", "further", "proposition details.marks"):
+    for fold in ("fold.code", "fold.solution", "further", "proposition details.marks"):
         inside = page.locator(f".{fold} > :not(summary)").first
         assert not inside.is_visible(), fold
         page.locator(f".{fold} > summary").first.click()
@@ -68,6 +71,36 @@ def test_an_address_opens_what_is_around_it(browser, html, inside):
     target = page.locator(f"[id='{name}']")
     assert target.is_visible() and target.locator("p").first.is_visible()
     assert 0 <= target.bounding_box()["y"] < 300, "it is not in view"
+    page.close()
+
+
+@pytest.mark.parametrize(("name", "place"), [("06-placement", "prop-growth"), ("12-after-layernorm", "takeaways")])
+def test_a_phone_is_led_to_a_place_and_kept_there_until_it_is_touched(browser, html, name, place):
+    page = browser.new_page(viewport=PHONE, has_touch=True, is_mobile=True)
+    page.goto((html / f"chapters/{name}.html").as_uri() + f"#{place}")
+    page.evaluate("() => window.MathJax.startup.promise")
+    settled(page)
+    assert 0 <= page.locator(f"#{place}").bounding_box()["y"] < 100
+    page.touchscreen.tap(5, 300)
+    page.evaluate("scrollTo({top: 900, behavior: 'instant'}), document.querySelector('.fold').open = true")
+    settled(page)
+    assert page.evaluate("scrollY") < 1500, "who has touched it is led back"
+    page.close()
+
+
+def test_the_switch_leaves_what_is_read_where_it_is(browser, html):
+    page = browser.new_page(viewport=PHONE, has_touch=True, is_mobile=True)
+    page.goto((html / "chapters/04-irreversibility.html").as_uri())
+    page.evaluate("() => window.MathJax.startup.promise")
+    page.add_style_tag(content="* { overflow-anchor: none }")  # as in browsers that do not hold the place themselves
+    page.evaluate("document.querySelector('#takeaways').scrollIntoView({behavior: 'instant'})")
+    settled(page)
+    switch, target = page.locator(".code-switch").bounding_box(), page.locator("#takeaways")
+    before = target.bounding_box()["y"]
+    for _ in range(2):
+        page.touchscreen.tap(switch["x"] + 10, switch["y"] + 10)
+        page.wait_for_timeout(300)  # formulas in what has opened are fitted
+        assert abs(target.bounding_box()["y"] - before) < 2
     page.close()
 
 

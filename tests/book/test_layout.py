@@ -11,6 +11,20 @@ LINES = """() => [...document.querySelectorAll('section > p:not(:has(.math))')].
     .map(e => [e.innerText.length, Math.round(e.clientHeight / parseFloat(getComputedStyle(e).lineHeight))])"""
 # Of a chapter, "Further" closed at the desk and open on the phone; a table is cut where it is wider than its place.
 MOST = {"desk": {"folds": 35, "tables": 9, "figures": 9, "cut": 0}, "phone": {"cut": 9}}
+SMALL = """() => {
+    const all = (chosen) => [...document.querySelectorAll(chosen)].filter((e) => e.checkVisibility());
+    const high = (e) => e.getBoundingClientRect().height;
+    const cells = all("table.prose td:not(:first-child)");
+    return {
+        pressed: all(".fold > summary, .copybtn, .article-header-buttons button, label.margin-toggle")
+            .filter((e) => high(e) < 39.5).map((e) => `${e.className} ${high(e)}`),
+        sizes: all("div.math mjx-container").map((e) => parseFloat(getComputedStyle(e).fontSize)),
+        wrapped: all(".cell_input pre").filter((e) => getComputedStyle(e).whiteSpaceCollapse !== "preserve"
+            || getComputedStyle(e).textWrapMode !== "nowrap").length,
+        rows: all("table.prose tr").length,
+        unnamed: cells.filter((e) => getComputedStyle(e, "::before").content.length < 5).map((e) => e.innerText),
+    };
+}"""
 DARK, LEAST = "121212", 3  # the theme's ground, and the contrast that WCAG 2 asks of drawings
 INK = re.compile(r"\[style\*='stroke: #(\w+)'\] \{ stroke: #(\w+) ")
 GROUNDS = {"ffffff", "f7fbff", "d6e6f2"}
@@ -54,6 +68,22 @@ def test_notes_are_in_the_margin_and_folded_on_a_phone(browser, html, walks):
     assert page.locator(".sidenote").first.is_visible() and not page.locator(".sidenote").nth(1).is_visible()
     page.emulate_media(media="print")
     assert all(note.is_visible() for note in page.locator("section > p > .sidenote").all())
+    page.close()
+
+
+def test_fingers_and_small_screens_are_enough(browser, html):
+    page = browser.new_page(viewport=PHONE, has_touch=True, is_mobile=True)
+    page.goto((html / "chapters/12-after-layernorm.html").as_uri())
+    page.evaluate("() => window.MathJax.startup.promise")
+    page.wait_for_function("document.querySelector('td[data-label]')")
+    found = page.evaluate(SMALL)
+    assert not found["pressed"], "too small for a finger"
+    assert len(found["sizes"]) > 10 and min(found["sizes"]) >= 13.9, "formulas that are too small to read"
+    assert not found["wrapped"], "code whose indentation is lost"
+    assert found["rows"] > 20 and not found["unnamed"], "cells of a row that have no names"
+    table = page.locator("#tab-designs")
+    table.evaluate("table => { table.scrollLeft = 100; }")
+    assert table.locator("tbody tr > :first-child").first.bounding_box()["x"] >= 0, "rows whose names scroll away"
     page.close()
 
 

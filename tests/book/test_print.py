@@ -17,7 +17,7 @@ FACTS = """() => {
     const all = selector => [...document.querySelectorAll(selector)];
     const shown = selector => all(selector).filter(visible);
     const named = e => `${e.localName}.${e.getAttribute("class") || ""} ${e.textContent.trim().slice(0, 30)}`;
-    const style = e => getComputedStyle(e);
+    const style = (e, part) => getComputedStyle(e, part);
     const inside = e => !e.closest("svg, mjx-container *");
     const body = shown(".bd-main *").filter(inside);
     const cut = e => style(e).overflowX !== "visible" && e.clientWidth && e.scrollWidth > e.clientWidth + 1;
@@ -33,8 +33,11 @@ FACTS = """() => {
         height: Math.max(...body.map(e => e.getBoundingClientRect().bottom)),
         controls: shown("button, input, select, textarea, summary")
             .filter(e => !e.parentElement.matches(".marks, .solution, .further")).map(named),
-        around: shown("header, footer, aside, nav, .bd-sidebar").filter(e => !e.closest("#jb-print-docs-body"))
-            .map(named),
+        pressed: shown("summary").filter(e => style(e, "::before").display !== "none").map(named),
+        title: shown("h1").map(e => [e.innerText, style(e).fontFamily.includes("Serif")]),
+        column: Math.max(...shown("section > p").map(e => e.getBoundingClientRect().width)) / innerWidth,
+        narrow: shown("caption").filter(e => e.clientHeight > 40 && e.clientWidth < innerWidth * 0.8).map(named),
+        around: shown("header, footer, aside, nav, .bd-sidebar").map(named),
         wide: body.filter(e => cut(e) || out(e)).map(named),
         closed: all(".solution details > :not(summary)").filter(e => !visible(e)).map(named),
         folds: shown("details.fold.code").map(named),
@@ -106,7 +109,7 @@ def test_all_of_the_page_is_printed(printed):
 
 
 def test_nothing_on_paper_wants_to_be_pressed(printed):
-    assert not collect(printed, "controls")
+    assert not collect(printed, "controls") and not collect(printed, "pressed")
     assert not collect(printed, "around"), "what surrounds a page on the screen is printed"
     for name, page in printed.items():
         found = re.findall(
@@ -121,6 +124,15 @@ def test_nothing_is_wider_than_the_paper(printed):
     assert drawn, "no page has a turning figure"
     for name, widths in drawn.items():
         assert min(widths) > 0 and max(widths) <= WIDTH, f"{name}: a turning figure is lost, or wider than the paper"
+
+
+def test_the_text_is_as_wide_as_paper_wants_under_its_own_title(printed):
+    titles = {name: page.facts["title"] for name, page in printed.items()}
+    assert titles["02-uniform-vector"] == [["2. The uniform vector", True]]
+    assert all(len(title) == 1 for title in titles.values()), titles
+    assert all(0.8 < page.facts["column"] < 0.95 for page in printed.values())
+    assert not collect(printed, "narrow"), "captions narrower than the text"
+    assert "Try it yourself" not in printed["02-uniform-vector"].facts["text"]
 
 
 def test_solutions_are_open_and_folded_code_is_away(printed, html):

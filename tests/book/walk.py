@@ -61,10 +61,12 @@ LAYOUT = """() => {
 PROOFS = """() => [...document.querySelectorAll('.proof#proof')].map(proof =>
     [proof.textContent.trim().slice(0, 60),
      proof.getBoundingClientRect().height / parseFloat(getComputedStyle(proof).lineHeight)])"""
-CUT = """() => [...document.querySelectorAll('.bd-article div.math')]
+# A formula that is cut scrolls, and has a shadow at its edge that says so; displayed ones are set smaller before.
+CUT = """() => [...document.querySelectorAll('.bd-article .math')]
     .flatMap(box => [box, ...box.querySelectorAll('mjx-container')])
-    .filter(box => box.checkVisibility() && box.scrollWidth > box.clientWidth + 1)
-    .map(box => `${box.closest('div.math').id || 'a formula'} (${box.scrollWidth} in ${box.clientWidth})`)"""
+    .filter(box => box.checkVisibility() && box.scrollWidth > box.clientWidth + 1 && box.clientWidth)
+    .filter(box => !getComputedStyle(box).backgroundImage.includes('gradient'))
+    .map(box => `${box.closest('.math').id || 'a formula'} (${box.scrollWidth} in ${box.clientWidth})`)"""
 OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
@@ -76,7 +78,7 @@ class Walk:
         seen: counts of formulas and turning figures.
         kinds: heights in pixels by kind of content, and of all, on a wide screen.
         proofs: the first words of each proof, and how many lines it takes there.
-        cut: by width of the window, displayed formulas that do not fit their column.
+        cut: by width of the window, formulas that do not fit their column and do not say so.
         layout: by width of the window, counts of folds, tables and figures, left edges, and tables that are cut off.
         overflow: pixels by which the page is wider than a phone.
         turned: of each turning figure its drawing as it came, dragged, turned by keys, tilted, and each slider's ends.

@@ -13,9 +13,9 @@ from sphinx.config import Config
 from sphinx.errors import ExtensionError
 
 from press.manifest import FILE
-from press.site import access, docstrings, folds, imprint, labels, manifest, previews, scripts, slides
+from press.site import access, captions, docstrings, folds, imprint, labels, manifest, previews, scripts, slides
 
-PARTS = (scripts, labels, manifest, folds, previews, access, imprint, docstrings, slides)
+PARTS = (scripts, labels, manifest, folds, captions, previews, access, imprint, docstrings, slides)
 STANDARD = ("comments_config", "use_jupyterbook_latex")  # what Jupyter Book says to extensions that are left out
 
 

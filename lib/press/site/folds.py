@@ -17,9 +17,8 @@ from press.site.labels import links
 from press.site.manifest import staged
 from press.stage import CODE
 
-FURTHER, START = "Further", "Before you start"
+FURTHER = "Further"
 NAMED, TAG = re.compile(r"\{([\w-]+)\}"), re.compile("<[^>]*>")
-MINUTES, CHAPTER = re.compile(r"About (\d+) minutes"), re.compile(r"(?:.*/)?0?(\d+)-[^/]*$")
 ABOVE = {"above-input", "above-output"}  # what MyST-NB says of cells hidden whole, and of code
 RECORDED = '<details class="recorded">'
 KNOWN = {"proved and checked": "✓ proved and checked", "checked numerically": "✓ checked numerically"}
@@ -56,8 +55,6 @@ def fold(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             node[:] = _details("solution", _raw(escape(node[0].astext())), *node[1:])
         elif isinstance(node, nodes.section) and node[0].astext() == FURTHER:
             node[:] = _details("further", *node)
-        elif isinstance(node, nodes.admonition) and node[0].astext() == START:
-            node[:] = _details("facts", _raw(_facts(node)), *node[1:])
 
 
 def _raw(html: str) -> nodes.raw:
@@ -85,22 +82,22 @@ def _title(node: HideCodeCellNode, link: Callable[[str], str], ledger: str) -> s
 def _moved(node: nodes.Node) -> Iterator[nodes.Node]:
     """What of a node goes to the end of its section: a hidden cell or its code, and how a result was recorded."""
     if isinstance(node, nodes.raw) and node.astext().startswith(RECORDED):
-        _take(node)
+        take(node)
         yield node
     elif isinstance(node, HideCodeCellNode) and ABOVE & {*node["classes"]}:
         cell = node.parent
         if isinstance(cell.parent, nodes.section):
-            _take(node)
+            take(node)
             moved = nodes.container("", classes=["cell"]) if cell.children else cell
             moved += [_raw(node["title"]), *node]
             yield moved
 
 
-def _take(node: nodes.Node) -> None:
+def take(node: nodes.Node) -> None:
     """Take a node out of the page, and the containers around it that have nothing else."""
     node.parent.remove(node)
     if isinstance(node.parent, nodes.container) and not node.parent.children:
-        _take(node.parent)
+        take(node.parent)
 
 
 def _known(entry: dict, link: Callable[[str], str]) -> str:
@@ -120,14 +117,6 @@ def _panel(entry: dict, link: Callable[[str], str], said: dict[str, str]) -> Ite
     for words, used in (("Uses", [used["label"] for used in entry["uses"]]), ("Used by", entry["used_by"])):
         if used:
             yield f"<p>{words} {', '.join(map(link, used))}.</p>"
-
-
-def _facts(box: nodes.admonition) -> str:
-    """The minutes that a chapter takes, and the chapters that its box refers to."""
-    found = (CHAPTER.match(link.get("refuri", "")) for link in box.findall(nodes.reference))
-    needs = sorted({int(match[1]) for match in found if match})
-    words = f" · needs chapter{'s' * (len(needs) > 1)} {', '.join(map(str, needs))}" if needs else ""
-    return f"{MINUTES.search(box.astext())[1]} min{words}"
 
 
 def setup(app: Sphinx) -> None:
