@@ -33,7 +33,7 @@ def test_losses_stay_with_their_designs_and_so_do_counts_of_failures():
     shallow, deep = (bars.lines[0].get_xdata() for bars in axis.containers)
     assert list(shallow) == [2.0, 3.0, 1.5] and list(deep[:2]) == [2.1, 3.5] and np.isnan(deep[2]), "2e5 is drawn"
     counts = [text.get_text() for text in axis.texts]
-    assert counts[1:4] == ["0", "4", "2"] and counts[5:8] == ["1", "5", "3"]
+    assert counts[1:5] == ["6", "0", "4", "2"] and counts[6:10] == ["24", "1", "5", "3"]
     assert (
         "Keel 2.00, 2.10, failed 0, 1; post-norm 3.00, 3.50, failed 4, 5; pre-norm 1.50, beyond 10, failed 2, 3" in alt
     )
