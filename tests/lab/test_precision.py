@@ -156,7 +156,7 @@ def test_drift_by_format_has_the_last_block_and_ratios_of_all():
         for b in (1, 2, 6)
     ]
     found = lab.formats_drift(pd.DataFrame(rows))
-    assert found.loc[("a", "q")].to_list() == ["1.2e+01", 2, 1, 6] and list(found.index) == [("a", "p"), ("a", "q")]
+    assert found.loc[("a", "q")].to_list() == [12, 2, 1, 6] and list(found.index) == [("a", "p"), ("a", "q")]
 
 
 def test_quantised_forms_have_a_row_each_and_divergences_where_there_are():

@@ -147,7 +147,7 @@ def formats_drift(found: pd.DataFrame) -> pd.DataFrame:
     """Of statistics in each format the error after the last norm, and measured over predicted errors of all blocks."""
     found = found.replace({"model": STACKS}).assign(ratio=found.measured / found.predicted)
     groups = found.groupby(["model", "format"], sort=False)
-    columns = {"error after the last norm": groups.measured.last().map("{:.1e}".format)}
+    columns = {"error after the last norm": groups.measured.last()}
     columns |= {"measured / predicted": groups.ratio.median(), "least": groups.ratio.min()}
     return pd.DataFrame(columns | {"largest": groups.ratio.max()})
 
