@@ -29,7 +29,8 @@ _LOOKS = {
     "keel": dict(color="#2F2F2F", marker="x"),
 }
 
-_MARKS = ("o", "s", "^", "D")
+_MARKS = ("o", "s", "^")
+_DEPTHS = COLORS["uniform"], COLORS["random_a"], COLORS["random_b"]
 
 
 def growth_of_designs(grown: Mapping[str, Growth]) -> tuple[Figure, str]:
@@ -53,30 +54,37 @@ def growth_of_designs(grown: Mapping[str, Growth]) -> tuple[Figure, str]:
     )
 
 
-def losses_of_designs(best: pd.DataFrame, beyond: float) -> tuple[Figure, str]:
-    """Losses of designs at their best learning rates: a mark for each depth, a bar for the range over seeds.
+def losses_of_designs(best: pd.DataFrame, failed: pd.DataFrame, limit: float, settings: int) -> tuple[Figure, str]:
+    """Losses of designs at their best settings: a mark a depth, a bar for the range over seeds; counts of failures.
 
-    ``best`` has a row for each ``design`` and ``layers``, with ``mean``, ``low``, ``high``. Means above ``beyond`` are
-    not drawn.
+    ``best`` has a row for each ``design`` and ``layers``, with ``mean``, ``low``, ``high``; means above 10 are not
+    drawn.  ``failed`` counts the settings, of so many, of each design (row) and depth; losses above ``limit`` fail.
     """
     order = best.groupby("design").mean(numeric_only=True)["mean"].sort_values().index
-    depths = sorted(best.layers.unique())
+    depths, least = sorted(best.layers.unique()), best.low.min()
     with style():
-        figure, axis = plt.subplots(figsize=(WIDTH, 0.5 + 0.34 * len(order)))
-        for k, depth in enumerate(depths):
-            drawn = best[(best.layers == depth) & (best["mean"] <= beyond)]
-            rows = drawn.set_index("design").reindex(order)
+        figure, axis = plt.subplots(figsize=(WIDTH, 0.9 + 0.3 * len(order)))
+        aside = dict(xycoords=axis.get_yaxis_transform(), textcoords="offset points", va="center")
+        for k, (depth, color, sign) in enumerate(zip(depths, _DEPTHS, "●■▲", strict=False)):
+            rows = best[(best.layers == depth) & (best["mean"] <= 10)].set_index("design").reindex(order)
             at = np.arange(len(order)) + 0.22 * (k - (len(depths) - 1) / 2)
             bars = np.abs(rows[["low", "high"]].to_numpy().T - rows["mean"].to_numpy())
-            axis.errorbar(rows["mean"], at, xerr=bars, fmt=_MARKS[k], ms=5, lw=1.2, label=f"{depth} blocks")
+            axis.errorbar(rows["mean"], at, xerr=bars, fmt=_MARKS[k], ms=5, lw=1.2, color=color)
+            for place, text in [(-1.7, sign), (-0.9, depth), *enumerate(failed.loc[order, depth])]:
+                axis.annotate(text, (1, place), (14 + 22 * k, 0), color=color, ha="center", **aside)
+        axis.annotate(f"failed, of {settings}", (1, -2.5), (36, 0), ha="center", **aside)
+        axis.annotate("blocks:", (1, -0.9), (0, 0), ha="right", **aside)
+        axis.axvline(limit, color=COLORS["ink"], ls="--", lw=1)
+        axis.text(limit + 0.02, len(order) - 1, "fails", va="center")
         axis.set(yticks=range(len(order)), yticklabels=[TITLES[name] for name in order], xlabel="loss / nats per byte")
-        axis.invert_yaxis()
-        figure.legend(loc="outside upper center", ncols=len(depths))
-    means = best.sort_values("layers").assign(
-        said=best["mean"].map(lambda mean: f"{mean:.2f}" if mean <= beyond else f"beyond {beyond:g}")
+        axis.set(ylim=(len(order) - 0.4, -0.6), xlim=(least - 0.05, None))
+    said = best.assign(said=best["mean"].map(lambda mean: f"{mean:.2f}" if mean <= 10 else "beyond 10"))
+    said = said.sort_values("layers").groupby("design").said.agg(", ".join)
+    words = "; ".join(f"{TITLES[name]} {said[name]}, failed {', '.join(map(str, failed.loc[name]))}" for name in order)
+    return figure, (
+        f"Losses in nats per byte at {', '.join(map(str, depths))} blocks, lowest mean first, and failed settings of "
+        f"{settings}; above {limit:.2f} a run fails: {words}."
     )
-    words = "; ".join(f"{TITLES[name]} {', '.join(means[means.design == name].said)}" for name in order)
-    return figure, f"Losses in nats per byte at {', '.join(map(str, depths))} blocks, lowest mean first: {words}."
 
 
 def what_becomes_of_rays() -> tuple[Figure, str]:

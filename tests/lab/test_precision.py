@@ -2,6 +2,7 @@
 
 import math
 import weakref
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -155,7 +156,7 @@ def test_drift_by_format_has_the_last_block_and_ratios_of_all():
         for b in (1, 2, 6)
     ]
     found = lab.formats_drift(pd.DataFrame(rows))
-    assert found.loc[("a", "q")].to_list() == ["1.2e+01", 2, 1, 6] and list(found.index) == [("a", "p"), ("a", "q")]
+    assert found.loc[("a", "q")].to_list() == [12, 2, 1, 6] and list(found.index) == [("a", "p"), ("a", "q")]
 
 
 def test_quantised_forms_have_a_row_each_and_divergences_where_there_are():
@@ -166,14 +167,36 @@ def test_quantised_forms_have_a_row_each_and_divergences_where_there_are():
     assert found.loc[("b", "p")].isna().sum() == 2 and found.columns[0] == "κ" and found.columns[1] == "error, 8 bits"
 
 
-def test_predictions_have_intervals_and_an_encoder_has_errors():
+def test_predictions_have_intervals_and_counts_and_an_encoder_has_errors():
+    """The second model's last way changes little: a mark at the edge in place of a dot."""
+    ways = [way for rows in lab.ROUNDED.values() for way in rows]
     row = dict(error=0.25, kl=0.12, kl_low=0.08, kl_high=0.2, agree=0.5)
-    ends = pd.DataFrame([dict(model=m, way=w) | row for m in list(lab.STACKS)[:2] for w in lab.ROUNDED["float16"]])
-    speech = pd.DataFrame([dict(way=w, error=n) for n, w in enumerate(lab.ROUNDED["float16"])])
-    found = lab.predictions(ends, speech, "float16")
-    assert list(found.index) == list(lab.ROUNDED["float16"].values())
-    assert list(found.columns) == ["SmolLM2, KL", "SmolLM2, same", "Gemma 3, KL", "Gemma 3, same", "Whisper, error"]
-    assert found.iloc[1].to_list() == ["0.12 (0.08 to 0.2)", "50%", "0.12 (0.08 to 0.2)", "50%", "1"]
+    ends = pd.DataFrame([dict(model=m, way=w) | row for m in list(lab.STACKS)[:2] for w in ways])
+    ends.loc[len(ends) - 1, ["kl", "kl_low", "kl_high"]] = 1e-9
+    speech = pd.DataFrame([dict(way=w, error=0.1 * n, low=0.09 * n, high=0.11 * n) for n, w in enumerate(ways, 1)])
+    figure, alt = lab.predictions(ends, speech, 80)
+    drawn = [{line.get_marker(): list(line.get_xdata()) for line in axis.lines} for axis in figure.axes]
+    assert drawn[0]["o"] == [0.12] * len(ways) and drawn[1] == {"o": [0.12] * (len(ways) - 1), "<": [lab.LEAST]}
+    assert drawn[2]["o"] == list(speech.error), "a divergence for the error of an encoder?"
+    named = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    place = figure.axes[0].get_yticks()[named.index("every partial sum")]
+    assert figure.axes[2].lines[0].get_ydata()[1] == place
+    assert [text.get_text() for text in figure.axes[0].texts] == ["changed", *["40"] * len(ways)]
+    assert "SmolLM2: statistics 0.12, 40 changed" in alt and "encoder: statistics 0.1; sum 0.2" in alt
+
+
+def test_times_are_measured_from_the_floor():
+    rows = [
+        dict(rows=8, d=4, threads=1, norm=n, dtype=t, backward=b, way=w, over_copy=float(k))
+        for k, (n, t, b, w) in enumerate(product(lab.NORMS, lab.BYTES, lab.PASSES, ("torch", "normgeom")), 3)
+    ]
+    figure, alt = lab.ways_over_copy(pd.DataFrame(rows), 8, 4)
+    for axis, backward in zip(figure.axes, lab.PASSES, strict=True):
+        times = sorted(row["over_copy"] for row in rows if row["backward"] == backward)
+        bars = sorted([x for x, _ in bar] for bars in axis.collections for bar in bars.get_segments())
+        assert bars == [[lab.FLOORS[backward], time] for time in times]
+        assert sorted(float(text.get_text()) for text in axis.texts) == times
+    assert "LayerNorm in float32, forward, 4.0 against 3.0" in alt
 
 
 def test_what_is_recorded_of_a_gpu(tmp_path, monkeypatch):

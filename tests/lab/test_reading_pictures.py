@@ -32,10 +32,12 @@ def test_a_row_a_replacement():
 def test_lenses_end_before_the_prediction():
     figure, alt = lenses_by_depth(LENS)
     drawn = {line.get_label(): list(line.get_ydata()) for line in figure.axes[0].lines}
-    assert [drawn[f"{name} scale"] for name in ("own", "final", "mean")] == [[1.5, 0.2], [1.6, 0.3], [1.7, 0.4]]
-    assert drawn["fitted map"] == [0.9, 0.1] and drawn["frequency guess"] == [2.1, 2.1]
-    assert len({(line.get_linestyle(), line.get_color()) for line in figure.axes[0].lines}) == len(drawn) == 6
-    assert "own scale 1.5, final scale 1.6" in alt and "uniform guess 2.5" in alt
+    assert [drawn[name] for name in ("own", "final", "mean")] == [[1.5, 0.2], [1.6, 0.3], [1.7, 0.4]]
+    assert drawn["fitted"] == [0.9, 0.1] and drawn["frequency"] == [2.1, 2.1]
+    looks = {(line.get_linestyle(), line.get_marker(), line.get_color()) for line in figure.axes[0].lines}
+    assert len(looks) == len(drawn) == 6
+    assert {text.get_text(): text.xy[1] for text in figure.axes[0].texts}["uniform guess"] == 2.5
+    assert "own 1.5, final 1.6" in alt and "uniform 2.5" in alt
 
 
 FADED = pd.DataFrame(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from itertools import product
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from normgeom.records import Record, recorded
-from normgeom.view.style import COLORS, WIDTH, style
+from normgeom.view.style import COLORS, FACES, WIDTH, style
 
 from normgeom_lab.common.axes import label_ends, ticks_of_powers
 from normgeom_lab.precision.experiments import rounded_walks
@@ -101,6 +102,7 @@ def errors_over_means(off: pd.DataFrame, unit: float) -> tuple[Figure, str]:
         for power, shown in ((1, means), (2, means[means <= 1e3])):
             axes.loglog(shown, unit * shown**power, "--", color=COLORS["null"], lw=1)
         axes.set(xlabel="mean of the rows / standard deviation", ylabel="largest error", ylim=(1e-8, 100))
+        axes.grid(visible=False)  # it would strike through a name
         ticks_of_powers(axes.xaxis, axes.yaxis, most=6)
         label_ends(axes)
     return figure, f"Errors against means, double logarithmic: {'; '.join(words)}."
@@ -135,6 +137,7 @@ def drift(found: pd.DataFrame) -> tuple[Figure, str]:
             axis.set_title(title)
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
             ticks_of_powers(axis.yaxis)
+        panels[0].set_title(f"{next(iter(STACKS.values()))} (markers: measured; lines: predicted)")
         panels[-1].set_xlabel("block (last: the final norm)")
         figure.supylabel("relative error of the stream")
     return figure, f"Errors by block, logarithmic. {'; '.join(words)}."
@@ -144,7 +147,7 @@ def formats_drift(found: pd.DataFrame) -> pd.DataFrame:
     """Of statistics in each format the error after the last norm, and measured over predicted errors of all blocks."""
     found = found.replace({"model": STACKS}).assign(ratio=found.measured / found.predicted)
     groups = found.groupby(["model", "format"], sort=False)
-    columns = {"error after the last norm": groups.measured.last().map("{:.1e}".format)}
+    columns = {"error after the last norm": groups.measured.last()}
     columns |= {"measured / predicted": groups.ratio.median(), "least": groups.ratio.min()}
     return pd.DataFrame(columns | {"largest": groups.ratio.max()})
 
@@ -159,74 +162,112 @@ def quantised_forms(by_form: pd.DataFrame, ends: pd.DataFrame) -> pd.DataFrame:
     return shown.sort_index(axis=1, key=lambda c: c.str[-6:], ascending=False, kind="stable")
 
 
-ROUNDED = {  # of the record published-rounding-end, by format: ways in words
-    "bfloat16": {
-        "statistics": "statistics: results rounded",
-        "sum": "statistics: partial sums rounded",
-        "output": "result rounded once",
-        "twice": "Llama's order: rounded before and after the gain",
-        "gain": "gain (in Gemma, 1 + w) rounded",
-        "bfloat16 model, output": "whole model, statistics in float32",
-        "bfloat16 model, statistics": "whole model, including the statistics",
+Groups = Mapping[str, Mapping[Hashable, str]]  # names of rows by key, under a heading
+
+
+def _name_rows(axis: Axes, groups: Groups) -> dict[Hashable, float]:
+    """Names on the vertical axis, headings in bold; the place of each key."""
+    names, places, top = {}, {}, 0.0
+    for heading, rows in groups.items():
+        names |= {top: heading} | dict(enumerate(rows.values(), int(top) + 1))
+        places |= dict(zip(rows, range(int(top) + 1, int(top) + 1 + len(rows)), strict=True))
+        top += len(rows) + 1
+    axis.set(yticks=[*names], yticklabels=names.values(), ylim=(top - 0.5, -0.7))
+    for label in axis.get_yticklabels():
+        if label.get_text() in groups:
+            label.set(family=FACES[0], weight=600)
+    return places
+
+
+ROUNDED = {  # ways of the record published-rounding-end in words, by what is in sixteen bits
+    "rounded to bfloat16": {
+        "statistics": "results of statistics",
+        "sum": "every partial sum",
+        "output": "output, once",
+        "twice": "before and after gain",
+        "gain": "gain (Gemma: 1 + w)",
     },
-    "float16": {
+    "model in bfloat16": {
+        "bfloat16 model, output": "statistics in float32",
+        "bfloat16 model, statistics": "statistics in bfloat16",
+    },
+    "model in float16": {
         "float16 model, output": "statistics in float32",
         "float16 model, statistics": "statistics in float16",
-        "float16 model, scaled": "statistics in float16, rows scaled first",
+        "float16 model, scaled": "rows scaled first",
     },
 }
+LEAST = 1e-5  # nats: of a smaller divergence a panel shows only on which side it lies
 
 
-def predictions(ends: pd.DataFrame, speech: pd.DataFrame, dtype: str) -> pd.DataFrame:
-    """What rounding does, a row a way: of language models KL with its interval, and agreement; of Whisper an error."""
-    columns, ways = {}, ROUNDED[dtype]
-    for model, rows in ends.groupby("model"):
-        rows, name = rows.set_index("way").loc[list(ways)], STACKS[model]
-        columns[f"{name}, KL"] = [f"{r.kl:.2g} ({r.kl_low:.2g} to {r.kl_high:.2g})" for r in rows.itertuples()]
-        columns[f"{name}, same"] = rows.agree.map("{:.0%}".format)
-    columns["Whisper, error"] = speech.set_index("way").error[list(ways)].map("{:.2g}".format)
-    return pd.DataFrame(columns, index=list(ways)).rename(ways)
+def predictions(ends: pd.DataFrame, speech: pd.DataFrame, positions: int) -> tuple[Figure, str]:
+    """What rounding does, a panel a model: divergences, their intervals, and changed tokens; of Whisper an error.
+
+    ``ends`` and ``speech`` are the records published-rounding-end, of so many positions, and published-rounding-speech.
+    """
+    words, color = [], COLORS["uniform"]
+    divergence = ends.assign(error=ends.kl, low=ends.kl_low, high=ends.kl_high)
+    with style():
+        figure, panels = plt.subplots(1, len(STACKS), figsize=(WIDTH, 3.9), sharey=True)
+        places = _name_rows(panels[0], ROUNDED)
+        for axis, (model, title) in zip(panels, STACKS.items(), strict=True):
+            read = divergence.model.eq(model)
+            rows = (divergence[read] if read.any() else speech).set_index("way").loc[list(places)]
+            at = np.array([*places.values()])
+            axis.hlines(at, rows.low.clip(LEAST), rows.high.clip(LEAST), color=color, lw=1.4)
+            for small, marker in ((False, "o"), (True, "<")):
+                shown = (rows.error < LEAST) == small
+                axis.semilogx(rows.error[shown].clip(LEAST), at[shown], marker, color=color, ms=5)
+            axis.set(title=title.replace(", ", "’s\n"), xlabel="relative error")
+            said = rows.error.map("{:.2g}".format)
+            if read.any():
+                changed = ((1 - rows.agree) * positions).round().astype(int)
+                for place, text in [(0, "changed"), *zip(at, changed, strict=True)]:
+                    axis.text(1.2, place, text, transform=axis.get_yaxis_transform(), va="center", ha="center")
+                axis.set(xlabel="KL / nats", xlim=(LEAST / 2, 20))
+                said += changed.map(", {} changed".format)
+            axis.tick_params(axis="y", length=0)
+            ticks_of_powers(axis.xaxis, most=3)
+            words.append(f"{title}: {'; '.join(f'{way} {text}' for way, text in said.items())}")
+    return figure, f"Divergences by way to round, and changed tokens of {positions}. {'. '.join(words)}."
 
 
-WAYS = {  # color, hatch and marker; "compiled" is normgeom's function under torch.compile
-    "normgeom": ("#0072B2", "", "o"),
-    "compiled": ("#009E73", "//", "s"),
-    "torch": ("#D55E00", "..", "x"),
-    "transformers": ("#CC79A7", "xx", "+"),
-}
+WAYS = ("normgeom", "compiled", "torch", "transformers")  # compiled: normgeom's function under torch.compile
 BYTES = {"float32": 4, "bfloat16": 2}  # per entry
 FLOORS = {False: 1, True: 2.5}  # in copies, without and with the backward pass (eq-floor)
 
 
 def ways_over_copy(race: pd.DataFrame, rows: int, d: int) -> tuple[Figure, str]:
-    """Bars of each way's time over that of a copy, one thread, with the floor (eq-floor)."""
-    ticks, groups = [1, 3, 10, 30], list(product(NORMS, BYTES))
-    bars = at_size(race, rows, d).set_index(["norm", "dtype", "backward", "way"]).over_copy
+    """Each way's time over that of a copy, one thread, measured from the floor (eq-floor); a panel a pass."""
+    times = at_size(race, rows, d).set_index(["norm", "dtype", "backward", "way"]).over_copy
+    groups = {
+        f"{NORMS[norm]}, {dtype}": {(norm, dtype, way): way for way in WAYS if (norm, dtype, True, way) in times.index}
+        for norm, dtype in product(NORMS, BYTES)
+    }
     with style():
-        figure, panels = plt.subplots(2, 1, figsize=(WIDTH, 5.2), sharex=True, sharey=True)
-        for axes, backward in zip(panels, PASSES, strict=True):
-            of_pass = bars.xs(backward, level="backward")
-            for k, (way, (color, hatch, _)) in enumerate(WAYS.items()):
-                at = [i for i, group in enumerate(groups) if (*group, way) in of_pass.index]
-                heights, places = [of_pass[(*groups[i], way)] for i in at], [i + 0.2 * (k - 1.5) for i in at]
-                axes.bar(places, heights, 0.19, color=color, hatch=hatch, label=way, edgecolor="white")
-            axes.set_yscale("log")
-            axes.set_yticks(ticks, map(str, ticks))
-            axes.minorticks_off()
-            axes.set_xticks(range(len(groups)), [f"{NORMS[norm]}\n{dtype}" for norm, dtype in groups])
-            axes.grid(axis="x", visible=False)
-            axes.axhline(FLOORS[backward], ls="--", color=COLORS["ink"], lw=1)
-            axes.set_title(PASSES[backward])
-            axes.set_ylabel("time / time of a copy")
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=4)
+        figure, panels = plt.subplots(1, 2, figsize=(WIDTH, 4.2), sharex=True, sharey=True)
+        places = _name_rows(panels[0], groups)
+        for axis, (backward, title) in zip(panels, PASSES.items(), strict=True):
+            for (norm, dtype, way), place in places.items():
+                time, own = times[norm, dtype, backward, way], way == "normgeom"
+                color = COLORS["uniform" if own else "ink"]
+                axis.hlines(place, FLOORS[backward], time, lw=1.2, color=color)
+                axis.plot(time, place, "o" if own else "s", color=color)
+                axis.annotate(f"{time:.1f}", (time, place), (6, 0), textcoords="offset points", va="center")
+            axis.axvline(FLOORS[backward], color=COLORS["ink"], ls="--", lw=1)
+            axis.set(title=title, xscale="log", xlim=(0.9, 90))
+            axis.tick_params(axis="y", length=0)
+            axis.grid(visible=False)
+            ticks_of_powers(axis.xaxis)
+        figure.supxlabel("time / time of a copy")
     words = [
-        f"{name} in {dtype}, {how}, {bars[norm, dtype, backward, 'normgeom']:.1f} against "
-        f"{bars[norm, dtype, backward, 'torch']:.1f}"
+        f"{name} in {dtype}, {how}, {times[norm, dtype, backward, 'normgeom']:.1f} against "
+        f"{times[norm, dtype, backward, 'torch']:.1f}"
         for backward, how in PASSES.items()
         for norm, name in NORMS.items()
         for dtype in BYTES
     ]
-    return figure, f"Bars of time over a copy, logarithmic; normgeom against torch: {'; '.join(words)}."
+    return figure, f"Times over that of a copy, logarithmic; normgeom against torch: {'; '.join(words)}."
 
 
 def on_gpu() -> tuple[pd.DataFrame, list[Record]]:

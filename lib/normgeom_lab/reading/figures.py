@@ -15,14 +15,13 @@ _PAIRS = {
     "direct, total": ("s", COLORS["random_a"], "with total effect"),
 }
 
-_LENSES = {
-    "own": ("-", COLORS["uniform"], "own scale"),
-    "final": ("--", COLORS["random_a"], "final scale"),
-    "mean": (":", COLORS["random_b"], "mean scale"),
-    "fitted": ("-.", COLORS["ink"], "fitted map"),
-    "uniform": (":", COLORS["null"], "uniform guess"),
-    "frequency": ("--", COLORS["null"], "frequency guess"),
+_LENSES = {  # look, name, and how far above the middle of the line, in points, the first panel has it
+    "own": (dict(ls="-", color=COLORS["uniform"]), "own scale", 8),
+    "final": (dict(ls="-", color=COLORS["random_a"]), "final scale", -14),
+    "mean": (dict(ls="", marker="^", markevery=3, color=COLORS["random_b"]), "mean scale", 19),
+    "fitted": (dict(ls="-.", color=COLORS["ink"]), "fitted map", -24),
 }
+_GUESSES = {"uniform": (":", "uniform guess"), "frequency": ("--", "frequency guess")}
 
 _LOST = {"logit": "in truth", "frozen": "with the scale frozen", "tangent": "along the tangent"}
 
@@ -53,19 +52,27 @@ def lenses_by_depth(rows: pd.DataFrame) -> tuple[Figure, str]:
     """The divergence of logit lenses and of two guesses from the model's prediction; a panel a model, a line a text."""
     words = []
     with style():
-        figure, axes = plt.subplots(1, rows.model.nunique(), figsize=(WIDTH, 3.4), sharey=True, squeeze=False)
+        figure, axes = plt.subplots(1, rows.model.nunique(), figsize=(WIDTH, 3.8), sharey=True, squeeze=False)
         for axis, (model, of_model) in zip(axes.flat, rows.groupby("model", sort=False), strict=True):
-            for number, (_, at) in enumerate(of_model.groupby("text")):
+            for _, at in of_model.groupby("text"):
                 at = at.iloc[:-1]  # at the end all lenses but that of the mean scale are the prediction
-                for lens, (dash, color, label) in _LENSES.items():
-                    look = dict(color=color, lw=1.4, label=None if number else label)
-                    axis.semilogy(np.arange(len(at)) / len(at), at[lens], dash, **look)
+                depth, middle = np.arange(len(at)) / len(at), len(at) // 2
+                for lens, (look, _, _) in _LENSES.items():
+                    axis.semilogy(depth, at[lens], lw=1.4, label=lens, **look)
+                for guess, (dash, _) in _GUESSES.items():
+                    axis.semilogy(depth, at[guess], dash, color=COLORS["null"], lw=1, label=guess)
             axis.set(title=model, xlabel="share of the depth")
-            first = ", ".join(f"{label} {at[lens].iloc[0]:.1f}" for lens, (_, _, label) in _LENSES.items())
+            axis.grid(visible=False)  # it would strike through names
+            names = _LENSES.items() if axis is axes[0, 0] else ()
+            for lens, (look, name, above) in names:
+                place = (depth[middle], at[lens].iloc[middle])
+                axis.annotate(name, place, (0, above), color=look["color"], textcoords="offset points", ha="center")
+            first = ", ".join(f"{name} {at[name].iloc[0]:.1f}" for name in (*_LENSES, *_GUESSES))
             words.append(f"{model}, at the first block: {first}")
+        for guess, (_, name) in _GUESSES.items():
+            axis.annotate(name, (depth[-1], at[guess].iloc[-1]), (5, 0), textcoords="offset points", va="center")
         ticks_of_powers(axes[0, 0].yaxis)
         axes[0, 0].set_ylabel("KL / nats")
-        label_ends(axes[0, -1])
     return figure, f"Divergence from the model's prediction, in nats. {'; '.join(words)}."
 
 
