@@ -15,18 +15,22 @@ from torch import Tensor
 from normgeom_lab.common.axes import label_ends, ticks_of_powers
 from normgeom_lab.without_mean.experiments import ALL
 
-WHISPER = {  # the columns of the record published-speech-converted, as rows of a table
-    "errors unchanged": "word errors, original",
-    "errors converted": "word errors, converted to RMSNorm",
-    "errors dropped encoder": "word errors, no subtraction in the encoder",
-    "errors dropped decoder": "word errors, no subtraction in the decoder",
-    "errors dropped": "word errors, no subtraction",
+WORDS = {  # columns of the record published-speech-converted, as rows of two tables
+    "words": "words spoken",
+    "errors unchanged": "errors, original",
+    "errors converted": "errors, converted to RMSNorm",
+    "errors dropped encoder": "errors, no subtraction in the encoder",
+    "errors dropped decoder": "errors, no subtraction in the decoder",
+    "errors dropped": "errors, no subtraction",
+}
+
+LOGITS = {
     "largest": "largest logit",
-    "converted in float64": "logit difference, converted, float64",
-    "unconverted float32": "logit difference, original, float32",
-    "converted float32": "logit difference, converted, float32",
-    "unconverted bfloat16": "logit difference, original, bfloat16",
-    "converted bfloat16": "logit difference, converted, bfloat16",
+    "converted in float64": "converted, float64",
+    "unconverted float32": "original, float32",
+    "converted float32": "converted, float32",
+    "unconverted bfloat16": "original, bfloat16",
+    "converted bfloat16": "converted, bfloat16",
 }
 
 COLUMNS = {  # of a table of costs: the name in words, and digits
