@@ -15,7 +15,7 @@ from torch import Tensor
 from normgeom_lab.common.axes import label_ends, ticks_of_powers
 from normgeom_lab.without_mean.experiments import ALL
 
-WORDS = {  # columns of the record published-speech-converted, as rows of two tables
+WORDS = {  # columns of the record published-speech-converted, as rows of a table
     "words": "words spoken",
     "errors unchanged": "errors, original",
     "errors converted": "errors, converted to RMSNorm",
@@ -24,22 +24,12 @@ WORDS = {  # columns of the record published-speech-converted, as rows of two ta
     "errors dropped": "errors, no subtraction",
 }
 
-LOGITS = {
-    "largest": "largest logit",
-    "converted in float64": "converted, float64",
-    "unconverted float32": "original, float32",
-    "converted float32": "converted, float32",
-    "unconverted bfloat16": "original, bfloat16",
-    "converted bfloat16": "converted, bfloat16",
-}
-
 COLUMNS = {  # of a table of costs: the name in words, and digits
     "drop_error": ("change in the output", ".2g"),
     "nll": ("NLL / nats", 3),
     "more": ("change in NLL / nats", ".2g"),
     "kl": ("KL / nats", ".2g"),
     "largest": ("largest change in log p", ".2g"),
-    "kept": ("KL with the subtraction / nats", ".2g"),
 }
 
 ROWS = {  # what distinguishes the rows of a table of costs, in words
@@ -47,7 +37,6 @@ ROWS = {  # what distinguishes the rows of a table of costs, in words
     "model": "model",
     "way": "operation",
     "site": "norm",
-    "c": "c",
     "centred": "mean removed from",
 }
 

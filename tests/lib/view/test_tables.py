@@ -19,7 +19,7 @@ NUMBERS = {"x": {"a": 0.12345, "b": -0.00012, "c": 0.987, "d": 1234567.0}}
 LEVELS = pd.DataFrame(
     [[1.0, 2.0]] * 4,
     index=pd.MultiIndex.from_tuples(
-        [(6, "pre", 0), (6, "pre", 1), (6, "post", 1), (18, "post", 1)], names=["blocks", "placement", "seed"]
+        [(6, "pre", 0), (6, "pre", 0), (6, "post", 0), (18, "post", 0)], names=["blocks", "placement", "seed"]
     ),
     columns=pd.MultiIndex.from_product([["rate 0.1"], ["cold", "warm"]]),
 )
@@ -103,9 +103,9 @@ def test_levels_of_a_frame(shown):
     assert shown(view.table, LEVELS, digits=1)["text/plain"].split("\n") == [
         "blocks  placement  seed  rate 0.1, cold  rate 0.1, warm",
         "6       pre        0                1.0             2.0",
-        "                   1                1.0             2.0",
-        "        post       1                1.0             2.0",
-        "18      post       1                1.0             2.0",
+        "                   0                1.0             2.0",
+        "        post       0                1.0             2.0",
+        "18      post       0                1.0             2.0",
     ]
     pd.testing.assert_frame_equal(LEVELS, before)
 
