@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 
 import numpy as np
@@ -23,7 +23,7 @@ _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+")  # cont
 def table(
     rows: pd.DataFrame | Mapping[str, Mapping[str, object]],
     digits: int | str | Mapping[str, int | str] = 2,
-    first: str = "",
+    first: str | Sequence[str] = "",
 ) -> None:
     """Display a table: as Markdown on a page or in a notebook, as aligned text where only text can be shown.
 
@@ -37,7 +37,8 @@ def table(
         digits: decimals of numbers that are not whole; or a format such as ``".0%"``; or a number of significant
             digits, as in ``".2g"`` (two) or ``".1e"`` (one more); or a mapping from columns to any of these, with 2
             decimals for the other columns.
-        first: the head of the column of row names; several levels of an index have their own names.
+        first: the head of the column of row names, or the heads for all levels of an index; by default the names of
+            the levels if there are several.
 
     Raises:
         ValueError: there is no row, or ``digits`` names a column that the table does not have.
@@ -50,7 +51,8 @@ def table(
     if unknown := set(named) - set(frame.columns):
         raise ValueError(f"digits: expected columns of {list(frame.columns)}, got {sorted(unknown)}")
     default = 2 if isinstance(digits, Mapping) else digits
-    heads = [first if frame.index.nlevels == 1 else str(name or "") for name in frame.index.names]
+    given = [first] if isinstance(first, str) else list(first)
+    heads = given if len(given) == frame.index.nlevels else [str(name or "") for name in frame.index.names]
     names = [list(map(str, key)) if isinstance(key, tuple) else [str(key)] for key in frame.index]
     once = [_once(above, own) for above, own in zip([None, *names], names, strict=False)]
     columns = [(head, False, list(values)) for head, values in zip(heads, zip(*once, strict=True), strict=True)]

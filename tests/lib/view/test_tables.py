@@ -108,6 +108,7 @@ def test_levels_of_a_frame(shown):
         "18      post       0                1.0             2.0",
     ]
     pd.testing.assert_frame_equal(LEVELS, before)
+    assert shown(view.table, LEVELS, first=["M", "where", "run"])["text/plain"].split()[:3] == ["M", "where", "run"]
 
 
 @pytest.mark.parametrize(
