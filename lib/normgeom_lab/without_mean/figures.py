@@ -32,25 +32,19 @@ COLUMNS = {  # of a table of costs: the name in words, and digits
     "largest": ("largest change in log p", ".2g"),
 }
 
-ROWS = {  # what distinguishes the rows of a table of costs, in words
-    "seed": "seed",
-    "model": "model",
-    "way": "operation",
-    "site": "norm",
-    "centred": "mean removed from",
-}
+ROWS = {"way": "operation", "site": "norm", "centred": "mean removed from"}  # what distinguishes rows, in words
 
 
 def cost_table(costs: pd.DataFrame) -> None:
     """Display a table of costs."""
     costs = costs if costs.index.name is None else costs.reset_index()
-    names = [name for name in ROWS if name in costs]
+    names = [name for name in costs if name not in COLUMNS]
     if "site" in names:
         numbers = {site: str(number) for number, site in enumerate(costs.site.unique(), 1)} | {ALL: ALL}
         costs = costs.assign(site=costs.site.map(numbers))
-    costs = costs.set_index(names).rename_axis([ROWS[name] for name in names])
-    words = [COLUMNS[name] for name in costs.columns]
-    table(costs.set_axis([name for name, _ in words], axis=1), digits=dict(words), first=ROWS[names[0]])
+    words = [COLUMNS[name] for name in costs if name not in names]
+    shown = costs.set_index(names).set_axis([name for name, _ in words], axis=1)
+    table(shown, digits=dict(words), first=[ROWS.get(name, name) for name in names])
 
 
 def costs_by_site(alone: pd.DataFrame, together: pd.DataFrame, paths: pd.DataFrame) -> tuple[Figure, str]:
