@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from normgeom.norms.functions import layer_norm
 from normgeom.view.style import COLORS, WIDTH, style
+from normgeom.view.tables import number
 from torch import Tensor
 
 from normgeom_lab.common.axes import ticks_of_powers
@@ -22,15 +23,15 @@ def two_norms(degrees: float) -> tuple[Figure, str]:
     x = (1.3 * sine, 1.3 * cosine)
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 2.6))
-        _arrow(left, x, "x", COLORS["uniform"])
+        _arrow(left, x, "x", COLORS["rms"])
         _arrow(left, (0, x[1]), r"$m\mathbf{1}$", COLORS["random_b"], (-24, -4))
-        _arrow(left, (x[0], 0), "Πx", COLORS["random_a"], (-4, -14))
+        _arrow(left, (x[0], 0), "Πx", COLORS["layer"], (-4, -14))
         left.plot([x[0], x[0]], [x[1], 0], ":", color=COLORS["null"])
         left.annotate("θ", (0.08, 0.2))
         turn = torch.linspace(0, math.pi / 2, 60)
         right.plot(turn.cos(), turn.sin(), color=COLORS["null"], lw=1)
-        _arrow(right, (sine, cosine), "RMSNorm(x)", COLORS["uniform"])
-        _arrow(right, (1, 0), "LN(x)", COLORS["random_a"], (-30, -14))
+        _arrow(right, (sine, cosine), "RMSNorm(x)", COLORS["rms"])
+        _arrow(right, (1, 0), "LN(x)", COLORS["layer"], (-30, -14))
         right.plot([sine, 1], [cosine, 0], ":", color=COLORS["ink"])
         for axis in (left, right):
             axis.axhline(0, color=COLORS["null"], lw=0.6)
@@ -97,15 +98,17 @@ def length_by_spread(x: Tensor, *eps: float) -> tuple[Figure, str]:
     off = []
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 3.2))
-        for e, marker in zip(eps, "^os", strict=False):
-            (line,) = axis.plot(sigma, 1 / torch.sqrt(1 + e / sigma**2), label=f"ε = {e:g}")
+        for e, marker, side in zip(eps, "^os", (1, -1, -1), strict=False):
+            name = f"ε = {number(e, 1)}"
+            (line,) = axis.plot(sigma, 1 / torch.sqrt(1 + e / sigma**2), label=name)
+            look = dict(textcoords="offset points", color=line.get_color(), ha="left" if side > 0 else "right")
+            axis.annotate(name, (e**0.5, 0.5**0.5), (9 * side, -4), **look)
             found = layer_norm(x, eps=e).norm(dim=-1) / x.shape[-1] ** 0.5
             axis.plot(spread, found, marker, color=line.get_color())
             off.append(float((found - 1 / torch.sqrt(1 + e / spread**2)).abs().max()))
         axis.set(xscale="log", xlabel="standard deviation σ of the input", ylabel="length of n / √d")
         ticks_of_powers(axis.xaxis)
-        axis.legend()
-    roots = ", ".join(f"{e**0.5:.2g} for ε = {e:g}" for e in eps)
+    roots = ", ".join(f"{e**0.5:.2g} for ε = {number(e, 1)}" for e in eps)
     return figure, (
         "S-shaped curves that rise from 0 to 1 as σ grows. Each passes through 0.71 where σ equals the root of its ε: "
         f"{roots}. The markers of {len(x)} vectors lie within {max(off):.0e} of the curves."

@@ -97,8 +97,8 @@ def test_the_uniform_vectors_rows_in_words(angles, side, positions):
     assert set(got.direction) == {"uniform"} and set(got.side) == {side} and set(got.positions) == {positions}
     assert set(got.tokens) == {5 if positions == "first" else 35}
     shown = lab.in_words(got)
-    assert list(shown) == ["kind", "tokens", "mean angle / degrees", "standard deviation / degrees", "occupancy"]
-    assert shown.index.name == "norm" and list(shown.index) == got.site.tolist() and set(shown.kind) == {"LayerNorm"}
+    assert list(shown) == ["mean angle / degrees", "standard deviation / degrees", "occupancy"]
+    assert shown.index.name == "norm" and list(shown.index) == got.site.tolist()
     assert shown["mean angle / degrees"].tolist() == got.mean_deg.tolist()
 
 

@@ -66,10 +66,10 @@ def test_the_length_follows_the_root_of_eps():
     figure, alt = length_by_spread(x, 1e-2, 1e-6)
     (axis,) = figure.axes
     spread = (x - x.mean(-1, keepdim=True)).square().mean(-1).sqrt()
-    for name, eps, marker in (("ε = 0.01", 1e-2, "^"), ("ε = 1e-06", 1e-6, "o")):
+    for name, eps, marker in (("ε = 0.01", 1e-2, "^"), ("ε = 10⁻⁶", 1e-6, "o")):
         sigma, curve = series(axis, label=name).T
         assert np.allclose(curve, sigma / np.hypot(sigma, eps**0.5), rtol=1e-6)
         assert np.allclose(sigma[[0, -1]], [spread.min(), spread.max()], rtol=1e-5)
         found = series(axis, marker=marker)[:, 1]
         assert same(found, F.layer_norm(x, (3,), eps=eps).norm(dim=-1) / 3**0.5)
-    assert "0.1 for ε = 0.01, 0.001 for ε = 1e-06" in alt and "markers of 40 vectors" in alt
+    assert "0.1 for ε = 0.01, 0.001 for ε = 10⁻⁶" in alt and "markers of 40 vectors" in alt

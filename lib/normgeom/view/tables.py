@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 
 import numpy as np
@@ -15,13 +15,15 @@ from IPython.display import display
 from normgeom.records import Record
 
 _MARKUP = re.compile(r"[\\`*$\[\]<>&|~]|(?<![^\W_])_")  # an underscore behind a letter opens nothing
+_SIGNIFICANT = re.compile(r"\.(\d+)([eg])")
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+")  # control characters, and turns of direction
 
 
 def table(
     rows: pd.DataFrame | Mapping[str, Mapping[str, object]],
     digits: int | str | Mapping[str, int | str] = 2,
-    first: str = "",
+    first: str | Sequence[str] = "",
 ) -> None:
     """Display a table: as Markdown on a page or in a notebook, as aligned text where only text can be shown.
 
@@ -30,10 +32,13 @@ def table(
 
     Args:
         rows: a frame, or a mapping from the name of each row to its entries by column.  Every level of a frame's index
-            becomes a column of names; levels of its columns are joined by commas.
-        digits: decimals of numbers that are not whole; or a format such as ``".1e"`` or ``".0%"``; or a mapping from
-            columns to either of these, with 2 decimals for the other columns.
-        first: the head of the column of row names; several levels of an index have their own names.
+            becomes a column of names, and rows of one group show the group's name once; levels of its columns are
+            joined by commas.
+        digits: decimals of numbers that are not whole; or a format such as ``".0%"``; or a number of significant
+            digits, as in ``".2g"`` (two) or ``".1e"`` (one more); or a mapping from columns to any of these, with 2
+            decimals for the other columns.
+        first: the head of the column of row names, or the heads for all levels of an index; by default the names of
+            the levels if there are several.
 
     Raises:
         ValueError: there is no row, or ``digits`` names a column that the table does not have.
@@ -46,9 +51,11 @@ def table(
     if unknown := set(named) - set(frame.columns):
         raise ValueError(f"digits: expected columns of {list(frame.columns)}, got {sorted(unknown)}")
     default = 2 if isinstance(digits, Mapping) else digits
-    heads = [first if frame.index.nlevels == 1 else str(name or "") for name in frame.index.names]
+    given = [first] if isinstance(first, str) else list(first)
+    heads = given if len(given) == frame.index.nlevels else [str(name or "") for name in frame.index.names]
     names = [list(map(str, key)) if isinstance(key, tuple) else [str(key)] for key in frame.index]
-    columns = [(head, False, list(values)) for head, values in zip(heads, zip(*names, strict=True), strict=True)]
+    once = [_once(above, own) for above, own in zip([None, *names], names, strict=False)]
+    columns = [(head, False, list(values)) for head, values in zip(heads, zip(*once, strict=True), strict=True)]
     for at, name in enumerate(frame.columns):
         values = list(frame.iloc[:, at])
         numbers = all(isinstance(v, Real) and not isinstance(v, bool) for v in values)
@@ -62,6 +69,23 @@ def how_recorded(record: Record) -> None:
     notes = "".join(f"<li>{html.escape(_one_line(f'{key}: {value}'))}</li>" for key, value in record.provenance.items())
     folded = f'<details class="recorded"><summary>How this was recorded</summary><ul>{notes}</ul></details>'
     display({"text/plain": str(record), "text/markdown": folded}, raw=True)
+
+
+def number(value: float, digits: int) -> str:
+    """A number with so many significant digits: plain from 0.001 to 10,000, else with a power of ten, as 2.5·10⁻⁷."""
+    factor, _, exponent = f"{value:.{digits - 1}e}".partition("e")
+    power = int(exponent or 0)  # infinity has none
+    if -3 <= power <= 3:
+        return f"{value:.{max(0, digits - 1 - power)}f}" if value else "0"
+    return f"{factor}·".removeprefix("1·") + "10" + str(power).translate(_RAISED)
+
+
+def _once(above: list[str] | None, own: list[str]) -> list[str]:
+    """The names of a row without the outer ones that it shares with the row above."""
+    shared = 0
+    while above and shared < len(own) - 1 and above[: shared + 1] == own[: shared + 1]:
+        shared += 1
+    return [""] * shared + own[shared:]
 
 
 def _one_line(text: object) -> str:
@@ -78,7 +102,10 @@ def _entry(value: object, digits: int | str) -> str:
         return str(value)
     if isinstance(value, Integral) and isinstance(digits, int):
         return str(value)
-    text = format(float(value), digits if isinstance(digits, str) else f".{digits}f")
+    if significant := _SIGNIFICANT.fullmatch(str(digits)):
+        text = number(float(value), int(significant[1]) + (significant[2] == "e"))
+    else:
+        text = format(float(value), digits if isinstance(digits, str) else f".{digits}f")
     # no minus before a number that is rounded to nothing
     return (text if text.strip("-0.%") else text.lstrip("-")).replace("-", "−")
 

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from normgeom.view.tables import number
 
 MARKERS = {"uniform": "o", "random_a": "s", "random_b": "^"}
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _LINE = 12.5  # points from one line of words to the next
 
 
@@ -59,7 +59,7 @@ def ticks_of_powers(*axes: Axis, most: int = 5) -> None:
     for axis in axes:
         axis.set_major_locator(_Powers(10, numticks=most))
         axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(FuncFormatter(_power))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: number(value, 1)))
 
 
 class _Powers(LogLocator):
@@ -69,12 +69,3 @@ class _Powers(LogLocator):
         ends = math.log10(low), math.log10(high)
         self.set_params(subs=(1,) if math.floor(max(ends)) > math.ceil(min(ends)) else (1, 2, 5))
         return super().tick_values(low, high)
-
-
-def _power(value: float, _place: int | None = None) -> str:
-    """A plain number near 1, else a power of ten whose exponent is made of letters, to be read on a phone."""
-    exponent = math.floor(math.log10(value) + 1e-9)
-    if -3 <= exponent <= 3:
-        return f"{value:g}"
-    factor = round(value / 10.0**exponent)
-    return ("" if factor == 1 else f"{factor}·") + "10" + str(exponent).translate(_RAISED)

@@ -76,9 +76,9 @@ def outputs_in_space(x: Tensor) -> tuple[Turning, str]:
     """Where LayerNorm and RMSNorm send points ``x`` ``(n, 3)``."""
     layer, rms = layer_norm(x, eps=0.0), rms_norm(x, eps=0.0)
     one = uniform_vector(3).to(x)
-    parts = [*_room(0.8 * 2.3, 2.3), Part(rms, "dots", COLORS["random_a"], 4.5, square=True)]
-    parts += [Part(layer, "dots", COLORS["uniform"], 5), *_arrow(one, COLORS["random_b"], 4), _name("1", one)]
-    legend = {"● LayerNorm": COLORS["uniform"], "■ RMSNorm": COLORS["random_a"]}
+    parts = [*_room(0.8 * 2.3, 2.3), Part(rms, "dots", COLORS["rms"], 4.5, square=True)]
+    parts += [Part(layer, "dots", COLORS["layer"], 5), *_arrow(one, COLORS["random_b"], 4), _name("1", one)]
+    legend = {"● LayerNorm": COLORS["layer"], "■ RMSNorm": COLORS["rms"]}
     off_plane = float((rms @ one).abs().max())
     words = (
         f"{len(x)} points in space, as each norm maps them. LayerNorm puts all of them on one ring of radius √3 in the "

@@ -65,7 +65,7 @@ def train_pairs(networks: Mapping[tuple[str, int], GPT2LMHeadModel], ids: Tensor
     for (name, seed), network in networks.items():
         batches = random_windows(ids, network.config.n_positions, 16, seed=seed)
         losses = train(network, batches, steps, 3e-3, description=f"{name} {seed}")
-        rows[name, seed] = {"first update": losses[0], "last 10 updates": sum(losses[-10:]) / 10}
+        rows[name, seed] = {"first step": losses[0], "last 10 steps": sum(losses[-10:]) / 10}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["model", "seed"])
 
 
@@ -98,9 +98,8 @@ def of_uniform(angles: pd.DataFrame, side: str = "in", positions: str = "rest") 
 
 def in_words(angles: pd.DataFrame) -> pd.DataFrame:
     """Some columns of a survey's table under names in words, one row a norm."""
-    words = dict(kind="kind", tokens="tokens", mean_deg="mean angle / degrees", std_deg="standard deviation / degrees")
-    rows = angles.set_index("site")[[*words, "occupancy"]].replace({"kind": {"layer": "LayerNorm", "rms": "RMSNorm"}})
-    return rows.rename(columns=words).rename_axis("norm")
+    words = dict(mean_deg="mean angle / degrees", std_deg="standard deviation / degrees")
+    return angles.set_index("site")[[*words, "occupancy"]].rename(columns=words).rename_axis("norm")
 
 
 def reflected(model: GPT2LMHeadModel, direction: Tensor) -> GPT2LMHeadModel:

@@ -109,7 +109,7 @@ def _ticks(sites: int) -> range:
 
 def turned_by(found: Mapping[str, pd.DataFrame], c: float) -> tuple[Figure, str]:
     """Where adding c·1 sends the mean vector at the final norm, and what it does to the output: of :func:`turned`."""
-    words, looks = [], (("o", "-", COLORS["uniform"]), ("s", "--", COLORS["random_a"]))
+    words, looks = [], (("o", "-", COLORS["layer"]), ("s", "--", COLORS["rms"]))
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(5, 3.0), width_ratios=(1, 1.5))
         left.set(xlim=(-0.08, 1.15), ylim=(-0.4, 1.15), aspect=1, title="angle to 1")

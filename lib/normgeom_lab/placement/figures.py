@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -71,18 +72,15 @@ def gradient_powers(
         figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.6), sharey=True)
         for name, lengths in by_depth.items():
             words.append(f"{_points_and_power(left, depths, lengths, name):.2f} for {name}")
-            if name not in by_block:  # where no line of the right panel names its color
-                place = (depths[-1], 1.15 * float(lengths.max()))
-                left.annotate(name, place, ha="right", color=LOOKS[name]["color"])
         for name, lengths in by_block.items():
             look = LOOKS[name] | (_WIDE if name == "branch-out" else {})
             right.semilogy(range(1, len(lengths) + 1), lengths, label=name, **look)
         left.set_xticks(depths, depths)
         left.minorticks_off()
-        left.set_ylim(top=1.4 * left.get_ylim()[1])  # for the name above the lines
         ticks_of_powers(left.yaxis)
         left.set(xlabel="number of blocks", ylabel="length of the gradient", title="in the last block")
         right.set(xlabel="block", title=f"in each of {len(lengths)} blocks")
+        label_ends(left)
         label_ends(right)
     ratios = ", ".join(f"{float(v[0] / v[-1]):.2f} for {name}" for name, v in by_block.items())
     return figure, (
@@ -186,30 +184,33 @@ def saturation_by_block(runs: Mapping[str, tuple[Tensor, Tensor]]) -> tuple[Figu
 
 
 def losses_by_rate(sweep: pd.DataFrame, entropy: float) -> tuple[Figure, str]:
-    """Loss against the learning rate, mean and range over seeds, a panel for each depth; in grey the entropy."""
-    words, depths, rates = [], sorted(set(sweep.layers)), sorted(set(sweep.rate))
+    """Loss against the learning rate, mean and range over seeds, a row a depth, a column a placement; the entropy."""
+    words, depths, placements = [], sorted(set(sweep.layers)), sweep.placement.unique()
     dashed = {True: dict(ls="-", mfc=None), False: dict(ls="--", mfc="none")}  # with a warm-up, and without
     with style():
-        figure, panels = plt.subplots(1, len(depths), figsize=(WIDTH, 3.8), sharey=True, squeeze=False)
-        for axis, depth in zip(panels[0], depths, strict=True):
-            for (placement, warmup), runs in sweep[sweep.layers == depth].groupby(["placement", "warmup"], sort=False):
-                name, losses = WORDS[placement], runs.groupby("rate").loss
+        shape = dict(figsize=(WIDTH, 4.8), sharex=True, sharey=True, squeeze=False)
+        figure, grid = plt.subplots(len(depths), len(placements), **shape)
+        for (depth, placement), axis in zip(product(depths, placements), grid.flat, strict=True):
+            name = WORDS[placement]
+            of_panel = sweep[(sweep.layers == depth) & (sweep.placement == placement)]
+            for warmup, runs in of_panel.groupby("warmup"):
+                losses = runs.groupby("rate").loss
                 mean, low, high = losses.mean(), losses.min(), losses.max()
-                beside, look = mean.index * (1.04 if warmup else 0.96), LOOKS[name] | dashed[warmup > 0]
-                bars = [mean - low, high - mean]
-                axis.errorbar(beside, mean, bars, capsize=2, label=f"{name}, warm-up {warmup}", **look)
+                look = dict(capsize=2, label=f"warm-up {warmup}") | LOOKS[name] | dashed[warmup > 0]
+                axis.errorbar(mean.index, mean, [mean - low, high - mean], **look)
                 words.append(f"{name} of {depth} blocks, warm-up {warmup}, from {mean.min():.2f} to {mean.max():.2f}")
             axis.axhline(entropy, **_BEHIND)
-            axis.set(xscale="log", xlabel="learning rate", title=f"{depth} blocks")
-            axis.set_xticks(rates, [f"{rate:g}" for rate in rates])
+            axis.set(xscale="log")
+            axis.set_xticks(mean.index, [f"{10_000 * rate:g}" for rate in mean.index])
             axis.minorticks_off()
             axis.margins(x=0.15)
-        panels[0, 0].set_ylabel("loss / nats per byte")
-        marks = {WORDS[placement]: LOOKS[WORDS[placement]] for placement in dict.fromkeys(sweep.placement)}
-        for warmup in sorted(set(sweep.warmup)):
-            marks[f"warm-up {warmup}"] = dict(color=COLORS["ink"], marker="o", **dashed[warmup > 0])
-        lines = [axis.plot([], [], **look)[0] for look in marks.values()]
-        figure.legend(lines, marks.keys(), loc="outside upper center", ncols=2)
+            if axis in grid[0]:
+                axis.set_title(name.replace(", ", ",\n"))
+        for row, depth in zip(grid, depths, strict=True):
+            row[0].set_ylabel(f"{depth} blocks")
+            label_ends(row[-1])
+        figure.supxlabel("learning rate / 10⁻⁴")
+        figure.supylabel("loss / nats per byte")
     return figure, f"Loss against learning rate, means over seeds: {'; '.join(words)}."
 
 

@@ -18,15 +18,19 @@ from normgeom_lab.common.axes import MARKERS, label_ends, ticks_of_powers
 from normgeom_lab.common.pictures import LINES, angle_bars
 
 
-def losses_over_steps(curves: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:
-    """Loss against steps, one line a model: the mean over seeds in a band from the smallest to the largest."""
-    words = []
+def losses_over_steps(curves: Mapping[str, pd.DataFrame], alike: str = "") -> tuple[Figure, str]:
+    """Loss against steps, one line a model: the mean over seeds in a band from the smallest to the largest.
+
+    All lines but the last nearly coincide and have one name, ``alike``.
+    """
+    words, (*_, last) = [], curves
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 3.2))
         for (name, curve), line in zip(curves.items(), cycle(LINES), strict=False):
             over_seeds = curve.groupby("step").loss
             mean, low, high = over_seeds.mean(), over_seeds.min(), over_seeds.max()
-            (drawn,) = axis.plot(mean.index, mean, linestyle=line, label=name)
+            (drawn,) = axis.plot(mean.index, mean, linestyle=line, label=name if name == last else alike)
+            alike = ""
             axis.fill_between(mean.index, low, high, color=drawn.get_color(), alpha=0.2, linewidth=0)
             words.append(f"{name} from {mean.iloc[0]:.2f} to {mean.iloc[-1]:.2f}")
         axis.set(xlabel="steps", ylabel="loss / nats per byte")
@@ -85,7 +89,7 @@ def ranks_over_seeds(ranks: Mapping[str, pd.Series]) -> tuple[Figure, str]:
     words = []
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 2.8))
-        looks = ("random_a", "--", 0.8), ("uniform", "-", 0.25)  # the last is the height at which a line has its name
+        looks = ("layer", "--", 0.95), ("rms", "-", 0.25)  # the last is the height at which a line has its name
         for (name, values), (color, line, height) in zip(ranks.items(), looks, strict=True):
             values = np.sort(values)
             share = np.arange(1, len(values) + 1) / len(values)
@@ -106,9 +110,9 @@ def shapes_over_steps(forms: Mapping[str, pd.DataFrame], by_chance: float) -> tu
     with style():
         figure, (upper, lower) = plt.subplots(2, 1, figsize=(WIDTH, 5.6), sharex=True)
         lines = (
-            (upper, "spread", "uniform", "", 0),
-            (lower, "correlation", "uniform", "gains", 6),
-            (lower, "overlap", "random_a", "longest axes", -24),
+            (upper, "spread", "ink", "", 0),
+            (lower, "correlation", "ink", "gains", 6),
+            (lower, "overlap", "random_b", "longest axes", -24),
         )
         for number, (name, rows) in enumerate(forms.items()):
             over = rows.groupby("step")

@@ -15,18 +15,13 @@ from torch import Tensor
 from normgeom_lab.common.axes import label_ends, ticks_of_powers
 from normgeom_lab.without_mean.experiments import ALL
 
-WHISPER = {  # the columns of the record published-speech-converted, as rows of a table
-    "errors unchanged": "word errors, original",
-    "errors converted": "word errors, converted to RMSNorm",
-    "errors dropped encoder": "word errors, no subtraction in the encoder",
-    "errors dropped decoder": "word errors, no subtraction in the decoder",
-    "errors dropped": "word errors, no subtraction",
-    "largest": "largest logit",
-    "converted in float64": "logit difference, converted, float64",
-    "unconverted float32": "logit difference, original, float32",
-    "converted float32": "logit difference, converted, float32",
-    "unconverted bfloat16": "logit difference, original, bfloat16",
-    "converted bfloat16": "logit difference, converted, bfloat16",
+WORDS = {  # columns of the record published-speech-converted, as rows of a table
+    "words": "words spoken",
+    "errors unchanged": "errors, original",
+    "errors converted": "errors, converted to RMSNorm",
+    "errors dropped encoder": "errors, no subtraction in the encoder",
+    "errors dropped decoder": "errors, no subtraction in the decoder",
+    "errors dropped": "errors, no subtraction",
 }
 
 COLUMNS = {  # of a table of costs: the name in words, and digits
@@ -35,29 +30,21 @@ COLUMNS = {  # of a table of costs: the name in words, and digits
     "more": ("change in NLL / nats", ".2g"),
     "kl": ("KL / nats", ".2g"),
     "largest": ("largest change in log p", ".2g"),
-    "kept": ("KL with the subtraction / nats", ".2g"),
 }
 
-ROWS = {  # what distinguishes the rows of a table of costs, in words
-    "seed": "seed",
-    "model": "model",
-    "way": "operation",
-    "site": "norm",
-    "c": "c",
-    "centred": "mean removed from",
-}
+ROWS = {"way": "operation", "site": "norm", "centred": "mean removed from"}  # what distinguishes rows, in words
 
 
 def cost_table(costs: pd.DataFrame) -> None:
     """Display a table of costs."""
     costs = costs if costs.index.name is None else costs.reset_index()
-    names = [name for name in ROWS if name in costs]
+    names = [name for name in costs if name not in COLUMNS]
     if "site" in names:
         numbers = {site: str(number) for number, site in enumerate(costs.site.unique(), 1)} | {ALL: ALL}
         costs = costs.assign(site=costs.site.map(numbers))
-    costs = costs.set_index(names).rename_axis([ROWS[name] for name in names])
-    words = [COLUMNS[name] for name in costs.columns]
-    table(costs.set_axis([name for name, _ in words], axis=1), digits=dict(words), first=ROWS[names[0]])
+    words = [COLUMNS[name] for name in costs if name not in names]
+    shown = costs.set_index(names).set_axis([name for name, _ in words], axis=1)
+    table(shown, digits=dict(words), first=[ROWS.get(name, name) for name in names])
 
 
 def costs_by_site(alone: pd.DataFrame, together: pd.DataFrame, paths: pd.DataFrame) -> tuple[Figure, str]:

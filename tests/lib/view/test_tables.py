@@ -17,8 +17,10 @@ ROWS = {
 }
 NUMBERS = {"x": {"a": 0.12345, "b": -0.00012, "c": 0.987, "d": 1234567.0}}
 LEVELS = pd.DataFrame(
-    [[1.0, 2.0]],
-    index=pd.MultiIndex.from_tuples([(6, "pre")], names=["blocks", "placement"]),
+    [[1.0, 2.0]] * 4,
+    index=pd.MultiIndex.from_tuples(
+        [(6, "pre", 0), (6, "pre", 0), (6, "post", 0), (18, "post", 0)], names=["blocks", "placement", "seed"]
+    ),
     columns=pd.MultiIndex.from_product([["rate 0.1"], ["cold", "warm"]]),
 )
 
@@ -88,7 +90,8 @@ def test_no_word_controls_the_line(shown):
     [
         (2, ["0.12", "0.00", "0.99", "1234567.00"]),
         (0, ["0", "0", "1", "1234567"]),
-        ({"a": 4, "b": ".1e", "c": ".0%"}, ["0.1235", "−1.2e−04", "99%", "1234567.00"]),
+        ({"a": 4, "b": ".1e", "c": ".0%"}, ["0.1235", "−1.2·10⁻⁴", "99%", "1234567.00"]),
+        (".2g", ["0.12", "−1.2·10⁻⁴", "0.99", "1.2·10⁶"]),
     ],
 )
 def test_digits_are_of_all_columns_or_of_one(shown, digits, entries):
@@ -98,10 +101,14 @@ def test_digits_are_of_all_columns_or_of_one(shown, digits, entries):
 def test_levels_of_a_frame(shown):
     before = LEVELS.copy()
     assert shown(view.table, LEVELS, digits=1)["text/plain"].split("\n") == [
-        "blocks  placement  rate 0.1, cold  rate 0.1, warm",
-        "6       pre                   1.0             2.0",
+        "blocks  placement  seed  rate 0.1, cold  rate 0.1, warm",
+        "6       pre        0                1.0             2.0",
+        "                   0                1.0             2.0",
+        "        post       0                1.0             2.0",
+        "18      post       0                1.0             2.0",
     ]
     pd.testing.assert_frame_equal(LEVELS, before)
+    assert shown(view.table, LEVELS, first=["M", "where", "run"])["text/plain"].split()[:3] == ["M", "where", "run"]
 
 
 @pytest.mark.parametrize(
