@@ -84,14 +84,14 @@ def critical_points(gain: Tensor) -> tuple[Figure, str]:
         figure, (top, line) = plt.subplots(2, 1, figsize=(WIDTH, 3.8), sharex=True, height_ratios=(4, 1))
         top.plot(t, curve, color=COLORS["ink"], lw=1.3)
         top.axhline(0, color=COLORS["null"], lw=0.8)
-        top.plot(roots, 0 * roots, "o", color=COLORS["random_a"], label="roots: γ², RMSNorm")
-        top.plot(turns, heights, "s", color=COLORS["uniform"], label="critical points: a²/d, LayerNorm")
+        top.plot(roots, 0 * roots, "o", color=COLORS["rms"], label="roots: γ², RMSNorm")
+        top.plot(turns, heights, "s", color=COLORS["layer"], label="critical points: a²/d, LayerNorm")
         for turn in turns.tolist():
-            top.axvline(turn, color=COLORS["uniform"], lw=0.5, ls=":")
+            top.axvline(turn, color=COLORS["layer"], lw=0.5, ls=":")
         top.set(ylabel="p(t)", ylim=(-1.6 * reach, 2.2 * reach))  # above, room for the legend
         top.legend(loc="upper center")
-        line.plot(roots, 0 * roots, "o", color=COLORS["random_a"])
-        line.plot(turns, 0 * turns, "s", color=COLORS["uniform"])
+        line.plot(roots, 0 * roots, "o", color=COLORS["rms"])
+        line.plot(turns, 0 * turns, "s", color=COLORS["layer"])
         line.set(yticks=[], xlabel="t")
         line.grid(False)
     return figure, (
