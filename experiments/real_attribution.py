@@ -39,8 +39,8 @@ def at_the_end(y: Tensor) -> Tensor:
     {
         "published-credits": "What parts of a model do to the logit of the next token less that of the likeliest other "
         "one.  mean, zero, resample: replaced by their mean over texts and positions, by zero, by those of another "
-        "text; logit: by the mean, for the logit alone; last: by the mean, at the last position only; heads: heads "
-        "instead of attentions.  Means over texts of the columns of normgeom.attribute.  low, high: 90 % of the means "
+        "text; logit: by the mean, for the logit alone; last: by the mean, at the last position only; heads: the "
+        "heads, by their mean.  Means over texts of the columns of normgeom.attribute.  low, high: 90 % of the means "
         "of total over resampled texts.  off_direct: mean size of credit less direct; off_total: of direct less total; "
         "size: of total.  whole: the difference, or the logit.",
         "published-agreement": "How alike the columns of published-credits rank the parts, or the heads, of a model: "
@@ -70,7 +70,10 @@ def of_parts(model: str, text: str, setting: str) -> dict[str, pd.DataFrame]:
     against = rival if contrast else None
     names, values = effects(network, ids, answer, against, ablate, by)
     by_mean = effects(network, ids, answer, against)[1] if by == "part" and ablate != "mean" else None
-    found = {"published-credits": summary(names, values).round(4)}
+    table = summary(names, values).round(4)
+    if by == "head":  # only heads, and of one replacement: the record stays small
+        table = table[table.part.str.startswith("head") & (ablate == "mean")]
+    found = {"published-credits": table}
     found["published-agreement"] = agreements(names, values, by_mean, contrast).round(4)
     if by == "head":
         return found | {"published-patching": []}
