@@ -42,7 +42,7 @@ def rankings(rows: pd.DataFrame) -> tuple[Figure, str]:
                 words.append(f"{model}, {pair}: {at['rank'].min():.2f} to {at['rank'].max():.2f}")
             null = of_model[of_model.pair == "direct, total"]
             axis.plot(null.other, null.replaced.map(places), "|", color=COLORS["null"], ms=8)
-            axis.set(title=model, xlim=(-0.1, 1.05), ylim=(len(places) - 0.5, -1.2), xticks=(0, 0.5, 1))
+            axis.set(title=model, xlim=(-0.2, 1.2), ylim=(len(places) - 0.5, -1.2), xticks=(0, 0.5, 1))
         axes[0, 0].set_yticks([*places.values()], [*places])
         figure.supxlabel("rank correlation")
     return figure, f"Rank correlations over parts or heads. {'; '.join(words)}."
