@@ -159,7 +159,7 @@ def test_the_address_and_the_buttons_choose(first, html):
 
 def test_a_slider_keeps_its_keys(first):
     first.goto(first.url.partition("#")[0] + "#slide-fig-ring")
-    at, slider = first.evaluate(NOW), first.locator(".slide.now input").first
+    at, slider = first.evaluate(NOW), first.locator(".slide.now input[type=range]").first
     shown = "() => document.querySelector('.slide.now .explore img:not([hidden])').alt"
     before = first.evaluate(shown)
     slider.focus()
