@@ -68,13 +68,15 @@ def of_parts(model: str, text: str, setting: str) -> dict[str, pd.DataFrame]:
     ablate, contrast, by = SETTINGS[setting]
     network, ids, answer, rival = case(model, text)
     against = rival if contrast else None
+    with torch.no_grad():
+        top = forward(network, dict(input_ids=ids)).logits[:, -1].argmax(1) == answer
     names, values = effects(network, ids, answer, against, ablate, by)
     by_mean = effects(network, ids, answer, against)[1] if by == "part" and ablate != "mean" else None
     table = summary(names, values).round(4)
     if by == "head":  # only heads, and of one replacement: the record stays small
         table = table[table.part.str.startswith("head") & (ablate == "mean")]
     found = {"published-credits": table}
-    found["published-agreement"] = agreements(names, values, by_mean, contrast).round(4)
+    found["published-agreement"] = agreements(names, values, by_mean, top).round(4)
     if by == "head":
         return found | {"published-patching": []}
     patched = [part.name for part in branches(network, ids)]
@@ -182,9 +184,8 @@ def summary(names: list[str], values: Tensor) -> pd.DataFrame:
     return table.assign(whole=whole)
 
 
-def agreements(names: list[str], values: Tensor, by_mean: Tensor | None, contrast: bool) -> pd.DataFrame:
+def agreements(names: list[str], values: Tensor, by_mean: Tensor | None, top: Tensor) -> pd.DataFrame:
     """A row a pair of columns; only heads are ranked where there are some."""
-    sure = contrast & (values[0].sum(0) > 0)
     heads = [i for i, name in enumerate(names) if name.startswith("head")]
     chosen = heads or [*range(len(names) - 1)]
     pairs = {name: (values[i, chosen], values[j, chosen]) for name, (i, j) in PAIRS.items()}
@@ -195,7 +196,7 @@ def agreements(names: list[str], values: Tensor, by_mean: Tensor | None, contras
         ranks = torch.tensor(correlations(a, b).to_numpy())
         low, high = resampled(ranks, torch.Generator().manual_seed(0))
         row = dict(pair=pair, rank=ranks.mean(), low=low, high=high, other=correlations(a, b.roll(-1, 1)).mean())
-        row |= dict(top=ranks[sure].mean(), top_texts=sure.sum(), late=correlations(a[late:], b[late:]).mean())
+        row |= dict(top=ranks[top].mean(), top_texts=top.sum(), late=correlations(a[late:], b[late:]).mean())
         row |= dict(linear=correlations(a, b, ranked=False).mean())
         rows.append({name: value if isinstance(value, str) else float(value) for name, value in row.items()})
     return pd.DataFrame(rows)

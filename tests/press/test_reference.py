@@ -26,7 +26,7 @@ def test_names_are_found_through_packages_modules_and_a_lazy_import(made):
         "ng.center": "toy.norms",
         "ng.draw": "toy.view.draw",
         "ng.secular.mean": "toy.secular",
-    }, "of draw, the definition is meant and not the module of the same name; of secular, what has no underscore"
+    }, "of draw, the definition is meant and not the module of the same name; of secular, what it exports"
 
 
 def test_labels_are_told_from_other_words_with_hyphens():

@@ -11,8 +11,8 @@ from normgeom.view.style import COLORS, WIDTH, style
 from normgeom_lab.common.axes import label_ends, ticks_of_powers
 
 _PAIRS = {
-    "credit, direct": ("o", COLORS["uniform"], "with credit"),
-    "direct, total": ("s", COLORS["random_a"], "with total effect"),
+    "credit, direct": ("o", COLORS["uniform"], "credit"),
+    "direct, total": ("s", COLORS["random_a"], "total effect"),
 }
 
 _LENSES = {  # look, name, and how far above the middle of the line, in points, the first panel has it

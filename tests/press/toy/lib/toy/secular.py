@@ -1,9 +1,11 @@
 """An exported module."""
 
+__all__ = ["mean"]
+
 
 def mean(gain, u=None):
     """The mean; :func:`toy.center` takes it away."""
 
 
-def _helper():
-    pass
+def helper():
+    """For other modules."""
