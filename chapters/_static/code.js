@@ -36,7 +36,9 @@
     const settling = new ResizeObserver(() => asked()?.scrollIntoView({ behavior: "instant" }));
     const stop = () => settling.disconnect();
     settling.observe(document.querySelector(".bd-article"));
-    for (const moves of ["wheel", "touchstart", "pointerdown", "keydown"]) addEventListener(moves, stop, { once: true, passive: true });
+    for (const moves of ["wheel", "touchstart", "pointerdown", "keydown"]) {
+      addEventListener(moves, stop, { once: true, passive: true });
+    }
     setTimeout(stop, LONGEST);
   };
 
@@ -76,7 +78,9 @@
     // Who comes back finds the page where it was.
     if (asked() && performance.getEntriesByType("navigation")[0].type === "navigate") hold();
     // The theme's button for the way up covers no control.
-    const seen = new IntersectionObserver((parts) => parts.forEach((part) => part.target.toggleAttribute("data-seen", part.isIntersecting)));
+    const seen = new IntersectionObserver((parts) =>
+      parts.forEach((part) => part.target.toggleAttribute("data-seen", part.isIntersecting))
+    );
     document.querySelectorAll(".hold, .network, .explore, .turning").forEach((part) => seen.observe(part));
   });
   addEventListener("hashchange", reveal);

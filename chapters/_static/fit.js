@@ -44,7 +44,10 @@
       const inner = [...box.querySelectorAll("mjx-container")];
       const needs = inner.map((set) => set.scrollWidth + box.clientWidth - set.clientWidth);
       const size = Math.min(...inner.map((set) => parseFloat(getComputedStyle(set).fontSize)));
-      return Math.max(Math.floor((99 * box.clientWidth) / Math.max(box.scrollWidth, ...needs)), Math.ceil((100 * LEAST) / size));
+      return Math.max(
+        Math.floor((99 * box.clientWidth) / Math.max(box.scrollWidth, ...needs)),
+        Math.ceil((100 * LEAST) / size),
+      );
     });
     const across = (element) => element.getBoundingClientRect().width;
     const long = inLines.filter((set) => across(set) > across(set.closest("p, li, td, th, dd, div")) + 1);
