@@ -44,8 +44,8 @@ def without_directions(removed: pd.DataFrame) -> pd.DataFrame:
         f"{count}: highest": signs.max(),
         "Gaussian (one draw)": cost.loc["random_000"],
         f"uniform vector, {spared} coordinates": cost.loc["uniform_rest"],
-        f"sign vectors, {spared} coordinates (highest of three)": signs_rest.max(),
-        f"uniform vector, {spared} random coordinates (highest of three)": control.max(),
+        f"3 sign vectors, {spared}: highest": signs_rest.max(),
+        f"uniform vector, {spared} random ones: highest": control.max(),
     }
     return pd.DataFrame(rows).T
 
