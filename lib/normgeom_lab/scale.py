@@ -72,8 +72,8 @@ def removable(rows: pd.DataFrame) -> tuple[str, str]:
     one, signs = (rows[(rows.direction == "1") == of_one] for of_one in (True, False))
     one, median = one.cost, signs.groupby("text").cost.median()
     sentence = (
-        f"With 1 removed at all norms (in Whisper, kept), the loss changes by {one.min():.2f} to {one.max():.2f} nats per token on "
-        f"{len(one)} texts; with a sign vector removed, by {median.min():.2f} to {median.max():.2f} (on each text, the "
+        f"With 1 removed at all norms (in Whisper, kept), the loss changes by {one.min():.2f} to {one.max():.2f} nats "
+        f"per token on {len(one)} texts; with a sign vector removed, by {median.min():.2f} to {median.max():.2f} (on each text, the "
         f"median of {signs.direction.nunique()} sign vectors)."
     )
     return HOLDS if one.max() < CHEAP else FAILS, sentence
