@@ -73,8 +73,8 @@ def removable(rows: pd.DataFrame) -> tuple[str, str]:
     one, median = one.cost, signs.groupby("text").cost.median()
     sentence = (
         f"With 1 removed at all norms (in Whisper, kept), the loss changes by {one.min():.2f} to {one.max():.2f} nats "
-        f"per token on {len(one)} texts; with a sign vector removed, by {median.min():.2f} to {median.max():.2f} (on each text, the "
-        f"median of {signs.direction.nunique()} sign vectors)."
+        f"per token on {len(one)} texts; with a sign vector removed, by {median.min():.2f} to {median.max():.2f} (on "
+        f"each text, the median of {signs.direction.nunique()} sign vectors)."
     )
     return HOLDS if one.max() < CHEAP else FAILS, sentence
 
