@@ -80,7 +80,7 @@ def test_a_model_with_its_own_tokenizer_and_a_text(tmp_path):
 
 
 def assert_measured(text, name):
-    measured = [line for line in text.splitlines() if re.match(r"\S*(norm|ln_)\S*( +\d+[.]\d+){3}$", line)]
+    measured = [line for line in text.splitlines() if re.match(r"\S*(norm|Norm|ln_)\S*( +\d+[.]\d+){3}$", line)]
     assert len(measured) == NORMS[name], f"{name}: expected {NORMS[name]} norms in the survey's table, got {measured}"
 
 
