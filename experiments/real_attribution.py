@@ -29,7 +29,7 @@ PAIRS = {"credit, direct": (0, 1), "direct, total": (1, 2), "credit, total": (0,
 ON = f"WikiText-2, {COUNT} windows of {LENGTH} tokens spread over each of its parts, begun by BOS"
 
 
-def at_the_end(y: Tensor) -> Tensor:
+def at_the_end(y: Tensor, _other: None = None) -> Tensor:
     """What is written, replaced at the last position only."""
     return torch.cat([y[:, :-1], REPLACED["mean"](y)[:, -1:]], 1)
 
@@ -66,10 +66,8 @@ def at_the_end(y: Tensor) -> Tensor:
 @patch.dict(REPLACED, last=at_the_end)
 def of_parts(model: str, text: str, setting: str) -> dict[str, pd.DataFrame]:
     ablate, contrast, by = SETTINGS[setting]
-    network, ids, answer, rival = case(model, text)
+    network, ids, answer, rival, top = case(model, text)
     against = rival if contrast else None
-    with torch.no_grad():
-        top = forward(network, dict(input_ids=ids)).logits[:, -1].argmax(1) == answer
     names, values = effects(network, ids, answer, against, ablate, by)
     by_mean = effects(network, ids, answer, against)[1] if by == "part" and ablate != "mean" else None
     table = summary(names, values).round(4)
@@ -105,7 +103,7 @@ def of_parts(model: str, text: str, setting: str) -> dict[str, pd.DataFrame]:
 )
 @torch.no_grad()
 def repair(model: str, text: str) -> pd.DataFrame:
-    network, ids, answer, rival = case(model, text)
+    network, ids, answer, rival, _ = case(model, text)
     run, layers, rows = Run(network, ids, ids.shape), network.model.layers, []
     resumed = Resumed(layers, lambda: forward(network.model, dict(input_ids=ids, use_cache=False)))
     late = [part for part in run.stream.parts if part.mixes and 2 * _block(part.name) >= len(layers)]
@@ -163,14 +161,15 @@ def ratio(above: Tensor, below: Tensor) -> dict[str, float]:
     return dict(share=float(above.sum() / below.sum()), low=float(low), high=float(high))
 
 
-def case(model: str, text: str) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
-    """The model, what it reads, the true next tokens, and the likeliest others."""
+def case(model: str, text: str) -> tuple[nn.Module, Tensor, Tensor, Tensor, Tensor]:
+    """The model, what it reads, the true next tokens, the likeliest others, and where the true ones are likelier."""
     network, tokenizer = language_model(model)
     ids = blocks(tokenizer, text, COUNT, LENGTH + 1)
     ids, answer = ids[:, :-1], ids[:, -1]
     with torch.no_grad():
         logits = forward(network, dict(input_ids=ids)).logits[:, -1]
-    return network, ids, answer, logits.scatter(1, answer[:, None], -torch.inf).argmax(1)
+    rival = logits.scatter(1, answer[:, None], -torch.inf).argmax(1)
+    return network, ids, answer, rival, logits.argmax(1) == answer
 
 
 def summary(names: list[str], values: Tensor) -> pd.DataFrame:

@@ -78,7 +78,7 @@ def translators(network: nn.Module, ids: Tensor) -> tuple[dict[str, Tensor], Ten
 )
 @torch.no_grad()
 def lens(model: str, text: str) -> pd.DataFrame:
-    network, ids, _, _ = case(model, text)
+    network, ids, *_ = case(model, text)
     (other,) = set(PARTS) - {text}
     rest = blocks(language_model(model)[1], other, COUNTED, LENGTH)
     fitted, mean = translators(network, rest[::EVERY])
@@ -121,7 +121,7 @@ def lens(model: str, text: str) -> pd.DataFrame:
 )
 @torch.no_grad()
 def steering(model: str, text: str) -> list[dict]:
-    network, ids, _, _ = case(model, text)
+    network, ids, *_ = case(model, text)
     name = f"model.layers.{len(network.model.layers) // 2}.input_layernorm"
     documented = blocks(language_model(model)[1], "stdlib", COUNT, LENGTH)
     here, there = (streams(network, texts)[name][:, 1:].flatten(0, 1) for texts in (ids, documented))

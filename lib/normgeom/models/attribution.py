@@ -103,12 +103,10 @@ def effects(model, inputs, answer, against=None, ablate="mean", by="part", refer
         if value not in known:
             raise ValueError(f"{name}: expected one of {', '.join(map(repr, known))}, got {value!r}")
     run = Run(model, inputs, _shape("inputs", model, inputs, ablate if reference is None else ""))
-    other = run
-    if reference is not None:
-        other = Run(model, reference, _shape("reference", model, reference, ""))
-        if ablate == "resample" and other.shape != run.shape:
-            expected = f"expected sequences that replace those of inputs, {tuple(run.shape)}"
-            raise ValueError(f"reference: {expected}, got {tuple(other.shape)}")
+    other = None if reference is None else Run(model, reference, _shape("reference", model, reference, ""))
+    if other and ablate == "resample" and other.shape != run.shape:
+        expected = f"expected sequences that replace those of inputs, {tuple(run.shape)}"
+        raise ValueError(f"reference: {expected}, got {tuple(other.shape)}")
     w, constant, said = run.reader(answer, against)
     final, x = run.stream.final, run.end
     names, changes, ends = [], [], []
@@ -250,7 +248,7 @@ class Run:
         of = "read" if heads and part.mixes else "written"
         name = part.map if of == "read" else part.writer
         y = self.spread(getattr(self, of)[name])
-        instead = replaced(y) if other in (None, self) else replaced(y, other.spread(getattr(other, of)[name]))
+        instead = replaced(y, other and other.spread(getattr(other, of)[name]))
         taken = y.double() - instead.double()
         if of == "written":
             yield part.name, part.writer, taken, part.factor * taken[:, -1]

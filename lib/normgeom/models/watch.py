@@ -12,6 +12,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+try:
+    from torch._C._functorch import is_batchedtensor
+except ImportError:  # a torch without this name: what fails under vmap fails with torch's own message
+
+    def is_batchedtensor(_: Tensor) -> bool:
+        return False
+
+
 Hooks = Iterable[tuple[nn.Module, Callable]]
 
 
@@ -94,7 +102,7 @@ def watch(
 
         def call(_, args, kwargs, output):
             x = next(iter((*args, *kwargs.values()))).detach()
-            if torch._C._functorch.is_batchedtensor(x):
+            if is_batchedtensor(x):
                 raise ValueError(f"model: {name} runs under torch.vmap, where its vectors cannot be looked at")
             if x.shape[-1] != getattr(seen, "dim", x.shape[-1]):
                 expected = f"expected vectors of length {seen.dim} in all calls of {name}"

@@ -86,7 +86,9 @@ class Survey:
         if odd := next((name for name, vector in vectors.items() if len(vector) not in widths), None):
             raise ValueError(f"vectors: expected the width of a norm, {widths}, got {len(vectors[odd])} for {odd!r}")
         self.sites = [dict(site=site.name, kind=site.kind, dim=site.dim) for site in sites]
-        self.fingerprint = _digest("", dict(model.named_parameters()) | vectors)
+        self.fingerprint = _digest("", dict(model.named_parameters()))
+        if vectors:
+            self.fingerprint = _digest(self.fingerprint, vectors)
         self.tokens, self.batches, self.digest = 0, 0, ""
         statistics = 4 * len(self.directions) + len(OF_VECTOR)
         self._sums = torch.zeros(len(sites), 2, statistics, 2, dtype=torch.float64)  # of sides and positions

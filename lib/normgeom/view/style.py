@@ -17,7 +17,7 @@ from matplotlib.font_manager import fontManager
 # Okabe and Ito's palette: told apart by readers of every colour vision, and by marker and dash without colour.
 COLORS = {"uniform": "#0072B2", "random_a": "#D55E00", "random_b": "#009E73", "null": "#8A8A8A", "ink": "#2F2F2F"}
 COLORS |= {"layer": COLORS["random_a"], "rms": COLORS["uniform"]}  # wherever both norms are drawn
-WIDTH = 5.4  # inches: with letters of 10 points the text is 9 pixels high where a phone shows a figure 358 pixels wide
+WIDTH = 5.4  # inches: with letters of SIZE the text is 9 pixels high where a phone shows a figure 358 pixels wide
 FACES, SIZE = ["DejaVu Sans"], 10
 with suppress(ImportError):  # the type of the pages, which comes with the extra "book"; its letters are smaller
     from font_source_serif_pro import SourceSerifPro, SourceSerifProIt, SourceSerifProSemibold

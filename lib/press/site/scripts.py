@@ -12,13 +12,14 @@ from sphinx.application import Sphinx
 from press.live import FOLDER
 
 MATHJAX, LOADER = "vendor/mathjax", "vendor/formulas.js"
-# By the mark of what a script makes alive: the scripts that a page with it loads, in their order.
+# By the mark of what is alive: the scripts that a page with it loads, in their order; two bring theirs along.
 LIVE = {
     'class="hold"': ("norms", "page", "hold"),
     'class="network"': ("norms", "page", "type-here"),
     'id="moving-steps"': ("page", "three-steps"),
+    'class="explore"': (),
+    'class="turning"': (),
 }
-MOVED = ('class="explore"', 'class="turning"')  # by scripts of their own
 MATHJAX_FOLDERS = ("input/tex/extensions", "output/chtml/fonts/woff-v2")
 # MathJax in one script, without the menu of its combined one, a third of that; joined as MathJax joins its own.
 MATHJAX_PARTS = ("core", "input/tex", "output/chtml", "output/chtml/fonts/tex", "a11y/assistive-mml")
@@ -42,7 +43,7 @@ def load_scripts(app: Sphinx, page: str, template: str, context: dict, doctree: 
     marks = [mark for mark in LIVE if any(mark in raw.astext() for raw in raws)]
     for name in dict.fromkeys(name for mark in marks for name in LIVE[mark]):
         app.add_js_file(f"live/{name}.js", priority=300, defer="")
-    if any(mark in raw.astext() for raw in raws for mark in (*LIVE, *MOVED)):
+    if marks:
         app.add_css_file("live/live.css", priority=900)
 
 

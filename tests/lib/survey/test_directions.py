@@ -1,5 +1,7 @@
 """What a survey compares 1 with: directions drawn by name, and own vectors."""
 
+import copy
+
 import normgeom as ng
 import pytest
 import torch
@@ -78,6 +80,11 @@ def test_own_vectors_are_measured_at_norms_of_their_width():
     for wrong in (v[:5], 0 * v, v[None]):
         with pytest.raises(ValueError, match=r"^vectors: expected "):
             ng.Survey(model, example_inputs=x, vectors=dict(steer=wrong))
+    like_weights = [ng.Survey(m, example_inputs=x, vectors={"0.weight": v}) for m in (model, copy.deepcopy(model))]
+    assert like_weights[0].fingerprint == like_weights[1].fingerprint
+    model[0].weight.data += 1
+    assert ng.Survey(model, example_inputs=x, vectors={"0.weight": v}).fingerprint != like_weights[0].fingerprint
+    model[0].weight.data -= 1
     other = ng.Survey(model, "uniform", example_inputs=x, vectors=dict(steer=2 - v))
     with pytest.raises(ValueError, match=r"^other: expected the same fingerprint"):
         survey.merge(other)
