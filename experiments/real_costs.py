@@ -28,13 +28,14 @@ from experiments.real_models import (
 from experiments.registry import experiment
 
 NORMS = {"SmolLM2-135M-Instruct": 61, "gemma-3-270m": 73}  # over the model's full width
-ONE_NORM, ALL_NORMS = (6, 12), (20, 32)  # how many blocks of each text are read, and their tokens
+BLOCKS = (20, 32)  # how many blocks of each text are read, and their tokens
 PREDICTED = {"gemma3_text": 6}  # the last predictions of a block count: 16, or 6 of Gemma's large vocabulary
 SIGNS = [f"signs_{i:03d}" for i in range(19)]
 FEW = SIGNS[:3]
 ON = "WikiText-2, {} blocks of {} tokens spread over each of its parts, begun by BOS"
 WHAT = (
-    "cost: increase of the loss in nats a token.  uniform, signs_…, random_…: the component along this direction is "
+    "cost: increase of the loss in nats a token; se: its standard error over blocks.  uniform, signs_…, random_…: the "
+    "component along this direction is "
     f"taken from what the norm reads; …_rest: without the {LARGEST} coordinates that hold most of the squared length "
     f"there; uniform_…: without {LARGEST} random coordinates.  The first position is spared."
 )
@@ -42,18 +43,19 @@ WHAT = (
 
 @experiment(
     "published-costs",
-    f"One norm at a time.  {WHAT}  cost_valid, cost_test: in each text.  angle: the mean angle of the norm's input to "
-    "the direction.",
+    f"One norm at a time.  {WHAT}  cost_valid, se_valid and the like: in each text.  angle: the mean angle of the "
+    "norm's input to the direction.",
     [dict(model=[name], norm=range(count)) for name, count in NORMS.items()],
     minutes=12,
-    corpus=ON.format(*ONE_NORM),
+    corpus=ON.format(*BLOCKS),
     **about(*LANGUAGE),
 )
 def one_norm(model: str, norm: int) -> pd.DataFrame:
-    network = changeable(model, PARTS, *ONE_NORM)
+    network = changeable(model, PARTS, *BLOCKS)
     site = network.sites[norm]
-    costs = mean_costs(network.without_directions([site]), PARTS, ONE_NORM[0])
-    by_text = costs.pivot(index="direction", columns="text", values="cost").add_prefix("cost_")
+    costs = mean_costs(network.without_directions([site]), PARTS, BLOCKS[0])
+    by_text = costs.pivot(index="direction", columns="text", values=["cost", "se"])
+    by_text.columns = by_text.columns.map("_".join)
     x = network.inputs[site.name][:, 1:]
     angles = {name: float(ng.angle(x, u).mean()) for name, u in network.directions(site).items()}
     return by_text.assign(angle=pd.Series(angles)).reset_index()
@@ -66,11 +68,11 @@ def one_norm(model: str, norm: int) -> pd.DataFrame:
     "first position is spared.",
     [dict(model=[name], norm=range(-1, count)) for name, count in NORMS.items()],
     minutes=20,
-    corpus=ON.format(*ALL_NORMS),
+    corpus=ON.format(*BLOCKS),
     **about(*LANGUAGE),
 )
 def one_frozen(model: str, norm: int) -> dict:
-    network = changeable(model, PARTS, *ALL_NORMS)
+    network = changeable(model, PARTS, *BLOCKS)
     kl = network.frozen(network.sites if norm == -1 else [network.sites[norm]]).kl
     finite = kl[kl.abs() < torch.inf]
     return dict(kl=finite.mean(), lost=len(kl) - len(finite))
@@ -83,11 +85,11 @@ def one_frozen(model: str, norm: int) -> dict:
     "same on average over all signs (prop-dense-direction).  The first position is left out.",
     dict(model=LANGUAGE, text=PARTS),
     minutes=1,
-    corpus=ON.format(*ALL_NORMS),
+    corpus=ON.format(*BLOCKS),
     **about(*LANGUAGE),
 )
 def moved_outputs(model: str, text: str) -> list[dict]:
-    network, rows = changeable(model, (text,), *ALL_NORMS), []
+    network, rows = changeable(model, (text,), *BLOCKS), []
     for number, site in enumerate(network.sites):
         moved = {name: float(network.moved(site, u).mean()) for name, u in network.directions(site).items()}
         row = dict(norm=number, predicted=float(network.moved_by_signs(site).mean()))
@@ -102,22 +104,22 @@ def moved_outputs(model: str, text: str) -> list[dict]:
     dict(model=LANGUAGE),
     minutes=25,
     corpus="WikiText-2 and the standard library's documentation strings, {} blocks of {} tokens spread over each text, "
-    "begun by BOS".format(*ALL_NORMS),
+    "begun by BOS".format(*BLOCKS),
     **about(*LANGUAGE),
 )
 def all_norms(model: str) -> pd.DataFrame:
     texts = (*PARTS, "stdlib")
-    network = changeable(model, texts, *ALL_NORMS)
+    network = changeable(model, texts, *BLOCKS)
     loss = network.loss.mean(1)
     unchanged = pd.DataFrame(dict(direction="none", block=range(len(loss)), cost=loss))
     changed = network.without_directions(network.sites, network.more_directions)
-    return mean_costs(pd.concat([unchanged, changed]), texts, ALL_NORMS[0])
+    return mean_costs(pd.concat([unchanged, changed]), texts, BLOCKS[0])
 
 
 def mean_costs(rows: pd.DataFrame, texts: Sequence[str], count: int) -> pd.DataFrame:
     """A row a direction and text, of ``count`` blocks each, out of a row a direction and block."""
     text = rows.block.map(lambda block: texts[block // count]).rename("text")
-    return rows.groupby(["direction", text], sort=False).cost.mean().reset_index()
+    return rows.groupby(["direction", text], sort=False).cost.agg(cost="mean", se="sem").reset_index()
 
 
 @cache

@@ -2,23 +2,17 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache
-from itertools import product
 from pathlib import Path
 
 import pandas as pd
 import torch
-from normgeom.commands.loading import load_model
-from normgeom.commands.train import train_twins
-from normgeom.jobs import claimed
 from normgeom.text.corpora import load_corpus
-from normgeom.text.tokens import byte_tokens, windows
-from normgeom.training.trainer import DIRECTIONS, fit_and_measure
-from normgeom.training.twins import SIZES
+from normgeom.text.tokens import byte_tokens
 from normgeom_lab.common.stream import stream_writers
 from normgeom_lab.common.typed import BODY, KINDS, TIED
 from normgeom_lab.common.variants import NORMS, variant
-from normgeom_lab.training import beside_signs, centre, shapes
+from normgeom_lab.training import DIRECTIONS, SIZES, beside_signs, centre, course, shapes
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from experiments.registry import experiment, registry
@@ -65,25 +59,16 @@ def about(seeds: str) -> dict[str, str]:
     )
 
 
-def trained(part: str, norm: str, rate: float, decay: float, start: str, seed: int, steps: int | None = None) -> Path:
-    """The folder of a training by this code; one that is there is left as it is."""
+def trained(
+    part: str, norm: str, rate: float, decay: float, start: str, seed: int, steps: int | None = None
+) -> tuple[nn.Module, dict[str, pd.DataFrame]]:
+    """A model after its training, and the tables of that (normgeom_lab.training.course)."""
     name, percents = PLANS[part]
     steps = steps or SIZES[name].steps
     size = replace(SIZES[name], lr=rate, decay=decay, steps=steps, eval_interval=max(1, percents * steps // 100))
-    text = byte_tokens(load_corpus("stdlib").text)
     model = variant(size.config(256), seed, norm)
     prepare(model, start)
-    point = dict(part=part, norm=norm, rate=rate, decay=decay, start=start, seed=seed, steps=steps)
-    folder = _kept() / "-".join(map(str, point.values()))
-    held_out = windows(text[-HELD_OUT:], size.length, size.batch)
-    with claimed(folder, point) as claim:
-        fit_and_measure(model, text[:-HELD_OUT], held_out, size, seed, claim, progress=False)
-    return folder
-
-
-@cache
-def _kept() -> Path:
-    return registry.kept / "trained" / key(of_module(__name__))
+    return model, course(model, byte_tokens(load_corpus("stdlib").text), HELD_OUT, size, seed)
 
 
 @torch.no_grad()
@@ -94,48 +79,6 @@ def prepare(model: nn.Module, start: str) -> None:
         embedding += embedding.std()
     if start == "centred":
         centre(stream_writers(model))
-
-
-# tables of one training, out of the folder that trainer.fit_and_measure fills
-
-
-def saved_in(folder: Path) -> nn.Module:
-    """The trained model."""
-    return load_model(str(folder / "model"), head=True)
-
-
-def end(folder: Path) -> pd.DataFrame:
-    """The held-out loss after the last update."""
-    losses = pd.read_parquet(folder / "loss.parquet")
-    return losses[losses.step == losses.step.max()].drop(columns="step")
-
-
-def course(folder: Path) -> pd.DataFrame:
-    """Losses of training, means of ten updates."""
-    curve = pd.read_parquet(folder / "curve.parquet")
-    return curve.loss.groupby((curve.step - 1) // 10 * 10 + 10).mean().reset_index()
-
-
-def angles(folder: Path) -> pd.DataFrame:
-    """Angles beside random signs."""
-    return beside_signs(pd.read_parquet(folder / "survey.parquet"))
-
-
-def shown_angles(folder: Path) -> pd.DataFrame:
-    """Of :func:`angles` those that are shown: to the uniform direction, and to the drawn ones before the norms."""
-    found = at_stages(angles(folder), STAGES)
-    return found[(found.direction == "uniform") | (found.side == "in")]
-
-
-def along_one(folder: Path) -> pd.DataFrame:
-    """Of :func:`angles` those to the uniform direction before the norms."""
-    return angles(folder).query("direction == 'uniform' and side == 'in'")
-
-
-def forms(folder: Path, norm: str) -> pd.DataFrame:
-    """Gains, axes and distance to the surface."""
-    near = pd.read_parquet(folder / "surface.parquet")[["step", "site", "q05", "near"]]
-    return shapes(pd.read_parquet(folder / "gains.parquet"), norm == "layer").merge(near)
 
 
 def at_stages(table: pd.DataFrame, percents: Iterable[int]) -> pd.DataFrame:
@@ -179,20 +122,36 @@ def columns_of_training(*tables: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
     **about("0 to 2, of the part ranks 0 to 39 with RMSNorm and 0 to 9 with LayerNorm"),
 )
 def training(part: str, norm: str, rate: float, decay: float, start: str, seed: int, steps: int | None = None) -> dict:
-    folder = trained(part, norm, rate, decay, start, seed, steps)
+    _, tables = trained(part, norm, rate, decay, start, seed, steps)
     found = {f"training-{name}": [] for name in ("loss", "curve", "angles", "freedom", "ranks", "forms")}
-    found["training-loss"] = end(folder)
-    twin = part == "main" and norm in KINDS
+    found["training-loss"] = end(tables)
     if part == "main":
-        found["training-curve"] = course(folder)
-    if twin:
-        found |= {"training-angles": shown_angles(folder), "training-forms": forms(folder, norm)}
-    if twin or part == "freedom":
-        free = at_stages(along_one(folder), (10, 20, 50, 100))
-        found["training-freedom"] = free[free.site == free.site.iloc[-1]]
-    if part == "ranks":
-        found["training-ranks"] = along_one(folder)
+        curve = tables["curve"]
+        found["training-curve"] = curve.loss.groupby((curve.step - 1) // 10 * 10 + 10).mean().reset_index()
+    if norm in KINDS:
+        angles = beside_signs(tables["survey"])
+        along_one = angles.query("direction == 'uniform' and side == 'in'")
+        if part == "main":
+            some = at_stages(angles, STAGES)
+            found["training-angles"] = some[(some.direction == "uniform") | (some.side == "in")]
+            found["training-forms"] = forms(tables, norm)
+        if part != "ranks":
+            free = at_stages(along_one, (10, 20, 50, 100))
+            found["training-freedom"] = free[free.site == free.site.iloc[-1]]
+        else:
+            found["training-ranks"] = along_one
     return found
+
+
+def end(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """The held-out loss after the last update."""
+    return tables["loss"].tail(1).drop(columns="step")
+
+
+def forms(tables: dict[str, pd.DataFrame], norm: str) -> pd.DataFrame:
+    """Gains, axes and distance to the surface."""
+    near = tables["surface"][["step", "site", "q05", "near"]]
+    return shapes(tables["gains"], norm == "layer").merge(near)
 
 
 @experiment(
@@ -204,18 +163,21 @@ def training(part: str, norm: str, rate: float, decay: float, start: str, seed: 
     **about("0 to 9 of the twins, 0 to 4 of the others"),
 )
 def rates(norm: str, rate: float, decay: float, start: str, seed: int, steps: int | None = None) -> pd.DataFrame:
-    return end(trained("rates", norm, rate, decay, start, seed, steps))
+    return end(trained("rates", norm, rate, decay, start, seed, steps)[1])
 
 
 def halves(_: pd.DataFrame) -> dict[str, Tensor]:
     """The weights of the pages' twins in float16, the head left out, which is the token embedding."""
-    states = {kind: saved_in(_kept() / "pages" / kind).state_dict() for kind in KINDS}
-    named = product(KINDS, states["layer"])
-    named = [(kind, name) for kind, name in named if name in states[kind] and name != TIED]
-    tensors = {f"{kind}.{name.removeprefix(BODY)}": states[kind][name].half().contiguous() for kind, name in named}
+    tensors = {}
+    for kind in KINDS:
+        tensors |= {f"{kind}.{name.removeprefix(BODY)}": w.half() for name, w in load_file(_pages(kind)).items()}
     if beyond := [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]:
         raise ValueError(f"float16 does not hold {', '.join(beyond)}")
     return tensors
+
+
+def _pages(kind: str) -> Path:
+    return registry.kept / f"twin-{kind}-{key(of_module(__name__))}.safetensors"
 
 
 @experiment(
@@ -235,5 +197,10 @@ def halves(_: pd.DataFrame) -> dict[str, Tensor]:
 )
 def pages_twins(steps: int) -> dict:
     """The networks that the book's pages run."""
-    sizes = dict(steps=steps, batch_size=32, length=128, held_out=16384)
-    return train_twins("0.2M", _kept() / "pages", "stdlib", "bytes", **sizes, progress=False)["had"]["loss"]
+    size, losses = replace(SIZES["0.2M"], steps=steps, batch=32, length=128), {}
+    for kind in KINDS:
+        model = variant(size.config(256), 0, kind)
+        tables = course(model, byte_tokens(load_corpus("stdlib").text), 16384, size, 0)
+        losses[kind] = float(end(tables).loss.iloc[0])
+        save_file({name: w for name, w in model.state_dict().items() if name != TIED}, _pages(kind))
+    return losses

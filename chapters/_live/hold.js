@@ -59,8 +59,8 @@
       {
         ask: "If x shrinks to a quarter of its length, will n stay near the grey circle?",
         guesses: ["Yes", "No"],
-        start: { x: [1.2, 0, -1.2], eps: 0.1 },
-        then: { x: [0.3, 0, -0.3], eps: 0.1 },
+        start: { x: [1.6, 0.4, -0.8], eps: 0.1 },
+        then: { x: [0.4, 0.1, -0.2], eps: 0.1 },
         answer:
           "No. Once σ is no longer large compared with √ε, n is shorter than √3, and y moves from the ellipse towards its centre.",
       },

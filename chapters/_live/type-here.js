@@ -65,12 +65,13 @@
       answer: "None, beyond rounding. The angle before every norm is now 90°, because the stream now has mean 0.",
     },
     {
-      ask: "Remove attention of block 1. Will the logit fall by the credit of this part?",
-      guesses: ["Yes", "No"],
-      start: {},
-      then: { removed: "h.0.attn" },
+      ask:
+        "Attention of block 1 is removed. Its credit, the fall at the final norm and the fall in the whole network are three numbers. Which will agree if we hold the scales?",
+      guesses: ["All three", "The first two", "None"],
+      start: { removed: "h.0.attn" },
+      then: { removed: "h.0.attn", held: true },
       answer:
-        "No. Without the part, the scale changes, and later parts read a different stream. If you hold the scales, the first two of the three numbers agree.",
+        "The first two: at the final norm, only the scale made them differ. The third still differs, because later parts read a different stream.",
     },
   ];
 

@@ -50,7 +50,6 @@ class _WholeNumber(click.IntRange):
 # Options that several commands share.
 _DEVICES, _DTYPES = ["cpu", "cuda", "mps", "xpu"], ["auto", "float64", "float32", "bfloat16", "float16"]
 _COUNT = _WholeNumber(1)
-_SIZES = ["0.2M", "1M", "5M", "10M"]
 _DEVICE = click.option("--device", type=click.Choice(_DEVICES), help="[default: an accelerator if there is one]")
 _OUT = click.option("--out", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Folder for results.")
 _QUIET = click.option(
@@ -62,7 +61,7 @@ _SEED = click.option("--seed", default=0, type=click.IntRange(0, 2**32 - 1), hel
 @click.group(context_settings=dict(help_option_names=["-h", "--help"], show_default=True))
 @click.version_option(package_name="normgeom")
 def main() -> None:
-    """Measure what the norms of a model do to its hidden vectors; train twins, convert and examine models."""
+    """Measure what the norms of a model do to its hidden vectors; convert and examine models."""
 
 
 @main.command()
@@ -92,33 +91,6 @@ def survey(out: str, **options: object) -> None:
 
         had = survey_model(out=out, **options)["had"]
         click.echo(f"{had['tokens']} tokens: {out}/{TABLE}")
-
-
-@main.command()
-@click.option("--size", required=True, type=click.Choice(_SIZES), help="Parameters of the blocks.")
-@_OUT
-@click.option("--corpus", default="stdlib", help="stdlib, wikipedia or a text file.")
-@click.option("--tokenizer", default="bytes", help="Name on the hub, a folder, or bytes.")
-@_SEED
-@click.option("--steps", type=_COUNT, help="[default: depends on the size]")
-@click.option("--batch-size", type=_COUNT, help="Windows per step.  [default: depends on the size]")
-@click.option("--held-out", default=8192, type=_COUNT, help="Tokens held out to measure on, the last ones read.")
-@_DEVICE
-@_QUIET
-def train(out: str, **options: object) -> None:
-    """Train two GPT-2 models that differ only in the norm, and measure their norms during training.
-
-    The results in DIR are provenance.json and a folder for each norm, with the model and Parquet tables (curve, loss,
-    survey, gains, surface).  The same command resumes an interrupted training; DIR can hold one training only.
-
-    On one processor core, both twins together take about a minute at size 0.2M and a quarter of an hour at 1M; larger
-    sizes are meant for an accelerator.
-    """
-    with _one_line():
-        from normgeom.commands.train import train_twins
-
-        for norm, loss in train_twins(out=out, **options)["had"]["loss"].items():
-            click.echo(f"{norm}: {loss:.4f} nats per token, {out}/{norm}")
 
 
 @main.command()

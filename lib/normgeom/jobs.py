@@ -1,4 +1,4 @@
-"""The folder of a long run: one process works in it, for one command, and a note records how its files were made."""
+"""The folder of a long run: one process works in it, for one command, and a note records what was asked for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import metadata
@@ -76,68 +76,33 @@ def locked(folder: Path) -> Iterator[None]:
             folder.rmdir()
 
 
-class Claim:
-    """A folder that one run holds, and its note ``provenance.json``: what was asked for, and a digest of each result.
-
-    If the run is killed at any time, every result that is in its place agrees with the note.
-    """
-
-    def __init__(self, folder: Path, note: dict):
-        self.folder = folder
-        self.note = note
-        self.files: dict[str, str] = note.setdefault("files", {})  # digests of files and folders by their names
-
-    def save(self, **entries: object) -> dict:
-        """Add entries to the note."""
-        self.note |= entries
-        write_json(self.folder / PROVENANCE, self.note)
-        return self.note
-
-    @contextmanager
-    def writing(self, name: str) -> Iterator[Path]:
-        """A path for writing a result, which is moved to its place when the block ends without an error."""
-        with atomic_path(self.folder / name) as part:
-            yield part
-            self.files[name] = digest(part)
-            remove(self.folder / name)
-            self.save()
-
-    def drop(self, *names: str) -> None:
-        """Delete results and their digests."""
-        for name in names:
-            self.files.pop(name, None)
-        self.save()
-        for name in names:
-            remove(self.folder / name)
-
-    def check(self, name: str) -> bool:
-        """Whether a result is there; if it is not as this run left it, an OSError says what to delete."""
-        path = self.folder / name
-        found = digest(path)
-        if found not in (None, self.files.get(name)):
-            raise OSError(f"out: {path} is not as this run left it; delete it and run the same command")
-        return found is not None
-
-
 @contextmanager
-def claimed(out: Path, asked: dict) -> Iterator[Claim]:
-    """Hold ``out`` for one command; ``asked`` is all that decides its results.  Without results the note is deleted.
+def claimed(out: Path, asked: dict) -> Iterator[Callable[..., dict]]:
+    """Hold ``out`` for one command, and note in ``provenance.json`` what was asked for: all that decides the results.
+
+    Yields:
+        a function that adds entries to the note and returns it.  The note is deleted if there are no results.
 
     Raises:
         ValueError: the folder holds something else.
         BlockingIOError: another process uses the folder.
     """
-    path = out / PROVENANCE
+    path, note = out / PROVENANCE, {}
+
+    def save(**entries: object) -> dict:
+        note.update(entries)
+        write_json(path, note)
+        return note
+
     with locked(out):
         if path.exists():
-            claim = Claim(out, _same(path, json.loads(json.dumps(asked))))
+            note |= _same(path, json.loads(json.dumps(asked)))
         elif found := _results(out):
             raise ValueError(f"out: {out} holds {found[0]} and no {PROVENANCE}; name a new or an empty folder")
         else:
-            claim = Claim(out, {})
-            claim.save(asked=asked, started=now())
+            save(asked=asked, started=now())
         try:
-            yield claim
+            yield save
         finally:
             if not _results(out):
                 path.unlink(missing_ok=True)

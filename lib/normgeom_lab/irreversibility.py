@@ -14,9 +14,9 @@ from normgeom.models.sites import NormSite, find_norms
 from normgeom.models.watch import evaluating, forward, watch
 from normgeom.norms.functions import layer_norm, rms_norm
 from normgeom.text.tokens import random_windows
-from normgeom.training.twins import Size
 from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor, nn
+from transformers import GPT2Config
 
 from normgeom_lab.common.axes import ticks_of_powers
 from normgeom_lab.common.loop import train
@@ -141,18 +141,18 @@ def scale_error(
 
 
 def read_before_and_after(
-    size: Size, seed: int, tokens: Tensor, held_out: Sequence[Tensor], vocabulary: int
+    config: GPT2Config, seed: int, tokens: Tensor, held_out: Sequence[Tensor], steps: int
 ) -> pd.DataFrame:
-    """:func:`read_norms` of a GPT-2 with LayerNorm, by number of steps: 0 and ``size.steps``.
+    """:func:`read_norms` of a GPT-2 with LayerNorm, by number of training steps: 0 and ``steps``.
 
     A further column, ``loss``, has the mean of the last ten steps in nats per token, NaN before training.
     """
-    drawn = random_windows(tokens, size.length, size.batch, seed)
-    model = variant(size.config(vocabulary), seed, "layer")
+    drawn = random_windows(tokens, config.n_positions, 8, seed)
+    model = variant(config, seed, "layer")
     before = read_norms(model, held_out)
-    last = train(model, drawn, size.steps, size.lr, f"model {seed}")[-10:]
+    last = train(model, drawn, steps, 3e-3, f"model {seed}")[-10:]
     after = read_norms(model, held_out)
-    readings = {0: before.assign(loss=math.nan), size.steps: after.assign(loss=sum(last) / len(last))}
+    readings = {0: before.assign(loss=math.nan), steps: after.assign(loss=sum(last) / len(last))}
     return pd.concat(readings, names=["updates", "norm"])
 
 

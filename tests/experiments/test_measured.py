@@ -1,5 +1,7 @@
 """What the book's own experiments measure, at sizes of which nothing can be said: the runs that they name."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -47,35 +49,38 @@ def test_designs_get_more_seeds_at_their_best_setting():
     assert more == dict(design=("a",), layers=(6,), rate=(1,), warmup=(0,), seed=placement.SEEDS)
 
 
-@pytest.fixture
-def kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(twins, "_kept", lambda: tmp_path)
-    return tmp_path
-
-
 @pytest.mark.slow
-def test_tables_of_trainings(kept):
-    found = twins.training("main", "layer", 1e-3, 0.1, "drawn", 0, steps=20)
-    tables = [pd.DataFrame(found[f"training-{name}"]) for name in ("loss", "curve", "angles", "freedom", "forms")]
-    loss, curve, angles, freedom, forms = tables
-    (folder,) = kept.iterdir()
-    assert loss.loss.tolist() == pd.read_parquet(folder / "loss.parquet").loss.tolist()[-1:]
-    assert curve.step.tolist() == [10, 20]
-    assert curve.loss[1] == pytest.approx(pd.read_parquet(folder / "curve.parquet").loss[10:].mean())
+def test_tables_of_trainings():
+    point = ("main", "layer", 1e-3, 0.1, "drawn", 0)
+    found = twins.training(*point, steps=20)
+    names = ("loss", "curve", "angles", "freedom", "forms")
+    loss, curve, angles, freedom, forms = (pd.DataFrame(found[f"training-{name}"]) for name in names)
+    _, tables = twins.trained(*point, steps=20)
+    assert loss.loss.tolist() == tables["loss"].loss.tolist()[-1:]
+    assert curve.step.tolist() == [10, 20] and curve.loss[1] == pytest.approx(tables["curve"].loss[10:].mean())
     assert set(angles.step) >= {0, 1, 2, 4, 10, 20} and set(angles[angles.side == "out"].direction) == {"uniform"}
     assert freedom.site.unique() == ["transformer.ln_f"] and forms.site.nunique() == 9
     assert len(found["training-ranks"]) == 0
-    before = (folder / "model").stat().st_mtime_ns
     of = dropping.dropping(0, steps=20)
-    assert (folder / "model").stat().st_mtime_ns == before, "a finished training was run again"
     ways = of["dropping-ways"].set_index("way")
     assert ways.more["as it is"] == 0 and abs(ways.kl["dropped after centring"]) < 1e-9
     assert len(of["dropping-sites"]) == 10 and of["dropping-gauge"].c.tolist() == list(dropping.SHIFTS)
-    shifted = twins.trained("freedom", "layer", 1e-3, 0.1, "shifted", 0, steps=1)
-    gap = twins.saved_in(shifted).transformer.wte.weight.mean()
-    drawn = twins.trained("freedom", "layer", 1e-3, 0.1, "drawn", 0, steps=1)
-    plain = twins.saved_in(drawn).transformer.wte.weight
-    assert (gap - plain.mean()).item() == pytest.approx(plain.std().item(), rel=0.1)
+    shifted, plain = (
+        twins.trained("freedom", "layer", 1e-3, 0.1, start, 0, steps=1)[0].transformer.wte.weight
+        for start in ("shifted", "drawn")
+    )
+    assert (shifted.mean() - plain.mean()).item() == pytest.approx(plain.std().item(), rel=0.1)
+
+
+def test_the_weights_of_the_pages_twins(monkeypatch, tmp_path):
+    monkeypatch.setattr(twins.registry, "kept", tmp_path)
+    monkeypatch.setitem(twins.SIZES, "0.2M", replace(twins.SIZES["0.2M"], layers=1, width=8, heads=2))
+    losses = twins.pages_twins(steps=1)
+    assert set(losses) == {"layer", "rms"}
+    found = twins.halves(pd.DataFrame([losses]))
+    assert {tensor.dtype for tensor in found.values()} == {torch.float16}
+    assert {name.partition(".")[0] for name in found} == {"layer", "rms"} and "layer.wte.weight" in found
+    assert "rms.ln_f.bias" not in found and not any("lm_head" in name for name in found)
 
 
 def test_norms_race_in_the_same_rounds(monkeypatch):

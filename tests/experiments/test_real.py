@@ -101,10 +101,12 @@ def test_signs_are_counted_and_the_largest_coordinate_is_named():
 def test_blocks_are_grouped_by_text(model):
     network = Changeable(model, IDS.repeat(3, 1))
     rows = network.without_directions(network.sites[:1])
-    found = real_costs.mean_costs(rows, ("valid", "test"), 6).set_index(["direction", "text"]).cost
+    found = real_costs.mean_costs(rows, ("valid", "test"), 6).set_index(["direction", "text"])
     uniform = rows[rows.direction == "uniform"]
-    assert found["uniform", "valid"] == pytest.approx(uniform.cost[uniform.block < 6].mean())
-    assert found["uniform", "test"] == pytest.approx(uniform.cost[uniform.block >= 6].mean())
+    assert found.cost["uniform", "valid"] == pytest.approx(uniform.cost[uniform.block < 6].mean())
+    last = uniform.cost[uniform.block >= 6]
+    assert found.cost["uniform", "test"] == pytest.approx(last.mean())
+    assert found.se["uniform", "test"] == pytest.approx(last.std(ddof=1) / 6**0.5)
 
 
 def test_dropping_for_a_while_is_dropping():

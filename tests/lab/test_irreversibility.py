@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from norm_checks import draw, rounding
 from normgeom.text.tokens import random_windows
-from normgeom.training.twins import Size, twins
+from normgeom.training.twins import gpt2, twins
 from normgeom_lab import irreversibility as lab
 from normgeom_lab.common.loop import train
 from tiny_models import tiny, token_ids
@@ -126,14 +126,13 @@ def test_what_is_read_at_a_model_s_norms():
 
 def test_the_twin_is_read_before_and_after_training_on_windows_of_its_seed():
     steps = 12
-    size = Size(layers=1, width=16, heads=2, lr=1e-2, steps=steps, batch=3, length=8)
     text = token_ids(1, 400, seed=0)[0]
     held_out = list(token_ids(8, 8, seed=1).split(4))
-    vocabulary = int(text.max()) + 50
-    got = lab.read_before_and_after(size, 3, text, held_out, vocabulary)
-    model, _ = twins(size.config(vocabulary), 3)
+    config = gpt2(int(text.max()) + 50, length=8, width=16, layers=1, heads=2)
+    got = lab.read_before_and_after(config, 3, text, held_out, steps)
+    model, _ = twins(config, 3)
     before = lab.read_norms(model, held_out)
-    losses = train(model, random_windows(text, 8, 3, 3), steps, 1e-2, None)
+    losses = train(model, random_windows(text, 8, 8, 3), steps, 3e-3, None)
     for step, expected in ((0, before), (steps, lab.read_norms(model, held_out))):
         rows = got.loc[step].drop(columns="loss")
         pd.testing.assert_frame_equal(rows, expected, check_names=False, obj=f"after {step} steps")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from normgeom.text.corpora import load_corpus
-from normgeom.training.twins import save_twin, twin
+from normgeom.training.twins import twin
 from normgeom_lab.common.loading import load_with_windows
 from transformers import GPT2Config
 
@@ -14,7 +14,7 @@ def test_a_model_with_its_head_and_windows_of_a_text(tmp_path):
     words = tmp_path / "words.txt"
     words.write_text("the quick brown fox " * 10)
     model = twin(OWN, 3, "layer").to(torch.bfloat16)
-    save_twin(model, tmp_path / "model")
+    model.save_pretrained(tmp_path / "model")
     with pytest.warns(UserWarning, match="has no tokenizer"):
         loaded, ids = load_with_windows(str(tmp_path / "model"), load_corpus(words), tokens=100, length=128)
     assert not loaded.training

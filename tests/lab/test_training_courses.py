@@ -79,14 +79,6 @@ def test_shapes_are_those_of_the_dense_matrix(centered):
     assert (row.pointing == 1) == (not centered), "RMSNorm's axes are coordinates, LayerNorm's are not"
 
 
-def test_tables_of_twins_by_the_names_of_their_norms(tmp_path):
-    for norm, loss in (("layer", 2.0), ("rms", 3.0)):
-        (tmp_path / norm).mkdir()
-        pd.DataFrame(dict(step=[1], loss=[loss])).to_parquet(tmp_path / norm / "loss.parquet")
-    found = lab.read_twins(tmp_path, "loss")
-    assert {title: table.loss[0] for title, table in found.items()} == {"LayerNorm": 2.0, "RMSNorm": 3.0}
-
-
 def test_pairs_are_of_one_seed_and_rate():
     rows = [("RMSNorm", 0.1, 0, 5.0), ("LayerNorm", 0.1, 0, 3.0), ("RMSNorm", 0.1, 1, 9.0), ("LayerNorm", 0.2, 1, 1.0)]
     losses = pd.DataFrame(rows, columns=["norm", "rate", "seed", "loss"])

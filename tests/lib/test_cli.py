@@ -1,6 +1,5 @@
 """The command: options, one line for what a user can mend, and a bare installation."""
 
-import json
 import os
 import re
 import shutil
@@ -11,12 +10,11 @@ from pathlib import Path
 import normgeom as ng
 import pandas as pd
 import pytest
-import torch
 from click.testing import CliRunner
 from normgeom.cli import main
 from normgeom.commands import survey
+from runs import disturb
 from tiny_models import tiny
-from tiny_training import disturb
 
 ENVIRONMENT = {
     **os.environ,
@@ -52,7 +50,6 @@ def arguments(folder, tmp_path):
     some = f"--corpus {text} --device cpu --out {out}"
     return dict(
         survey=f"--model {model} --tokens 2.4e3 --length 16 --batch-size 5 --nulls 1 {some}".split(),
-        train=f"--size 0.2M --tokenizer bytes --steps 2 --batch-size 2 --held-out 64 {some}".split(),
         convert=[model, out],
     )
 
@@ -73,14 +70,6 @@ def test_a_survey(arguments, tmp_path):
     assert len(said) == 1 and said[0].startswith("Warning: ") and said[0].endswith("of the text are its token ids")
 
 
-def test_a_training(arguments, tmp_path):
-    result = invoke("train", *arguments["train"])
-    assert result.exit_code == 0, result.output
-    had = json.loads((tmp_path / "out" / "provenance.json").read_text("utf-8"))["had"]
-    expected = [f"{norm}: {had['loss'][norm]:.4f} nats per token, {tmp_path}/out/{norm}" for norm in ("layer", "rms")]
-    assert result.stdout.splitlines() == expected
-
-
 # What each command says of what cannot be, in its last line, before any work.
 BAD = [
     ("survey", "--tokens 15", "Error: tokens: expected at least one window of 16, got 15"),
@@ -89,8 +78,6 @@ BAD = [
     ("survey", "--model nobody/nothing", "Error: model: 'nobody/nothing' cannot be loaded (OSError: "),
     ("survey", "--out full", "Error: out: full holds mine and no provenance.json; name a new or an empty folder"),
     ("survey", "--model t5", "Error: model: expected one that reads one text, got a T5Config"),
-    ("train", "--tokenizer no/such", "Error: tokenizer: 'no/such' has no usable one"),
-    ("train", "--held-out 100000", "Error: held_out: expected a window of 64 tokens to train on, got a corpus of "),
     ("convert", "short.txt out", "Error: model: 'short.txt' cannot be loaded (OSError: "),
     ("convert", "t5 out", "Error: model: 't5' cannot be loaded ("),
     ("convert", "tiny full", "Error: out: expected a new or empty folder, got "),
@@ -129,24 +116,22 @@ def test_an_error_is_a_line_unless_it_is_a_bug(arguments, monkeypatch, error):
 
 
 @pytest.mark.parametrize(
-    ("command", "error", "status", "said"),
+    ("error", "status", "said"),
     [
-        ("survey", KeyboardInterrupt(), 130, "Stopped: the same command resumes from here"),
-        ("survey", ValueError("model: bad"), 2, "Error: model: bad"),
-        ("train", KeyboardInterrupt(), 130, "Stopped: the same command resumes from here"),
+        (KeyboardInterrupt(), 130, "Stopped: the same command resumes from here"),
+        (ValueError("model: bad"), 2, "Error: model: bad"),
     ],
 )
-def test_what_ends_a_run_is_said_below_its_bar(arguments, tmp_path, monkeypatch, command, error, status, said):
+def test_what_ends_a_run_is_said_below_its_bar(arguments, tmp_path, monkeypatch, error, status, said):
     def fail(*_, **__):
         raise error
 
-    owner, name = (ng.Survey, "_measure") if command == "survey" else (torch.optim.AdamW, "step")
     with monkeypatch.context() as patch:
-        disturb(patch, owner, name, 2, fail)
-        result = invoke(command, *arguments[command])
+        disturb(patch, ng.Survey, "_measure", 2, fail)
+        result = invoke("survey", *arguments["survey"])
     *before, last = result.stderr.splitlines()
-    assert (result.exit_code, last) == (status, said) and (command == "train" or "/30" in before[-1])
-    assert invoke(command, *arguments[command]).exit_code == 0, "the same command did not go on"
+    assert (result.exit_code, last) == (status, said) and "/30" in before[-1]
+    assert invoke("survey", *arguments["survey"]).exit_code == 0, "the same command did not go on"
 
 
 def test_ctrl_c_where_nothing_is_kept(arguments, tmp_path, monkeypatch):
@@ -160,7 +145,7 @@ def test_ctrl_c_where_nothing_is_kept(arguments, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("command", ["survey", "train", "convert"])
+@pytest.mark.parametrize("command", ["survey", "convert"])
 def test_a_quiet_run_has_no_bar(arguments, command):
     """Nor has any what transformers shows while it loads."""
     quiet = [] if command == "convert" else ["--quiet"]

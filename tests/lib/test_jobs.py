@@ -3,14 +3,13 @@
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import normgeom as ng
 import pytest
-from normgeom.jobs import LOCK, PROVENANCE, Claim, atomic_path, claimed, digest, locked, usable_device
+from normgeom.jobs import LOCK, PROVENANCE, atomic_path, claimed, digest, locked, usable_device
 
 ASKED = dict(work="survey", seed=1, sizes=(2, 3))
 HOLDS = """
@@ -109,79 +108,25 @@ def test_a_run_without_results_leaves_no_mark(tmp_path, result):
     assert (out / PROVENANCE).exists() == out.exists() == bool(result)
 
 
-# what the note knows of each result
+def test_a_note_takes_entries(tmp_path):
+    with claimed(tmp_path, ASKED) as save:
+        (tmp_path / "table").write_text("x")
+        noted = save(had=dict(tokens=3))
+    assert noted["had"] == dict(tokens=3) == json.loads((tmp_path / PROVENANCE).read_text("utf-8"))["had"]
 
 
-def files_of(out):
-    return json.loads((out / PROVENANCE).read_text("utf-8"))["files"]
-
-
-@pytest.fixture
-def out(tmp_path):
-    """A run with a file and a folder as its results."""
-    with claimed(tmp_path, ASKED) as claim:
-        with claim.writing("table") as part:
-            part.write_text("x")
-        with claim.writing("model") as part:
-            (part / "inner").mkdir(parents=True)
-            (part / "inner" / "weights").write_text("w")
-    return tmp_path
-
-
-def test_a_digest_is_of_all_bytes_and_all_names(out):
-    noted = files_of(out)
-    assert noted == {name: digest(out / name) for name in ("table", "model")}
-    assert noted["table"] == hashlib.sha256(b"x").hexdigest() and digest(out / "nowhere") is None
-    (out / "model" / "inner").rename(out / "model" / "other")
-    assert digest(out / "model") != noted["model"], "a renamed file"
-    (out / "model" / "other").rename(out / "model" / "inner")
-    (out / "model" / "more").touch()
-    assert digest(out / "model") != noted["model"], "an empty file more"
-
-
-@pytest.mark.parametrize("name", ["table", "model"])
-def test_what_was_altered_is_refused_and_what_was_deleted_is_not_there(out, name):
-    with claimed(out, ASKED) as claim:
-        assert claim.check(name) and not claim.check("never written")
-        (out / name if name == "table" else out / "model/inner/weights").write_text("y")
-        with pytest.raises(OSError, match=rf"^out: {out / name} is not as this run left it; delete it and run the"):
-            claim.check(name)
-        (out / name).unlink() if name == "table" else shutil.rmtree(out / name)
-        assert not claim.check(name)
-
-
-def test_what_nobody_noted_is_refused(out):
-    (out / "foreign").write_text("x")
-    with claimed(out, ASKED) as claim, pytest.raises(OSError, match=r"foreign is not as this run left it"):
-        claim.check("foreign")
-
-
-def test_results_are_dropped_with_their_digests(out):
-    with claimed(out, ASKED) as claim:
-        claim.drop("model", "never written")
-        assert list(files_of(out)) == ["table"] and not (out / "model").exists()
-
-
-@pytest.mark.parametrize("name", ["table", "new"])
-@pytest.mark.parametrize("moment", ["save", "replace"])
-def test_a_kill_at_any_moment_leaves_what_the_note_knows(out, monkeypatch, name, moment):
-    """What is there is whole and noted, or it is not there."""
-
-    def kill(*_, **__):
-        raise KeyboardInterrupt
-
-    def replace(source, target, works=os.replace):
-        return kill() if Path(target).name == name else works(source, target)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), claimed(out, ASKED) as claim:
-        patch.setattr(*(Claim, "save", kill) if moment == "save" else (os, "replace", replace))
-        with claim.writing(name) as part:
-            part.write_text("new")
-    with claimed(out, ASKED) as claim:
-        assert not claim.check(name) and not list(out.glob("*.part"))
-        with claim.writing(name) as part:
-            part.write_text("newer")
-        assert files_of(out)[name] == digest(out / name)
+def test_a_digest_is_of_all_bytes_and_all_names(tmp_path):
+    out = tmp_path / "model"
+    (out / "inner").mkdir(parents=True)
+    (out / "inner" / "weights").write_text("x")
+    noted = digest(out)
+    assert digest(out / "inner" / "weights") == hashlib.sha256(b"x").hexdigest() and digest(out / "nowhere") is None
+    (out / "inner").rename(out / "other")
+    assert digest(out) != noted, "a renamed file"
+    (out / "other").rename(out / "inner")
+    assert digest(out) == noted
+    (out / "more").touch()
+    assert digest(out) != noted, "an empty file more"
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch):

@@ -58,7 +58,7 @@ def folder_of(name, folder):
 # GPT-2's layout is that of the test below; one model of another kind is enough every time.
 @pytest.mark.parametrize("name", ["Llama", pytest.param("BERT", marks=pytest.mark.slow)])
 def test_a_model_in_a_folder(name, tmp_path):
-    """The folder twins, as ``normgeom train`` may have named it, is not passed over for the chapter's small pairs."""
+    """A folder named twins is not passed over for the chapter's small pairs."""
     folder_of(name, tmp_path / "twins")
     text = said(rerun(tmp_path, model="./twins", **SMALL))
     assert_measured(text, name)

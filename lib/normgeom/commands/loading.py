@@ -57,7 +57,7 @@ def described(name: str) -> dict:
 
 
 def load_model(name: str, dtype: str = "auto", head: bool = False) -> nn.Module:
-    """A transformers model on the CPU in evaluation mode, or one that ``normgeom train`` or ``convert`` wrote.
+    """A transformers model on the CPU in evaluation mode, or one that ``normgeom convert`` wrote.
 
     Args:
         name: a name on the hub, or a folder.

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from normgeom.commands.loading import described, load_config, load_model, most_tokens
-from normgeom.jobs import claimed, now, usable_device, versions
+from normgeom.jobs import atomic_path, claimed, now, usable_device, versions
 from normgeom.survey.directions import DEFAULT
 from normgeom.survey.directions import nulls as names_of_nulls
 from normgeom.survey.survey import Survey
@@ -55,14 +55,14 @@ def survey_model(
         device=device.type,
         versions=versions(),
     )
-    with claimed(out, asked) as claim:
+    with claimed(out, asked) as save:
         batches = first_windows(text, encoder, tokens, length, batch_size)
         network = load_model(model, dtype).to(device)
         directions = [*DEFAULT, *names_of_nulls(nulls)]
         survey = Survey(network, directions, seed)
         survey.run(batches, progress=progress, checkpoint=out / STATE)
-        with claim.writing(TABLE) as part:
+        with atomic_path(out / TABLE) as part:
             survey.table().to_parquet(part, index=False)
         had = {name: getattr(survey, name) for name in ("tokens", "batches", "digest", "fingerprint")}
         had |= dict(network=type(network).__name__, dtype=str(network.dtype).removeprefix("torch."), finished=now())
-        return claim.save(had=had)
+        return save(had=had)

@@ -46,7 +46,7 @@ def save_converted(model: nn.Module, folder: str | os.PathLike) -> None:
 
 
 def load_converted(folder: str | os.PathLike) -> nn.Module:
-    """The RMSNorm model in a folder that ``normgeom convert`` or ``normgeom train`` wrote, in evaluation mode.
+    """The RMSNorm model in a folder that ``normgeom convert`` wrote, in evaluation mode.
 
     The model is on the CPU, in the dtype in which it was written.  On the same machine, its logits equal those of the
     written model bit for bit.  ``transformers.AutoTokenizer`` reads its tokenizer from the same folder.

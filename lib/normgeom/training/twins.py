@@ -1,42 +1,14 @@
-"""GPT-2 models that differ in the norm alone: how large, how trained, how they begin, and as a folder."""
+"""GPT-2 models that differ in the norm alone."""
 
 from __future__ import annotations
 
 import copy
-import os
-from dataclasses import dataclass
 
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
-from transformers.utils import logging
 
 from normgeom.norms.functions import RMSNorm
-from normgeom.surgery.converted import save_converted
-
-
-@dataclass(frozen=True)
-class Size:
-    """A GPT-2 and how it is trained; ``lr`` is the peak of the learning rate, ``batch`` the windows of a step."""
-
-    layers: int
-    width: int
-    heads: int
-    lr: float
-    steps: int
-    batch: int
-    length: int
-    eval_interval: int = 1000
-    decay: float = 0.1
-
-    def config(self, vocabulary: int) -> GPT2Config:
-        return gpt2(vocabulary, self.length, self.width, self.layers, self.heads)
-
-    @property
-    def stages(self) -> set[int]:
-        """The steps after which the model is measured: 0 to 10 intervals, then each tenth interval, and the last."""
-        each, last = self.eval_interval, self.steps
-        return {step for step in (*range(0, 11 * each, each), *range(0, last, 10 * each)) if step < last} | {last}
 
 
 def gpt2(vocabulary: int, length: int, width: int, layers: int, heads: int) -> GPT2Config:
@@ -53,14 +25,6 @@ def gpt2(vocabulary: int, length: int, width: int, layers: int, heads: int) -> G
         bos_token_id=None,
         eos_token_id=None,
     )
-
-
-SIZES = {
-    "0.2M": Size(4, 64, 4, 3e-3, 120, batch=16, length=64, eval_interval=3),
-    "1M": Size(4, 128, 4, 1e-3, 600, batch=8, length=128, eval_interval=6),
-    "5M": Size(6, 256, 8, 1e-3, 1_500, batch=16, length=256, eval_interval=15),
-    "10M": Size(6, 384, 6, 1e-3, 5_000, batch=64, length=256, eval_interval=50),
-}
 
 
 def twins(config: GPT2Config, seed: int) -> tuple[GPT2LMHeadModel, GPT2LMHeadModel]:
@@ -100,12 +64,3 @@ def twin(config: GPT2Config, seed: int, norm: str) -> GPT2LMHeadModel:
             if isinstance(module, nn.LayerNorm):
                 model.set_submodule(name, RMSNorm(module.normalized_shape, eps=module.eps, dtype=torch.float32).eval())
     return model
-
-
-def save_twin(model: GPT2LMHeadModel, folder: str | os.PathLike) -> None:
-    """Write one of :func:`twins`: with LayerNorm as transformers writes a GPT-2, else for ``ng.load_converted``."""
-    if model.config.norm == "layer":
-        logging.disable_progress_bar()
-        model.save_pretrained(folder)
-    else:
-        save_converted(model, folder)

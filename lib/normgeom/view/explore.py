@@ -1,21 +1,19 @@
-"""Figures with controls: widgets if a kernel is running, and otherwise HTML with its own script."""
+"""Figures with sliders: HTML with its own script, in a notebook and on a page."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
-import ipywidgets
 from IPython.display import display
 from matplotlib.figure import Figure
 
 from normgeom.view.style import data_uri, svg
 
 MOST_FRAMES = 80
-_WIDGET = "application/vnd.jupyter.widget-view+json"
 _SIGNS = {"eps": "ε", "sigma": "σ", "gamma": "γ", "over": "/", "root": "√"}
 _ASK = (
     '<p class="live-question">Guess first. {}<br>'
@@ -60,14 +58,14 @@ _SLIDER = (
 def explore(draw: Callable[..., tuple[Figure, str]], ask: str = "", **values: Sequence) -> None:
     """Show what ``draw`` draws, with one slider for each of its arguments.
 
-    If a kernel is running, the figure is drawn again whenever a slider moves.  Without a kernel, as on a page, all
-    frames are stored and the sliders choose among them.  In both cases the sliders start in the middle.
+    All frames are drawn at once, and the sliders choose among them, so that they also move without a kernel.  The
+    sliders start in the middle.
 
     Args:
         draw: takes one value by name for each slider and returns a matplotlib figure and its alt text; the figure
             is closed.
-        ask: a question above the sliders, about what will happen when they move, with a field for a guess; a page hides
-            the figure until the reader asks for it or moves a slider.
+        ask: a question above the sliders, about what will happen when they move, with a field for a guess; the figure
+            is hidden until the reader asks for it or moves a slider.
         values: the positions of each slider, in order; an underscore in a name is shown as a space, and
             eps, sigma, gamma, over and root as ε, σ, γ, / and √.
 
@@ -93,39 +91,12 @@ def explore(draw: Callable[..., tuple[Figure, str]], ask: str = "", **values: Se
     ask = ask and _ASK.format(escape(ask))
     page = _page(values, [_image(draw, frame) for frame in chosen], ask)
     words = f"A figure with sliders for {', '.join(map(_name, values))}."
-    show_live(ipywidgets.VBox([ipywidgets.HTML(ask), _live(draw, values)]), page, words)
-
-
-def show_live(view: ipywidgets.Widget, page: str, words: str) -> None:
-    """Display ``view`` if a kernel is running, else the HTML ``page``; ``words`` is shown where neither is possible."""
-    model = {"version_major": 2, "version_minor": 0, "model_id": view.model_id}
-    display({_WIDGET: model, "text/html": page, "text/plain": words}, raw=True)
+    display({"text/html": page, "text/plain": words}, raw=True)
 
 
 def image(figure: Figure, alt: str) -> str:
     """A figure as an HTML image with its alt text; the figure is closed."""
     return f'<img src="{data_uri(svg(figure))}" alt="{escape(alt)}">'
-
-
-def under_controls(controls: Mapping[str, ipywidgets.Widget], draw: Callable[..., str]) -> ipywidgets.VBox:
-    """Controls above the HTML that ``draw`` makes from their values, which is updated whenever one of them changes."""
-    picture = ipywidgets.HTML()
-
-    def turn(_change=None):
-        picture.value = draw(**{name: control.value for name, control in controls.items()})
-
-    for control in controls.values():
-        control.observe(turn, names="value")
-    turn()
-    return ipywidgets.VBox([*controls.values(), picture])
-
-
-def _live(draw: Callable[..., tuple[Figure, str]], values: dict[str, Sequence]) -> ipywidgets.VBox:
-    sliders = {}
-    for name, positions in values.items():
-        options = [(_label(value), i) for i, value in enumerate(positions)]
-        sliders[name] = ipywidgets.SelectionSlider(options=options, value=_start(positions), description=_name(name))
-    return under_controls(sliders, lambda **at: _image(draw, {name: values[name][i] for name, i in at.items()}))
 
 
 def _image(draw: Callable[..., tuple[Figure, str]], chosen: dict) -> str:

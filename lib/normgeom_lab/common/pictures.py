@@ -16,11 +16,12 @@ from normgeom.geometry.ellipsoid import Ellipsoid
 from normgeom.geometry.jacobian import NormJacobian
 from normgeom.geometry.uniform import angle, project_out, uniform_vector
 from normgeom.norms.functions import layer_norm, layer_norm_steps, rms_norm
-from normgeom.view.explore import image, show_live, under_controls
+from normgeom.view.explore import image
 from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor
 
 from normgeom_lab.common.axes import MARKERS
+from normgeom_lab.common.controls import show_live, under_controls
 from normgeom_lab.common.turning import ONE_UP, THIRD_UP, Part, Turning, seen
 
 _GREY, _INK = "#808080", "currentColor"

@@ -17,12 +17,13 @@ from normgeom.models.watch import evaluating, forward, hooked
 from normgeom.norms.formula import center
 from normgeom.surgery.surgery import to_rms_norm
 from normgeom.training.twins import gpt2, twins
-from normgeom.view.explore import image, show_live, under_controls
+from normgeom.view.explore import image
 from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
 from normgeom_lab.common.axes import label_ends
+from normgeom_lab.common.controls import show_live, under_controls
 from normgeom_lab.common.recording import recorded_tensors
 from normgeom_lab.common.stream import writers
 from normgeom_lab.common.tiny import divergence

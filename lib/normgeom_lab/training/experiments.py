@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import repeat
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,7 +21,7 @@ from normgeom_lab.common.checks import Draws
 from normgeom_lab.common.loop import train
 from normgeom_lab.common.stream import last_directions, rotate, stream_writers
 from normgeom_lab.common.tiny import perturb
-from normgeom_lab.common.variants import TITLES, variant
+from normgeom_lab.common.variants import variant
 
 
 def unbiased_twins(config: GPT2Config, seed: int) -> tuple[GPT2LMHeadModel, GPT2LMHeadModel]:
@@ -64,11 +63,6 @@ def descend(
         rule.register_step_post_hook(lambda *_: centre(writers))
     losses = fit(model, repeat(ids, 10), rule, clip=clip)
     return SimpleNamespace(model=model, losses=losses.double())
-
-
-def read_twins(folder: Path, name: str) -> dict[str, pd.DataFrame]:
-    """One of the tables that ``normgeom train`` wrote to a folder, for each twin by the title of its norm."""
-    return {TITLES[norm]: pd.read_parquet(folder / norm / f"{name}.parquet") for norm in ("layer", "rms")}
 
 
 def beside_signs(survey: pd.DataFrame) -> pd.DataFrame:

@@ -1,9 +1,8 @@
-"""A model without a tokenizer, texts, a tokenizer of a few words, and a training of a second."""
+"""A model without a tokenizer, texts, and a tokenizer of a few words."""
 
 import pytest
-from normgeom.training.twins import SIZES
+from runs import save_words
 from tiny_models import tiny
-from tiny_training import SHORT, save_words
 
 
 @pytest.fixture(scope="session")
@@ -16,10 +15,3 @@ def given(tmp_path_factory):
         (folder / f"{name}.txt").write_text(text, encoding="utf-8")
     save_words(folder / "words")
     return folder
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _a_training_of_a_second():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(SIZES, "1M", SHORT)
-        yield

@@ -5,8 +5,8 @@ import torch
 from click.testing import CliRunner
 from normgeom.cli import main
 from normgeom.commands.doctor import examine
+from runs import save_words
 from tiny_models import tiny
-from tiny_training import save_words
 
 
 def invoke(folder):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from normgeom.commands.loading import described, load_config, load_model, most_tokens
 from normgeom.surgery.converted import save_converted
-from normgeom.training.twins import save_twin, twin
+from normgeom.training.twins import twin
 from safetensors.torch import load_file, save_file
 from tiny_models import FAMILIES, tiny, token_ids
 from transformers import AutoModel, BertConfig, BertForMaskedLM, BloomConfig, GPT2Config
@@ -46,13 +46,10 @@ def test_what_transformers_saves_is_whole(tmp_path, family):
         load_model(str(tmp_path / "model"))
 
 
-@pytest.mark.parametrize("norm", ["layer", "rms", "converted"])
-def test_folders_that_normgeom_wrote(tmp_path, norm):
-    folder, model = str(tmp_path / "model"), twin(OWN, 3, "layer" if norm == "layer" else "rms")
-    if norm == "converted":
-        save_converted(model := ng.to_rms_norm(tiny("gpt2")), folder)
-    else:
-        save_twin(model, folder)
+@pytest.mark.parametrize("make", [lambda: twin(OWN, 3, "rms"), lambda: ng.to_rms_norm(tiny("gpt2"))])
+def test_folders_that_normgeom_wrote(tmp_path, make):
+    folder, model = str(tmp_path / "model"), make()
+    save_converted(model, folder)
     loaded, config, ids = load_model(folder), load_config(folder), token_ids(2, 8)
     assert not loaded.training and config.model_type == "gpt2" and config.vocab_size == model.config.vocab_size
     with torch.no_grad():
@@ -162,7 +159,7 @@ def test_wrong_weights_are_named(saved, tmp_path, damage):
 def test_own_weights_that_are_no_numbers_are_named(tmp_path):
     own = twin(OWN, 3, "rms")
     own.transformer.ln_f.weight.data[-1] = float("inf")
-    save_twin(own, tmp_path / "twin")
+    save_converted(own, tmp_path / "twin")
     with pytest.raises(ValueError, match=r"^model: .*: ln_f\.weight \(NaN or Inf\)"):
         load_model(str(tmp_path / "twin"))
 

@@ -9,10 +9,11 @@ import pytest
 from normgeom.commands import survey
 from normgeom.commands.survey import survey_model
 from normgeom.jobs import digest
+from normgeom.surgery.converted import save_converted
 from normgeom.survey.directions import DEFAULT, nulls
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import BYTES, first_windows, load_tokenizer
-from normgeom.training.twins import save_twin, twin
+from normgeom.training.twins import twin
 from tiny_models import tiny
 from transformers import AutoModel, GPT2Config
 
@@ -72,7 +73,7 @@ def test_a_model_with_a_tokenizer_reads_its_tokens(given, run, tmp_path):
 def test_an_rms_norm_twin_is_surveyed_by_its_folder(run, tmp_path):
     config = GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=256, n_positions=32)
     model = twin(config, 3, "rms")
-    save_twin(model, tmp_path / "model")
+    save_converted(model, tmp_path / "model")
     run(model=str(tmp_path / "model"))
     table = pd.read_parquet(tmp_path / "out" / survey.TABLE)
     assert set(table.kind) == {"rms"} and set(table.site) == {site.name for site in ng.find_norms(model.base_model)}

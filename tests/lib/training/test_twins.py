@@ -6,10 +6,8 @@ import normgeom as ng
 import numpy as np
 import pytest
 import torch
-from normgeom.training.twins import Size, save_twin, twin
+from normgeom.training.twins import twin
 from tiny_models import LAYER_NORMS, TWO_BLOCKS, logits, token_ids
-from torch import nn
-from transformers import AutoModelForCausalLM
 
 
 def test_twins_by_one():
@@ -52,28 +50,3 @@ def test_global_state_is_untouched_and_plays_no_part():
     assert torch.equal(torch.get_rng_state(), before[0]), "torch's generator moved"
     assert random.getstate() == before[1] and np.array_equal(np.random.get_state()[1], before[2])
     assert all(torch.equal(value, got[name]) for name, value in expected.items()), "drawn in the default dtype?"
-
-
-@pytest.mark.parametrize("norm", ["layer", "rms"])
-def test_a_saved_twin_comes_back(tmp_path, norm):
-    model = twin(TWO_BLOCKS, 3, norm)
-    for p in model.parameters():
-        p.data += 0.1
-    save_twin(model, tmp_path / "twin")
-    read = (ng.load_converted if norm == "rms" else AutoModelForCausalLM.from_pretrained)(tmp_path / "twin")
-    assert torch.equal(logits(read, token_ids(2, 9)), logits(model, token_ids(2, 9)))
-    assert read.lm_head.weight is read.transformer.wte.weight and not read.training
-    if norm == "rms":
-        with pytest.raises(ValueError, match=r"normgeom\.load_converted"):
-            AutoModelForCausalLM.from_pretrained(tmp_path / "twin")
-
-
-# sizes
-
-
-def test_the_model_of_a_size():
-    size = Size(layers=3, width=24, heads=2, lr=1e-3, steps=5, batch=4, length=20)
-    model = twin(size.config(50), 0, "rms")
-    assert len(model.transformer.h) == 3 and model.transformer.wte.weight.shape == (50, 24)
-    assert model.transformer.wpe.weight.shape == (20, 24) and model.transformer.h[0].attn.num_heads == 2
-    assert {module.p for module in model.modules() if isinstance(module, nn.Dropout)} == {0.0}, "dropout"

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 import torch
 from norm_checks import close
-from normgeom.training.stages import measure_stage
 from normgeom.training.twins import twin
+from normgeom_lab.training import DIRECTIONS, measure_stage
 from survey_truth import stored
 from tiny_models import randomise_norms, token_ids
 from torch import nn
@@ -21,7 +21,6 @@ CONFIG = GPT2Config(
     bos_token_id=None, eos_token_id=None,
 )  # fmt: skip
 BATCHES = [token_ids(3, 11), token_ids(1, 20, seed=1), token_ids(2, 5, seed=2)]
-DIRECTIONS = ("uniform", "signs_a")
 SITES = [f"transformer.{name}" for name in ("h.0.ln_1", "h.0.ln_2", "h.1.ln_1", "h.1.ln_2", "ln_f")]
 
 
@@ -38,7 +37,7 @@ def network(norm):
 @pytest.fixture(scope="module", params=["layer", "rms"])
 def measured(request):
     model = network(request.param)
-    return request.param, model, measure_stage(model, BATCHES, DIRECTIONS, 5)
+    return request.param, model, measure_stage(model, BATCHES, 5)
 
 
 @torch.no_grad()
@@ -102,13 +101,13 @@ def test_a_model_without_norms():
     model = twin(CONFIG, 3, "layer").double()
     for site in SITES:
         model.set_submodule(site, nn.Identity())
-    tables = measure_stage(model, BATCHES, DIRECTIONS, 5)
+    tables = measure_stage(model, BATCHES, 5)
     assert list(tables) == ["loss"] and tables["loss"].loss[0] == pytest.approx(float(by_hand(model).mean()))
 
 
 def test_windows_of_two_tokens():
     config = GPT2Config(**{**CONFIG.to_dict(), "n_positions": 2})
-    tables = measure_stage(twin(config, 3, "rms"), [token_ids(1, 2)], DIRECTIONS, 5)
+    tables = measure_stage(twin(config, 3, "rms"), [token_ids(1, 2)], 5)
     assert set(tables["survey"].tokens) <= {1, 2} and len(tables["surface"]) == 5
 
 
@@ -126,9 +125,9 @@ def test_nothing_changes(training):
         return tensors, (modules, [p.requires_grad for p in model.parameters()], generators)
 
     before = state()
-    tables = measure_stage(model, BATCHES, DIRECTIONS, 5)
+    tables = measure_stage(model, BATCHES, 5)
     after = state()
     assert before[1] == after[1], "modes, hooks, requires_grad or generators"
     assert all(map(torch.equal, before[0], after[0])), "weights or gradients"
-    for name, table in measure_stage(network("layer"), BATCHES, DIRECTIONS, 5).items():
+    for name, table in measure_stage(network("layer"), BATCHES, 5).items():
         pd.testing.assert_frame_equal(tables[name], table, check_exact=True, obj=name)
