@@ -11,8 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import product
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 
 import pandas as pd
 import torch
@@ -219,7 +220,7 @@ def _in_pool(experiment: Experiment, points: list[dict]) -> Iterator[tuple[dict,
     """Points and their rows by record, as they are finished."""
     failed, workers = [], min(experiment.workers, len(points) or 1)
     fresh = dict(max_tasks_per_child=1) if experiment.workers == 1 else {}
-    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=one_thread, **fresh) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_in_worker, **fresh) as pool:
         jobs: dict[Future, dict] = {pool.submit(experiment.measure, **point): point for point in points}
         for job in tqdm(as_completed(jobs), experiment.name, len(jobs), unit="point"):
             try:
@@ -235,6 +236,12 @@ def one_thread() -> None:
     """Of torch, here and in the kernels that this process starts."""
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def _in_worker() -> None:
+    """One thread; and a worker ends with its parent, even if that is killed."""
+    one_thread()
+    Thread(target=lambda: (parent_process().join(), os._exit(1)), daemon=True).start()
 
 
 def _by_record(experiment: Experiment, found: object) -> dict[str, list[dict]]:

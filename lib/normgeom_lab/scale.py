@@ -62,7 +62,7 @@ def ordinary(rows: pd.DataFrame) -> tuple[str, str]:
     times = rows.occupancy / rows["median"]
     sentence = (
         f"In {below.sum()} of {len(rows)} cases the occupancy of 1 is below the middle nine tenths of random "
-        f"directions, and in {above.sum()} above them; it is {times.min():.2g} to {times.max():.2g} times their median."
+        f"directions, and in {above.sum()} above them; it is {times.min():.2g} to {times.max():.3g} times their median."
     )
     return HOLDS if share <= 0.2 else FAILS if share > 0.5 else UNDECIDED, sentence
 

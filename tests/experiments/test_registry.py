@@ -10,6 +10,7 @@ from pathlib import Path
 
 import normgeom as ng
 import pandas as pd
+import psutil
 import pytest
 from click.testing import CliRunner
 from normgeom_lab.common.recording import record
@@ -76,8 +77,10 @@ def test_what_is_killed_goes_on(toy, command):
     while not (lines := [line for p in kept.glob("*.jsonl") for line in p.read_text().splitlines() if line]):
         assert first.poll() is None and time.monotonic() < end
         time.sleep(0.05)
+    workers = psutil.Process(first.pid).children()
     first.send_signal(signal.SIGKILL)
     first.wait()
+    assert workers and not psutil.wait_procs(workers, timeout=20)[1], "workers go on without their parent"
     (path,) = kept.glob("*.jsonl")
     point = json.loads(lines[0])[0]
     path.write_text("\n" + json.dumps([point, dict(squares=[dict(square=7)])]) + '\n[{"x": 2, "si')  # cut off

@@ -126,7 +126,7 @@ def test_statements_carry_how_they_are_known(html):
     target = marks["thm-mean"].select_one("a")["href"]
     assert html("01-mean").select_one(target), "the mark leads to the check"
     measured = html("02-angle").find(id="claim-right").select_one(".marks")
-    assert measured.summary.text == "◦ measured on eight toy vectors, 20 seeds"
+    assert measured.summary.text == "◦ measured on eight toy vectors, at each of 20 seeds"
 
 
 def test_previews_hold_statements_equations_and_terms(made):

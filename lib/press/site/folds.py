@@ -106,7 +106,7 @@ def _known(entry: dict, link: Callable[[str], str]) -> str:
         return KNOWN.get(entry["status"], entry["status"])
     on = entry["checks"][0]["measured_on"].replace("`", "")
     model = LABEL.sub(lambda match: TAG.sub("", link(match[0])), FIRST.match(on)[1].strip())
-    seeds = [f"{entry['seeds']['tried']} seeds"] if entry["seeds"] else []
+    seeds = [f"at each of {entry['seeds']['tried']} seeds"] if entry["seeds"] else []
     return f"◦ measured on {', '.join([model, *SIZE.findall(on)[:1], *seeds])}"
 
 
