@@ -1,4 +1,4 @@
-"""How much code the chapters carry, against the limits in pyproject.toml, and how many minutes their words take.
+"""How much code and how many words the chapters carry, against the limits in pyproject.toml, and minutes to read.
 
 Minutes come by one rule: words before the exercises, without code, 100 a minute, to the nearest 5.  A displayed formula
 is ten words.  The rule knows nothing of how hard a page is; that it is the same for all pages is its merit.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from statistics import median
 
 import nbformat
 
@@ -20,6 +19,8 @@ FORMULA = re.compile(r"^```\{math\}.*?^```$|\$\$.*?\$\$", re.M | re.S)
 CODE = re.compile(r"^```(?!\{)\w*\n.*?^```$", re.M | re.S)
 MARKUP = re.compile(r"^(?::(?:label|class|name|alt):.*|\(.*\)=)$", re.M)
 WORD = re.compile(r"\S*\w\S*")
+TAKEAWAYS = re.compile(r"^## Takeaways\n(.*?)(?=^## )", re.M | re.S)
+SENTENCES = re.compile(r"[.!?]\s+[A-Z$]")
 
 
 def counts(page: Page, tag: str = "") -> list[int]:
@@ -29,23 +30,23 @@ def counts(page: Page, tag: str = "") -> list[int]:
 
 
 def too_long(book: Book) -> Iterator[str]:
-    """What is above a limit of ``[tool.press.lines]``, one message each.
-
-    The sums are over the numbered chapters; an appendix answers for itself alone.
-    """
+    """What is above a limit of ``[tool.press.lines]``, and takeaways of several sentences, one message each."""
     limits = book.settings.get("lines", {})
-    chapters = [page for page in book.notebooks if chapter_number(page.name) is not None]
+    chapters = [page for page in book.notebooks if chapter_number(page.name)]
     measured = [
-        ("all", "all chapters", sum(sum(counts(page)) for page in chapters)),
-        ("checks", "all checks", sum(sum(counts(page, "check")) for page in chapters)),
-        ("median", "the median cell", median([n for page in chapters for n in counts(page)] or [0])),
-        *(("chapter", page.name, sum(counts(page))) for page in book.notebooks),
-        *(("longest", f"the longest cell of {page.name}", max(counts(page), default=0)) for page in book.notebooks),
-        *(("check", f"a check of {page.name}", max(counts(page, "check"), default=0)) for page in book.notebooks),
+        *(("chapter", page.name, "lines of code", sum(counts(page))) for page in book.notebooks),
+        *(("longest", f"a cell of {page.name}", "lines", max(counts(page) or [0])) for page in book.notebooks),
+        *(("check", f"a check of {page.name}", "lines", max(counts(page, "check") or [0])) for page in book.notebooks),
+        *(("words", page.name, "words before its exercises", words(page.cells)) for page in chapters),
     ]
-    for limit, what, lines in measured:
-        if lines > limits.get(limit, lines):
-            yield f"{what}: {lines:g} lines of code, at most {limits[limit]} are meant"
+    for limit, where, what, found in measured:
+        if found > limits.get(limit, found):
+            yield f"{where}: {found} {what}, at most {limits[limit]} are meant"
+    for page in chapters:
+        listed = TAKEAWAYS.findall("\n\n".join(cell.source for cell in page.cells))
+        for takeaway in (item for items in listed for item in items.split("\n- ")[1:]):
+            if SENTENCES.search(takeaway):
+                yield f"{page.name}: a takeaway of several sentences, one is meant: {takeaway[:40]} …"
 
 
 def words(cells: Iterable[nbformat.NotebookNode]) -> int:

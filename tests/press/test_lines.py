@@ -6,8 +6,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 from press.book import Book
 from press.cli import main
 from press.lines import counts, minutes, too_long, words
+from toybook import edit
 
-MEANT = dict(all=99, chapter=99, longest=99, median=99, checks=99, check=99)
+MEANT = dict(chapter=99, longest=99, check=99, words=999)
 PAGE = """\
 # Two words
 
@@ -50,10 +51,19 @@ def test_cells_are_counted_with_their_blank_lines(book):
 
 
 def test_each_limit_is_named(copy):
-    found = limited(copy, all=14, chapter=13, checks=4, median=1, longest=4, check=3)
+    found = limited(copy, chapter=13, longest=4, check=3, words=20)
     assert "01-mean: 14 lines of code, at most 13 are meant" in found
-    for what in ("all chapters", "all checks", "the median cell", "the longest cell of 01-mean", "a check of 01-mean"):
+    for what in ("a cell of 01-mean", "a check of 01-mean"):
         assert any(line.startswith(f"{what}: ") for line in found), what
+    assert any(line.startswith("01-mean: ") and "words before its exercises, at most 20" in line for line in found)
+
+
+def test_a_takeaway_is_one_sentence(copy):
+    takeaways = "## Takeaways\n\n- One sentence\n  on two lines, of $x.$\n- Of two. It ends here."
+    more = [new_markdown_cell(takeaways), new_markdown_cell("## What comes next")]
+    edit(copy, "01-mean", lambda notebook: notebook.cells.extend(more))
+    (found,) = limited(copy)
+    assert found.startswith("01-mean: a takeaway of several sentences, one is meant: Of two. It ends")
 
 
 def test_press_check_fails_above_a_limit_and_not_below(copy):
@@ -61,7 +71,7 @@ def test_press_check_fails_above_a_limit_and_not_below(copy):
     text = (copy / "pyproject.toml").read_text("utf-8")
     (copy / "pyproject.toml").write_text(text.replace("longest = 99", "longest = 4"), "utf-8")
     result = CliRunner().invoke(main, ["--root", str(copy), "check"])
-    assert result.exit_code == 1 and "refused: the longest cell of 01-mean: 5 lines of code, at most 4" in result.output
+    assert result.exit_code == 1 and "refused: a cell of 01-mean: 5 lines, at most 4" in result.output
 
 
 def cells(*texts):
