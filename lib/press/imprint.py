@@ -1,20 +1,14 @@
-"""What an edition says of itself: title, authors, version and date, how it is cited, and where its repository is."""
+"""What an edition says of itself: title, authors, version and date, and where its repository is."""
 
 from __future__ import annotations
 
 import yaml
 
-from press.book import Book, chapter_number
+from press.book import Book
 
 FILES = ("pyproject.toml", "CITATION.cff")  # that it is read from
 HOST = "https://github.com/"
 COLAB = "https://colab.research.google.com/github/{name}/blob/main/{notebook}"
-ENTRY = """@book{{{key},
-  title = {{{{{title}}}}},
-  author = {{{authors}}},
-  year = {{{year}}},
-  version = {{{version}}},{more}
-}}"""
 
 
 def imprint(book: Book) -> dict:
@@ -49,20 +43,3 @@ def colab(content: dict, notebook: str) -> str | None:
     """Where Colab opens a notebook of the repository; None where no repository is named."""
     repository = content["urls"].get("Repository")
     return repository and COLAB.format(name=repository.removeprefix(HOST).removesuffix(".git"), notebook=notebook)
-
-
-def bibtex(content: dict, page: str, title: str) -> str:
-    """The entry for a bibliography; of a numbered page with its chapter."""
-    number, urls = chapter_number(page), content["urls"]
-    more = {
-        "note": f"Chapter {number}, {title}" if number else None,
-        "url": urls.get("Documentation") or urls.get("Repository"),
-    }
-    return ENTRY.format(
-        key=content["name"],
-        title=content["title"],
-        authors=" and ".join(f"{{{author}}}" for author in content["authors"]),
-        year=content["date"][:4],
-        version=content["version"],
-        more="".join(f"\n  {key} = {{{value}}}," for key, value in more.items() if value),
-    )

@@ -1,7 +1,7 @@
 """How much code and how many words the chapters carry, against the limits in pyproject.toml, and minutes to read.
 
 Minutes come by one rule: words before the exercises, without code, 100 a minute, to the nearest 5.  A displayed formula
-is ten words.  The rule knows nothing of how hard a page is; that it is the same for all pages is its merit.
+is ten words.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ def too_long(book: Book) -> Iterator[str]:
     chapters = [page for page in book.notebooks if chapter_number(page.name)]
     measured = [
         *(("chapter", page.name, "lines of code", sum(counts(page))) for page in book.notebooks),
-        *(("longest", f"a cell of {page.name}", "lines", max(counts(page) or [0])) for page in book.notebooks),
         *(("check", f"a check of {page.name}", "lines", max(counts(page, "check") or [0])) for page in book.notebooks),
         *(("words", page.name, "words before its exercises", words(page.cells)) for page in chapters),
     ]

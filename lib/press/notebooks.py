@@ -9,7 +9,7 @@ from nbformat import NotebookNode, v4
 
 from press.book import CHAPTERS, Book, Page
 from press.citations import citations
-from press.imprint import bibtex, colab, edition, imprint
+from press.imprint import colab, edition, imprint
 from press.plain import Plain
 from press.quiet import title
 from press.stage import dumps
@@ -78,7 +78,7 @@ def notebook(page: Page, plain: Plain, setup: NotebookNode, content: dict) -> No
     cells = [*_cells(first, plain), setup, *(made for cell in rest for made in _cells(cell, plain))]
     if link := colab(content, f"{NOTEBOOKS}/{page.name}.ipynb"):
         cells[0].source = TITLE.sub(rf"\g<0>\n\n[Open in Colab]({link})", cells[0].source, count=1)
-    cells.append(_colophon(page, content))
+    cells.append(v4.new_markdown_cell(f"*{content['title']}.* {edition(content)}."))
     result = v4.new_notebook(cells=[NotebookNode(cell) for cell in cells], metadata=METADATA)
     count = 0
     for number, cell in enumerate(result.cells):
@@ -91,13 +91,6 @@ def notebook(page: Page, plain: Plain, setup: NotebookNode, content: dict) -> No
                 if output.output_type == "execute_result":
                     output.execution_count = count
     return result
-
-
-def _colophon(page: Page, content: dict) -> NotebookNode:
-    """The edition and how to cite it."""
-    entry = bibtex(content, page.name, page.title)
-    text = f"*{content['title']}.* {edition(content)}. To cite it:\n\n```bibtex\n{entry}\n```"
-    return v4.new_markdown_cell(text)
 
 
 def _cells(cell: NotebookNode, plain: Plain) -> list[NotebookNode]:

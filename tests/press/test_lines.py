@@ -8,7 +8,7 @@ from press.cli import main
 from press.lines import counts, minutes, too_long, words
 from toybook import edit
 
-MEANT = dict(chapter=99, longest=99, check=99, words=999)
+MEANT = dict(chapter=99, check=99, words=999)
 PAGE = """\
 # Two words
 
@@ -51,10 +51,9 @@ def test_cells_are_counted_with_their_blank_lines(book):
 
 
 def test_each_limit_is_named(copy):
-    found = limited(copy, chapter=13, longest=4, check=3, words=20)
+    found = limited(copy, chapter=13, check=3, words=20)
     assert "01-mean: 14 lines of code, at most 13 are meant" in found
-    for what in ("a cell of 01-mean", "a check of 01-mean"):
-        assert any(line.startswith(f"{what}: ") for line in found), what
+    assert any(line.startswith("a check of 01-mean: ") for line in found)
     assert any(line.startswith("01-mean: ") and "words before its exercises, at most 20" in line for line in found)
 
 
@@ -69,9 +68,9 @@ def test_a_takeaway_is_one_sentence(copy):
 def test_press_check_fails_above_a_limit_and_not_below(copy):
     assert limited(copy) == [] and CliRunner().invoke(main, ["--root", str(copy), "check"]).exit_code == 0
     text = (copy / "pyproject.toml").read_text("utf-8")
-    (copy / "pyproject.toml").write_text(text.replace("longest = 99", "longest = 4"), "utf-8")
+    (copy / "pyproject.toml").write_text(text.replace("check = 99", "check = 3"), "utf-8")
     result = CliRunner().invoke(main, ["--root", str(copy), "check"])
-    assert result.exit_code == 1 and "refused: a cell of 01-mean: 5 lines, at most 4" in result.output
+    assert result.exit_code == 1 and "refused: a check of 01-mean: 4 lines, at most 3" in result.output
 
 
 def cells(*texts):

@@ -10,7 +10,6 @@ from myst_nb.core import render
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
-# The first page leads on at once, and is nothing else.
 FIRST = '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{title}</title>\n'
 
 

@@ -1,4 +1,4 @@
-"""At the foot of every page its edition and how to cite it; above, the theme's buttons, where a repository is named."""
+"""At the foot of every page its edition; above, the theme's buttons, where a repository is named."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from sphinx.application import Sphinx
 from sphinx.config import Config
 
 from press.book import CHAPTERS, Book
-from press.imprint import bibtex, colab, edition, imprint
+from press.imprint import colab, edition, imprint
 
 BUTTONS = ("use_repository_button", "use_edit_page_button", "use_issues_button")
-FOOT = """<div class="imprint"><p>{edition}</p>
-<details class="fold"><summary>Cite this page</summary><pre>{entry}</pre></details></div>
-"""
 
 
 def name(app: Sphinx, config: Config) -> None:
@@ -34,8 +31,7 @@ def dress(app: Sphinx, page: str, template: str, context: dict, doctree: nodes.d
     """Add the foot; and the buttons lead to what is written, which is staged under another name."""
     if doctree is None or not page.startswith(CHAPTERS.name):
         return
-    entry = escape(bibtex(app.imprint, page, app.env.titles[page].astext()))
-    context["body"] += FOOT.format(edition=edition(app.imprint), entry=entry)
+    context["body"] += f'<p class="imprint">{escape(edition(app.imprint))}</p>'
     context["page_source_suffix"] = ".md"
 
 

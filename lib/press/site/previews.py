@@ -17,13 +17,10 @@ SHOWN = ".proof[id], div.math[id^=equation-], dt[id^=term-]"
 def write(app: Sphinx, exception: Exception | None) -> None:
     """Write a script that pages load when the first reference is pointed at: from disk, no page can read a file."""
     if exception is None and app.builder.format == "html":
-        shown = {f"{page}#{anchor}": html for page in _pages(app) for anchor, html in _previews(app, page)}
+        pages = map(app.builder.get_target_uri, sorted(app.env.found_docs))
+        shown = {f"{page}#{anchor}": html for page in pages for anchor, html in _previews(app, page)}
         text = json.dumps(shown, ensure_ascii=False, indent=0)
         Path(app.outdir, FILE).write_text(f"previews = {text};\n", encoding="utf-8")
-
-
-def _pages(app: Sphinx) -> Iterator[str]:
-    return (app.builder.get_target_uri(doc) for doc in sorted(app.env.found_docs))
 
 
 def _previews(app: Sphinx, page: str) -> Iterator[tuple[str, str]]:
