@@ -1,6 +1,5 @@
-"""Speed as ratios, all ways in turns: norms, their geometry, converted models, and trainings that are measured."""
+"""Speed as ratios, all ways in turns: norms and their geometry."""
 
-import copy
 import ctypes
 import os
 import re
@@ -15,10 +14,8 @@ import normgeom as ng
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from normgeom.models.watch import replace_module
 from normgeom_lab.precision import in_turns
-from torch import Tensor, nn
-from transformers import GPT2Config, GPT2LMHeadModel
+from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from experiments.registry import experiment
@@ -227,40 +224,3 @@ def peak(work: Callable[[], object]) -> tuple[float, float]:
     before = megabytes()
     work()
     return before, megabytes()
-
-
-# converted models
-
-SMALL = dict(n_layer=4, n_embd=128, n_head=4, vocab_size=256)
-
-
-@experiment(
-    "speed-converted",
-    "Time of a forward pass over that of the same model unconverted, median, lowest and highest of rounds in which the "
-    "versions ran in turns: converted to RMSNorm by to_rms_norm, and with no norms at all, the bound on what any "
-    "replacement can save.",
-    [dict(model=("GPT-2 small",), shapes=[((4, 256), (1, 1))]), dict(model=("small",), shapes=[((8, 128), (1, 1))])],
-    minutes=5,
-    workers=1,
-    summary=lambda table: table.drop(columns="shapes"),
-    model="GPT-2 of random weights with its head, float32; GPT-2 small: 12 layers of 768; small: 4 of 128",
-    rounds=15,
-    norms="torch.nn.LayerNorm in the original, normgeom.RMSNorm in the converted model",
-)
-@torch.no_grad()
-def converted(model: str, shapes: Sequence, rounds: int = 15) -> list[dict]:
-    """One row a batch and way: medians of the rounds, and of the ratios within a round to the original."""
-    torch.manual_seed(0)
-    config = GPT2Config(use_cache=False, bos_token_id=None, eos_token_id=None, **(SMALL if model == "small" else {}))
-    network, rows = GPT2LMHeadModel(config).eval(), []
-    bare, converted = copy.deepcopy(network), ng.to_rms_norm(copy.deepcopy(network))
-    versions = {"original": network, "converted": converted, "no norms": bare}
-    for site in ng.find_norms(bare):
-        replace_module(bare, site.module, nn.Identity())
-    for batch, length in shapes:
-        ids = torch.randint(config.vocab_size, (batch, length))
-        seconds = in_turns({way: partial(version, ids) for way, version in versions.items()}, rounds, fill=0.2)
-        ratios = seconds.div(seconds.original, axis=0).agg(["median", "min", "max"])
-        for way, of in ratios.set_axis(["ratio", "lowest", "highest"]).items():
-            rows.append(dict(batch=batch, length=length, way=way, seconds=seconds[way].median(), **of))
-    return rows
