@@ -4,7 +4,6 @@ import ctypes
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
@@ -196,22 +195,6 @@ def geometry(what: str, d: int) -> dict:
     ratio = seconds.theirs / seconds.ours
     times = dict(seconds=seconds.ours.median(), ratio=ratio.median(), lowest=ratio.min())
     return dict(against=against, **times, goal=goal)
-
-
-@experiment(
-    "size-geometry",
-    "All semi-axes alone: seconds, and how far the process's peak memory rose above what it was before.",
-    dict(d=(1024, 4096, 16384)),
-    minutes=0.5,
-    workers=1,
-    seed=0,
-)
-def size_of_geometry(d: int) -> dict:
-    gain = 1 + 0.1 * torch.randn(d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    ng.Ellipsoid(gain[:64]).axes()  # what a first call loads
-    start, found = time.perf_counter(), []
-    before, highest = peak(lambda: found.append(ng.Ellipsoid(gain).semi_axes))
-    return dict(axes=len(found[0]), seconds=time.perf_counter() - start, megabytes=highest - before)
 
 
 def peak(work: Callable[[], object]) -> tuple[float, float]:
