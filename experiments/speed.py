@@ -1,13 +1,11 @@
-"""Speed as ratios, all ways in turns: norms and their geometry."""
+"""Speed as ratios, all ways in turns: norms, their geometry, and surveys."""
 
 import ctypes
 import os
-import re
 import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
-from pathlib import Path
 
 import normgeom as ng
 import pandas as pd
@@ -15,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from normgeom_lab.precision import in_turns
 from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from experiments.registry import experiment
@@ -197,13 +196,45 @@ def geometry(what: str, d: int) -> dict:
     return dict(against=against, **times, goal=goal)
 
 
-def peak(work: Callable[[], object]) -> tuple[float, float]:
-    """What this process holds before ``work``, and the most that it holds meanwhile, in megabytes; on Linux."""
+# surveys
 
-    def megabytes() -> float:
-        return int(re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
+# Texts and tokens of a batch: what a survey may take at most, over the bare pass.
+SURVEYED = {(4, 256): 1.08, (1, 128): 1.10}
+DIRECTIONS = ("uniform", "random_a", "random_b")
 
-    Path("/proc/self/clear_refs").write_text("5")  # from here on the peak counts anew
-    before = megabytes()
-    work()
-    return before, megabytes()
+
+def of_runs(runs: pd.DataFrame) -> pd.DataFrame:
+    """One row a batch: medians of the runs' medians; lowest and highest round; worst: the largest of the medians."""
+    medians = dict(seconds=("seconds", "median"), ratio=("ratio", "median"), worst=("ratio", "max"))
+    rounds = dict(lowest=("lowest", "min"), highest=("highest", "max"))
+    return runs.groupby(["texts", "length", "goal"], sort=False, as_index=False).agg(**medians, **rounds)
+
+
+@experiment(
+    "speed-survey",
+    "Time of ng.Survey on one batch over that of the bare forward pass of the same round, both in turns: the median of "
+    "the runs' medians, the worst of these, the lowest and highest round; and the survey's seconds.",
+    dict(process=(0, 1, 2)),
+    minutes=4,
+    workers=1,
+    summary=of_runs,
+    model="GPT-2 small with its head, random weights, float32",
+    batches="random tokens",
+    runs="3 of 15 rounds, each run in a process of its own",
+    directions=", ".join(DIRECTIONS),
+    seed=0,
+)
+@torch.no_grad()
+def survey_over_bare(process: int, batches: dict = SURVEYED, rounds: int = 15, **sizes: int) -> list[dict]:
+    """One row a batch, of a GPT-2 of small's shape but for ``sizes``."""
+    torch.manual_seed(0)
+    model, rows = GPT2LMHeadModel(GPT2Config(use_cache=False, **sizes)).eval(), []
+    survey = ng.Survey(model, DIRECTIONS)
+    for (texts, length), goal in batches.items():
+        ids = torch.randint(model.config.vocab_size, (texts, length))
+        calls = {"bare": partial(model, ids), "survey": partial(survey.run, [ids], progress=False)}
+        seconds = in_turns(calls, rounds)
+        ratio = seconds.survey / seconds.bare
+        found = dict(seconds=seconds.survey.median(), ratio=ratio.median(), lowest=ratio.min(), highest=ratio.max())
+        rows.append(dict(texts=texts, length=length, goal=goal, **found))
+    return rows
