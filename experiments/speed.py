@@ -1,23 +1,18 @@
-"""Speed as ratios, all ways in turns: norms, their geometry, converted models, and trainings that are measured."""
+"""Speed as ratios, all ways in turns: norms, their geometry, and surveys."""
 
-import copy
 import ctypes
 import os
-import re
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
-from pathlib import Path
 
 import normgeom as ng
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from normgeom.models.watch import replace_module
 from normgeom_lab.precision import in_turns
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
@@ -201,66 +196,45 @@ def geometry(what: str, d: int) -> dict:
     return dict(against=against, **times, goal=goal)
 
 
+# surveys
+
+# Texts and tokens of a batch: what a survey may take at most, over the bare pass.
+SURVEYED = {(4, 256): 1.08, (1, 128): 1.10}
+DIRECTIONS = ("uniform", "random_a", "random_b")
+
+
+def of_runs(runs: pd.DataFrame) -> pd.DataFrame:
+    """One row a batch: medians of the runs' medians; lowest and highest round; worst: the largest of the medians."""
+    medians = dict(seconds=("seconds", "median"), ratio=("ratio", "median"), worst=("ratio", "max"))
+    rounds = dict(lowest=("lowest", "min"), highest=("highest", "max"))
+    return runs.groupby(["texts", "length", "goal"], sort=False, as_index=False).agg(**medians, **rounds)
+
+
 @experiment(
-    "size-geometry",
-    "All semi-axes alone: seconds, and how far the process's peak memory rose above what it was before.",
-    dict(d=(1024, 4096, 16384)),
-    minutes=0.5,
+    "speed-survey",
+    "Time of ng.Survey on one batch over that of the bare forward pass of the same round, both in turns: the median of "
+    "the runs' medians, the worst of these, the lowest and highest round; and the survey's seconds.",
+    dict(process=(0, 1, 2)),
+    minutes=4,
     workers=1,
+    summary=of_runs,
+    model="GPT-2 small with its head, random weights, float32",
+    batches="random tokens",
+    runs="3 of 15 rounds, each run in a process of its own",
+    directions=", ".join(DIRECTIONS),
     seed=0,
 )
-def size_of_geometry(d: int) -> dict:
-    gain = 1 + 0.1 * torch.randn(d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    ng.Ellipsoid(gain[:64]).axes()  # what a first call loads
-    start, found = time.perf_counter(), []
-    before, highest = peak(lambda: found.append(ng.Ellipsoid(gain).semi_axes))
-    return dict(axes=len(found[0]), seconds=time.perf_counter() - start, megabytes=highest - before)
-
-
-def peak(work: Callable[[], object]) -> tuple[float, float]:
-    """What this process holds before ``work``, and the most that it holds meanwhile, in megabytes; on Linux."""
-
-    def megabytes() -> float:
-        return int(re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
-
-    Path("/proc/self/clear_refs").write_text("5")  # from here on the peak counts anew
-    before = megabytes()
-    work()
-    return before, megabytes()
-
-
-# converted models
-
-SMALL = dict(n_layer=4, n_embd=128, n_head=4, vocab_size=256)
-
-
-@experiment(
-    "speed-converted",
-    "Time of a forward pass over that of the same model unconverted, median, lowest and highest of rounds in which the "
-    "versions ran in turns: converted to RMSNorm by to_rms_norm, and with no norms at all, the bound on what any "
-    "replacement can save.",
-    [dict(model=("GPT-2 small",), shapes=[((4, 256), (1, 1))]), dict(model=("small",), shapes=[((8, 128), (1, 1))])],
-    minutes=5,
-    workers=1,
-    summary=lambda table: table.drop(columns="shapes"),
-    model="GPT-2 of random weights with its head, float32; GPT-2 small: 12 layers of 768; small: 4 of 128",
-    rounds=15,
-    norms="torch.nn.LayerNorm in the original, normgeom.RMSNorm in the converted model",
-)
 @torch.no_grad()
-def converted(model: str, shapes: Sequence, rounds: int = 15) -> list[dict]:
-    """One row a batch and way: medians of the rounds, and of the ratios within a round to the original."""
+def survey_over_bare(process: int, batches: dict = SURVEYED, rounds: int = 15, **sizes: int) -> list[dict]:
+    """One row a batch, of a GPT-2 of small's shape but for ``sizes``."""
     torch.manual_seed(0)
-    config = GPT2Config(use_cache=False, bos_token_id=None, eos_token_id=None, **(SMALL if model == "small" else {}))
-    network, rows = GPT2LMHeadModel(config).eval(), []
-    bare, converted = copy.deepcopy(network), ng.to_rms_norm(copy.deepcopy(network))
-    versions = {"original": network, "converted": converted, "no norms": bare}
-    for site in ng.find_norms(bare):
-        replace_module(bare, site.module, nn.Identity())
-    for batch, length in shapes:
-        ids = torch.randint(config.vocab_size, (batch, length))
-        seconds = in_turns({way: partial(version, ids) for way, version in versions.items()}, rounds, fill=0.2)
-        ratios = seconds.div(seconds.original, axis=0).agg(["median", "min", "max"])
-        for way, of in ratios.set_axis(["ratio", "lowest", "highest"]).items():
-            rows.append(dict(batch=batch, length=length, way=way, seconds=seconds[way].median(), **of))
+    model, rows = GPT2LMHeadModel(GPT2Config(use_cache=False, **sizes)).eval(), []
+    survey = ng.Survey(model, DIRECTIONS)
+    for (texts, length), goal in batches.items():
+        ids = torch.randint(model.config.vocab_size, (texts, length))
+        calls = {"bare": partial(model, ids), "survey": partial(survey.run, [ids], progress=False)}
+        seconds = in_turns(calls, rounds)
+        ratio = seconds.survey / seconds.bare
+        found = dict(seconds=seconds.survey.median(), ratio=ratio.median(), lowest=ratio.min(), highest=ratio.max())
+        rows.append(dict(texts=texts, length=length, goal=goal, **found))
     return rows

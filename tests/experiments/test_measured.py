@@ -10,8 +10,7 @@ from normgeom.text.tokens import random_windows
 from normgeom.training.loop import next_token_loss
 from normgeom_lab.placement import first_over_last, train_bytes, varying_share
 
-from experiments import dropping, placement, speed, survey_speed, twins
-from experiments.registry import registry
+from experiments import dropping, placement, speed, twins
 
 TINY = dict(n_layer=2, n_embd=48, n_head=4, vocab_size=101, bos_token_id=None, eos_token_id=None)
 
@@ -96,25 +95,18 @@ def test_norms_race_in_the_same_rounds(monkeypatch):
     assert (table.lowest <= np.minimum(table.torch_over_this, table.worst) * (1 + 1e-6)).all()
 
 
-def test_converted_models_and_geometry_race():
-    rows = pd.DataFrame(speed.converted("small", ((2, 8),), 3))
-    assert rows.way.tolist() == ["original", "converted", "no norms"] and (rows.lowest <= rows.ratio).all()
-    assert rows.ratio[0] == 1 and (rows.batch == 2).all() and (rows.length == 8).all()
+def test_geometry_races():
     for what, goal in (("semi-axes", 40), ("axes", 25), ("product J v", 20)):
         found = speed.geometry(what, 64)
         assert found["goal"] == goal and 0 < found["lowest"] <= found["ratio"]
-    size = speed.size_of_geometry(256)
-    assert size["axes"] == 255 and size["megabytes"] >= 0
 
 
-def test_ways_to_the_vectors_race_and_are_summed(monkeypatch):
-    monkeypatch.setattr(survey_speed, "MODELS", {"tiny": TINY})
-    monkeypatch.setattr(survey_speed, "SHAPES", {("tiny", 2, 8): (survey_speed.WAYS, 3, 1.5)})
-    monkeypatch.setattr(survey_speed, "rise_of", lambda way, *_: dict(Survey=5.0).get(way, 2.0))
-    points = registry.experiments["speed-survey"].points()
-    seen = [point | row for point in points for row in survey_speed.looked_at(**point)]
-    table = survey_speed.summed(pd.DataFrame(seen)).set_index("way")
-    assert list(table.index) == list(survey_speed.WAYS)
-    assert table.vectors.tolist() == [0, 10, 10, 3] and (table.rounds == 9).all()
-    assert table.ratio["bare forward"] == 1 and (table.lowest <= table.ratio).all()
-    assert table.megabytes.tolist() == [0, 3, 0, 0] and table.goal.tolist() == [0, 1.5, 0, 0]
+def test_surveys_race_the_bare_pass():
+    runs = [speed.survey_over_bare(i, {(2, 8): 1.5, (1, 4): 1.2}, 3, **TINY) for i in range(3)]
+    table = speed.of_runs(pd.DataFrame([row for run in runs for row in run]))
+    assert table[["texts", "length", "goal"]].to_numpy().tolist() == [[2, 8, 1.5], [1, 4, 1.2]]
+    for row, of in zip(table.itertuples(), zip(*runs, strict=True), strict=True):
+        fastest, middle, slowest = sorted(run["ratio"] for run in of)
+        assert fastest > 1, "a survey of a tiny model takes longer than its pass"
+        assert (row.ratio, row.worst) == (middle, slowest)
+        assert row.lowest <= fastest and row.highest >= slowest
