@@ -22,7 +22,7 @@ def table() -> str:
     for row in ng.recorded("speed-geometry").table.itertuples():
         lines.append(f"| {row.what}, d = {row.d} | `{row.against}` | {math.floor(row.ratio)} |")
     for row in ng.recorded("speed-survey").table.itertuples():
-        what = f"survey of every norm, GPT-2 small, {row.texts} × {row.length} tokens"
+        what = f"survey of every norm, three directions, GPT-2 small, {row.texts} × {row.length} tokens"
         lines.append(f"| {what} | the bare forward pass | {_floor(1 / row.worst):.2f} |")
     return "\n".join(lines) + "\n"
 
