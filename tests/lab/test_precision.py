@@ -149,16 +149,6 @@ def test_drift_shows_what_was_measured_and_what_the_law_predicts():
     assert "predicted 0.005 and 0.005" in alt
 
 
-def test_drift_by_format_has_the_last_block_and_ratios_of_all():
-    rows = [
-        dict(model="a", format=f, block=b, measured=b * m, predicted=2.0)
-        for f, m in dict(p=1, q=2).items()
-        for b in (1, 2, 6)
-    ]
-    found = lab.formats_drift(pd.DataFrame(rows))
-    assert found.loc[("a", "q")].to_list() == [12, 2, 1, 6] and list(found.index) == [("a", "p"), ("a", "q")]
-
-
 def test_quantised_forms_have_a_row_each_and_divergences_where_there_are():
     keys = [dict(model=m, form=f, bits=b) for m in ("a", "b") for f in ("p", "q") for b in (8, 4)]
     by_form = pd.DataFrame([key | dict(crest=n, measured=2 * n, ratio_q50=3 * n) for n, key in enumerate(keys)])

@@ -143,15 +143,6 @@ def drift(found: pd.DataFrame) -> tuple[Figure, str]:
     return figure, f"Errors by block, logarithmic. {'; '.join(words)}."
 
 
-def formats_drift(found: pd.DataFrame) -> pd.DataFrame:
-    """Of statistics in each format the error after the last norm, and measured over predicted errors of all blocks."""
-    found = found.replace({"model": STACKS}).assign(ratio=found.measured / found.predicted)
-    groups = found.groupby(["model", "format"], sort=False)
-    columns = {"error after the last norm": groups.measured.last()}
-    columns |= {"measured / predicted": groups.ratio.median(), "least": groups.ratio.min()}
-    return pd.DataFrame(columns | {"largest": groups.ratio.max()})
-
-
 def quantised_forms(by_form: pd.DataFrame, ends: pd.DataFrame) -> pd.DataFrame:
     """What quantising the outputs of norms does, a row a model and form; ``ends`` has the divergences."""
     words = {"measured": "error", "ratio_q50": "error / predicted", "kl": "KL"}
