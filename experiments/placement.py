@@ -1,4 +1,4 @@
-"""Whether byte models train: placements, depth, rate, warm-up and scale of the weights; what replaced LayerNorm."""
+"""Whether byte models train: placements, depth, rate and warm-up; what replaced LayerNorm."""
 
 import math
 from functools import cache
@@ -80,22 +80,6 @@ def start(rate: float, seed: int, placement: str, steps: int = 120) -> dict:
     probe = next(random_windows(text(), BYTE_LENGTH, HELD_OUT, seed + 1000))
     varying, ratio = varying_share(model, probe), first_over_last(model, probe)
     return dict(loss=sum(losses[-10:]) / 10, varying=varying, first_over_last=ratio)
-
-
-@experiment(
-    "scales-placement",
-    f"Loss in nats a byte, mean of the last {LAST} of 120 updates, of pre-norm stacks of 6 blocks with LayerNorm, "
-    "RMSNorm or no norm anywhere, without warm-up, for each factor on the initial matrices of the branches, learning "
-    "rate and seed; infinite where one of these losses was not a number.",
-    dict(norm=("layer", "rms", "none"), scale=(0.5, 1.0, 2.0), rate=(1e-3, 3e-3, 1e-2, 3e-2), seed=THREE_SEEDS),
-    minutes=7,
-    **about(4, "0, 1, 2: of weights and batches"),
-)
-def scaled(norm: str, scale: float, rate: float, seed: int, steps: int = 120) -> dict:
-    torch.set_default_dtype(torch.float64)
-    design = {"layer": "pre", "rms": "pre-rms", "none": "none"}[norm]
-    losses = train_bytes(text(), design, 6, rate, steps, seed, scale=scale)[1]
-    return dict(loss=_finite(sum(losses[-LAST:]) / LAST))
 
 
 # Of the designs: rates and warm-ups are chosen on the first seeds, two designs bear higher rates; means are of SEEDS,
