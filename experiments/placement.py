@@ -108,8 +108,7 @@ def design_grid(rows: pd.DataFrame | None = None) -> list[dict]:
     "designs-training",
     "Of each design, number of blocks, learning rate, length of warm-up and seed, after 200 updates: loss in nats a "
     f"byte, mean of the last {LAST} updates, and on {HELD_OUT} windows that it was not trained on; there too the "
-    "largest absolute score before the softmax of attention, and the mean length of what the last block changes over "
-    "that of the stream before it. Infinite where it was not a number.",
+    "largest absolute score before the softmax of attention. Infinite where it was not a number.",
     design_grid,
     minutes=250,
     **about(
@@ -126,16 +125,8 @@ def design(design: str, layers: int, rate: float, warmup: int, seed: int, steps:
     probe = next(random_windows(text(), BYTE_LENGTH, HELD_OUT, seed + 1000))
     with torch.no_grad():
         held_out = float(next_token_loss(model, probe))
-    measured = dict(loss=sum(losses[-LAST:]) / LAST, held_out=held_out)
-    measured |= dict(score=largest_score(model, probe), update=last_update(model, probe))
+    measured = dict(loss=sum(losses[-LAST:]) / LAST, held_out=held_out, score=largest_score(model, probe))
     return {name: _finite(value) for name, value in measured.items()}
-
-
-@torch.no_grad()
-def last_update(model: LanguageModel, ids: Tensor) -> float:
-    """The mean length of what the last block changes, over that of the stream before it."""
-    x, _, y = model.stack.streams(model.embed(ids))[-3:]
-    return float((y - x).norm(dim=-1).mean() / x.norm(dim=-1).mean())
 
 
 @torch.no_grad()
