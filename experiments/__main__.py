@@ -14,7 +14,7 @@ FOREIGN = "no experiment writes it; delete it"
 @click.command()
 @click.argument("names", nargs=-1)
 @click.option("--list", "listed", is_flag=True, help="Say what each experiment measures, and the state of its records.")
-@click.option("--check", "checked", is_flag=True, help="Name what is stale, missing, damaged or foreign; exit with 1.")
+@click.option("--check", "checked", is_flag=True, help="Name what is stale, missing or foreign; exit with 1.")
 @click.option("--restamp", is_flag=True, help="Declare that the code's changes cannot have changed these records.")
 @click.pass_obj
 def main(known: Registry | None, names: tuple[str, ...], listed: bool, checked: bool, restamp: bool) -> None:
@@ -26,9 +26,6 @@ def main(known: Registry | None, names: tuple[str, ...], listed: bool, checked: 
     try:
         known = known or load()
         chosen = known.select(names)
-        for experiment in chosen:
-            if not callable(experiment.grid):
-                experiment.points()
     except ValueError as error:
         raise click.ClickException(str(error)) from error
     if listed:

@@ -1,4 +1,4 @@
-"""Whether byte models train: placements, depth, rate, warm-up and scale of the weights; what replaced LayerNorm."""
+"""Whether byte models train: placements, depth, rate and warm-up; what replaced LayerNorm."""
 
 import math
 from functools import cache
@@ -82,22 +82,6 @@ def start(rate: float, seed: int, placement: str, steps: int = 120) -> dict:
     return dict(loss=sum(losses[-10:]) / 10, varying=varying, first_over_last=ratio)
 
 
-@experiment(
-    "scales-placement",
-    f"Loss in nats a byte, mean of the last {LAST} of 120 updates, of pre-norm stacks of 6 blocks with LayerNorm, "
-    "RMSNorm or no norm anywhere, without warm-up, for each factor on the initial matrices of the branches, learning "
-    "rate and seed; infinite where one of these losses was not a number.",
-    dict(norm=("layer", "rms", "none"), scale=(0.5, 1.0, 2.0), rate=(1e-3, 3e-3, 1e-2, 3e-2), seed=THREE_SEEDS),
-    minutes=7,
-    **about(4, "0, 1, 2: of weights and batches"),
-)
-def scaled(norm: str, scale: float, rate: float, seed: int, steps: int = 120) -> dict:
-    torch.set_default_dtype(torch.float64)
-    design = {"layer": "pre", "rms": "pre-rms", "none": "none"}[norm]
-    losses = train_bytes(text(), design, 6, rate, steps, seed, scale=scale)[1]
-    return dict(loss=_finite(sum(losses[-LAST:]) / LAST))
-
-
 # Of the designs: rates and warm-ups are chosen on the first seeds, two designs bear higher rates; means are of SEEDS,
 # which no setting was chosen on.
 RATES, SEEDS = (3e-4, 1e-3, 3e-3, 1e-2), (3, 4, 5, 6, 7)
@@ -124,8 +108,7 @@ def design_grid(rows: pd.DataFrame | None = None) -> list[dict]:
     "designs-training",
     "Of each design, number of blocks, learning rate, length of warm-up and seed, after 200 updates: loss in nats a "
     f"byte, mean of the last {LAST} updates, and on {HELD_OUT} windows that it was not trained on; there too the "
-    "largest absolute score before the softmax of attention, and the mean length of what the last block changes over "
-    "that of the stream before it. Infinite where it was not a number.",
+    "largest absolute score before the softmax of attention. Infinite where it was not a number.",
     design_grid,
     minutes=250,
     **about(
@@ -142,16 +125,8 @@ def design(design: str, layers: int, rate: float, warmup: int, seed: int, steps:
     probe = next(random_windows(text(), BYTE_LENGTH, HELD_OUT, seed + 1000))
     with torch.no_grad():
         held_out = float(next_token_loss(model, probe))
-    measured = dict(loss=sum(losses[-LAST:]) / LAST, held_out=held_out)
-    measured |= dict(score=largest_score(model, probe), update=last_update(model, probe))
+    measured = dict(loss=sum(losses[-LAST:]) / LAST, held_out=held_out, score=largest_score(model, probe))
     return {name: _finite(value) for name, value in measured.items()}
-
-
-@torch.no_grad()
-def last_update(model: LanguageModel, ids: Tensor) -> float:
-    """The mean length of what the last block changes, over that of the stream before it."""
-    x, _, y = model.stack.streams(model.embed(ids))[-3:]
-    return float((y - x).norm(dim=-1).mean() / x.norm(dim=-1).mean())
 
 
 @torch.no_grad()

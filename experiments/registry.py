@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
+import fnmatch
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from itertools import product
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -25,7 +24,7 @@ from tqdm.auto import tqdm
 from experiments.stamps import key, of_module
 
 KEPT = Path("_build/experiments")
-FRESH, MISSING, STALE, DAMAGED = "fresh", "missing", "stale", "damaged"
+FRESH, STALE, MISSING = "fresh", "stale", "missing"
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Experiment:
         what: for each record, a sentence that says what it holds.
         grid: values by name, or a list of such grids; or a function that returns one of these out of the rows so far.
         minutes: that it takes, roughly, on two processor cores.
-        about: what else the provenance says; functions are called with a record's name when it is written.
+        about: what else the provenance says.
         workers: processes at a time; with 1, each point has a fresh process.
         summary: makes the tables, in the order of ``what``, out of the rows of all points.
         needs: says what is not here that it needs; empty where all is.
@@ -57,28 +56,11 @@ class Experiment:
     optional: bool = False
     stamp: Callable[[], dict[str, str]] | None = None
 
-    @property
-    def called(self) -> set[str]:
-        """The names by which it is asked for."""
-        return {self.name, self.name.rpartition("/")[2], *self.what}
-
     def points(self, rows: Sequence[pd.DataFrame] = ()) -> list[dict]:
-        """The grid's points, in order.
-
-        Raises:
-            ValueError: the grid is malformed.
-        """
+        """The grid's points, in order."""
         grid = self.grid(*rows) if callable(self.grid) else self.grid
-        parts, found = grid if isinstance(grid, list) else [grid], []
-        for part in parts:
-            if not isinstance(part, dict) or not all(isinstance(v, (tuple, list, range)) and v for v in part.values()):
-                raise ValueError(f"{self.name}: grid: expected names with non-empty lists of values, got {part!r:.80}")
-            try:
-                inspect.signature(self.measure).bind(**part)
-            except TypeError as error:
-                raise ValueError(f"{self.name}: grid: {error}; it has {', '.join(part) or 'no name'}") from None
-            found += [dict(zip(part, values, strict=True)) for values in product(*part.values())]
-        return found
+        parts = grid if isinstance(grid, list) else [grid]
+        return [dict(zip(part, values, strict=True)) for part in parts for values in product(*part.values())]
 
 
 class Failed(Exception):
@@ -120,14 +102,14 @@ class Registry:
     def select(self, names: Sequence[str]) -> list[Experiment]:
         """The experiments of some names, cheapest first; all without names.
 
-        A name is that of an experiment or of a record, or what stands behind a slash in one, ``*`` for anything.
+        A name is that of an experiment or of a record, ``*`` for anything.
 
         Raises:
             ValueError: no experiment has such a name.
         """
         found = {}
         for wanted in names or ["*"]:
-            chosen = {e.name: e for e in self.experiments.values() if any(fnmatch(name, wanted) for name in e.called)}
+            chosen = {e.name: e for e in self.experiments.values() if fnmatch.filter([e.name, *e.what], wanted)}
             if not chosen:
                 raise ValueError(f"name: expected some of {', '.join(sorted(self.experiments))}, got {wanted!r}")
             found |= chosen
@@ -136,35 +118,29 @@ class Registry:
     # what has become of records
 
     def state(self, experiment: Experiment) -> tuple[str, str]:
-        """``"fresh"``, ``"missing"``, ``"stale"`` or ``"damaged"``, the worst of its records, and why."""
+        """``"fresh"``, ``"stale"`` or ``"missing"``, the worst of its records, and why."""
         stamp, found = experiment.stamp(), []
         for name in experiment.what:
             try:
-                found.append(_compared(self._stamped(name), stamp))
+                found.append(_compared(self._notes(name), stamp))
             except FileNotFoundError:
                 found.append((MISSING, name if len(experiment.what) > 1 else ""))
             except ValueError as error:
-                found.append((DAMAGED, str(error)))
-        return max(found, key=lambda one: (FRESH, STALE, MISSING, DAMAGED).index(one[0]))
+                found.append((STALE, f"{name}.json cannot be read: {error}"))
+        return max(found, key=lambda one: (FRESH, STALE, MISSING).index(one[0]))
 
-    def _stamped(self, name: str) -> dict:
-        """The notes of a record."""
-        notes, tables = self.folder / f"{name}.json", [self.folder / f"{name}{end}" for end in (".csv", ".safetensors")]
-        if not any(path.is_file() for path in (notes, *tables)):
+    def _notes(self, name: str) -> dict:
+        """The notes of a record whose table is there."""
+        if name not in self._tables():
             raise FileNotFoundError(name)
-        try:
-            found = json.loads(notes.read_text("utf-8"))
-            found["what"]
-            if not tables[1].is_file():
-                pd.read_csv(tables[0], nrows=1)
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise ValueError(f"{name} cannot be read ({type(error).__name__}); delete {name}.*") from error
-        return found
+        return json.loads((self.folder / f"{name}.json").read_text("utf-8"))
+
+    def _tables(self) -> set[str]:
+        return {path.stem for end in ("csv", "safetensors") for path in self.folder.glob(f"*.{end}")}
 
     def orphans(self) -> list[str]:
         """The names of records that no experiment writes."""
-        there = {path.stem for end in ("csv", "safetensors") for path in self.folder.glob(f"*.{end}")}
-        return sorted(there - self._writers().keys())
+        return sorted(self._tables() - self._writers().keys())
 
     # measuring
 
@@ -184,8 +160,8 @@ class Registry:
                 tables = made if isinstance(made, tuple) else (made,)
             grid = {} if callable(experiment.grid) else dict(grid=json.dumps(experiment.grid, default=list))
             for (name, what), table in zip(experiment.what.items(), tables, strict=True):
-                about = {key: value(name) if callable(value) else value for key, value in experiment.about.items()}
-                about |= grid | dict(command=f"make experiments ONLY={experiment.name}", stamp=_written(stamp))
+                command = f"make experiments ONLY={experiment.name}"
+                about = experiment.about | grid | dict(command=command, stamp=_written(stamp))
                 (record_tensors if isinstance(table, dict) else record)(name, table, what, self.folder, **about)
 
     def restamp(self, experiment: Experiment) -> Iterator[str]:
@@ -193,7 +169,7 @@ class Registry:
         stamp = experiment.stamp()
         for name in experiment.what:
             with suppress(FileNotFoundError, ValueError):
-                notes = self._stamped(name)
+                notes = self._notes(name)
                 word, why = _compared(notes, stamp)
                 if word != FRESH:
                     write_json(self.folder / f"{name}.json", notes | dict(stamp=_written(stamp)))
@@ -246,7 +222,7 @@ def _in_worker() -> None:
 
 def _by_record(experiment: Experiment, found: object) -> dict[str, list[dict]]:
     """What a function returned for a point, as lists of rows by record."""
-    if len(experiment.what) == 1 and not (isinstance(found, dict) and set(found) == set(experiment.what)):
+    if len(experiment.what) == 1:
         found = dict.fromkeys(experiment.what, found)
     rows = {}
     for name in experiment.what:
@@ -271,9 +247,7 @@ def _written(stamp: dict[str, str]) -> str:
 
 def _compared(notes: dict, stamp: dict[str, str]) -> tuple[str, str]:
     """Whether a record's notes have this stamp."""
-    if "stamp" not in notes:
-        return STALE, "it has no stamp"
-    was = dict(part.rsplit(" ", 1) for part in notes["stamp"].split(", "))
+    was = dict(part.rsplit(" ", 1) for part in notes.get("stamp", "").split(", ") if part)
     changed = [name for name in sorted({*was, *stamp}) if was.get(name) != stamp.get(name)]
     return (STALE, f"{', '.join(changed)} changed") if changed else (FRESH, "")
 

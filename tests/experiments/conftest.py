@@ -47,7 +47,7 @@ def best(rows=None, alike=None):
 
 
 @registry.experiment("two", {"sums": "Sums.", "alike": "All alike."}, best, minutes=1, workers=1,
-                     summary=lambda sums, alike: (sums, alike.head(1)), pid=lambda name: f"of {name}")
+                     summary=lambda sums, alike: (sums, alike.head(1)))
 def two(x):
     return dict(sums=dict(square=square(x), pid=os.getpid()), alike=[dict(value=float("inf"))] * 2)
 

@@ -189,16 +189,6 @@ def test_occupancy_draws_a_line_a_run_and_counts_what_leaves_the_band():
     assert "below the random directions' band at 6 and above it at 0 of 6 points" in alt
 
 
-def test_errors_leave_out_norms_that_subtract_nothing():
-    frame = table().assign(drop_error=0.2, mean_abs_cos=0.1)
-    frame["kind"] = np.where(frame.site == SITES[0], "rms", "layer")
-    frame.loc[frame.side == "out", "drop_error"] = 9.0
-    figure, alt = lab.errors_by_layer({"a model": frame})
-    change, cosine = figure.axes[0].lines
-    assert change.get_ydata().tolist() == [0.2] * (len(SITES) - 1) and np.allclose(cosine.get_ydata(), 0.1)
-    assert "2 to 2 times the mean |cos|" in alt
-
-
 def test_arrows_stand_at_the_angles_of_one_constant():
     columns = ["c", "angle at the last norm / degrees", "change of output"]
     found = {

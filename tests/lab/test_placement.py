@@ -140,14 +140,6 @@ def test_training_is_adam_on_windows_of_the_text(placement):
         torch.testing.assert_close(p, q, rtol=1e-3, atol=2e-3, msg="not trained alike")
 
 
-def test_the_scale_is_of_the_branches_matrices_at_the_start():
-    (model, losses), (plain, _) = (lab.train_bytes(TEXT, "qk", 1, 1e-3, 0, seed=5, scale=s) for s in (3.0, 1.0))
-    assert losses == []
-    for (name, p), q in zip(model.named_parameters(), plain.parameters(), strict=True):
-        factor = 3 if ".branch." in name and p.dim() == 2 else 1
-        torch.testing.assert_close(p, factor * q, rtol=1e-6, atol=0, msg=name)
-
-
 def test_the_share_that_varies():
     model, ids = model_and_ids()
     x = model.stack(model.tokens(ids) + model.positions.weight[:7]).detach().reshape(-1, 8)

@@ -9,12 +9,10 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
-from norm_checks import draw
 from normgeom_lab import precision as lab
 from normgeom_lab.common.checks import Draws
 from normgeom_lab.common.recording import record
 
-FORMATS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24, torch.float64: 53}
 U32 = 2.0**-24
 
 
@@ -47,17 +45,6 @@ def test_errors_at_means_by_ways_with_known_errors():
     for mean, x in zip((0, 1024), seen[::2], strict=True):
         assert x.dtype == torch.float32 and x.shape == (40, 16)
         assert (float(x.mean()), float(x.std())) == pytest.approx((mean, 1), abs=0.2)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_a_walk_is_a_sum_in_the_format(dtype):
-    steps = draw(3, 300).to(dtype)
-    total, expected = torch.zeros(3, dtype=dtype), [torch.zeros(3)]
-    for step in steps.T:
-        total = total + step
-        expected.append(total.float())
-    got = lab.rounded_walks(steps.double().numpy(), FORMATS[dtype])
-    assert np.array_equal(got, torch.stack(expected, 1)), "Only the last total rounded? The step rounded?"
 
 
 def test_each_operation_reads_and_writes_what_it_must():
@@ -111,22 +98,6 @@ def test_results_are_kept(kept):
     assert counts[-1] == kept
 
 
-def test_walks_and_their_errors_in_the_band_of_the_law():
-    """Rounded to two digits the sums are 8, 0.5 and 8 for 8.5, 0.5 and 13; the law is 2u √k here, so the band 2u k."""
-    walks = np.array([[0.3, -1.1, 2.7, 0.9, 5.7], [0.1, 0.1, 0.1, 0.1, 0.1], [9.0, 1.0, 1.0, 1.0, 1.0]])
-    figure, alt = lab.walk(walks, 2, lambda k, u: 2 * u * k**0.5)
-    exact, path = (line.get_ydata() for line in figure.axes[0].lines)
-    assert list(exact) == pytest.approx([0, 0.3, -0.8, 1.9, 2.8, 8.5]) and list(path) == [0, 0.25, -0.75, 2, 3, 8]
-    below = figure.axes[1]
-    *others, first = (line.get_ydata() for line in below.lines)
-    assert list(first) == pytest.approx([0, -0.05, 0.05, 0.1, 0.2, -0.5])
-    assert [line[-1] for line in others] == pytest.approx([-0.5, 0, -5.0])
-    corners = below.collections[0].get_paths()[0].vertices
-    assert corners[corners[:, 0] == 3, 1].max() == pytest.approx(1.5), "u = 2⁻ᵖ, a band that grows with the terms"
-    assert below.get_title() == "2 of 3 errors end within ±2.5" and "2 end within the band of the law, 2.5" in alt
-    assert "at the end they are 0.5 apart" in alt
-
-
 def test_errors_and_what_rounding_promises():
     means = [1.0, 100.0, 1e4, 1e6]
     off = pd.DataFrame({"one pass": [1e-6, 1e-2, 3.0, math.nan], "two": [1e-6, 2e-6, 2e-4, 5e-2]}, index=means)
@@ -147,16 +118,6 @@ def test_drift_shows_what_was_measured_and_what_the_law_predicts():
         assert np.allclose(lines, expected), "Parts added, not their squares? Another way's prediction?"
     assert "Gemma 3, partial sums rounded: 0.1 after the first block and 0.3 after the last norm" in alt
     assert "predicted 0.005 and 0.005" in alt
-
-
-def test_drift_by_format_has_the_last_block_and_ratios_of_all():
-    rows = [
-        dict(model="a", format=f, block=b, measured=b * m, predicted=2.0)
-        for f, m in dict(p=1, q=2).items()
-        for b in (1, 2, 6)
-    ]
-    found = lab.formats_drift(pd.DataFrame(rows))
-    assert found.loc[("a", "q")].to_list() == [12, 2, 1, 6] and list(found.index) == [("a", "p"), ("a", "q")]
 
 
 def test_quantised_forms_have_a_row_each_and_divergences_where_there_are():

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -45,23 +44,11 @@ def angles_by_layer(tables: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:
     return figure, "Angles at each norm, mean and standard deviation: " + "; ".join(words) + "."
 
 
-@contextmanager
-def _panels(titles: Sequence[str], label: str, height: float = 3.2) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A row of panels with one logarithmic scale; lines are named in the last."""
-    with style():
-        figure, (axes,) = plt.subplots(1, len(titles), figsize=(WIDTH, height), sharey=True, squeeze=False)
-        yield figure, axes
-        for axis, title in zip(axes, titles, strict=True):
-            axis.set(title=title, yscale="log")
-            ticks_of_powers(axis.yaxis)
-        axes[0].set_ylabel(label)
-        label_ends(axes[-1])
-
-
 def occupancy_by_layer(tables: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:
     """Occupancy of the uniform direction at the norms' inputs, one line a run, over the band of random directions."""
     words = []
-    with _panels(tables, "occupancy d·E[cos²]") as (figure, axes):
+    with style():
+        figure, (axes,) = plt.subplots(1, len(tables), figsize=(WIDTH, 3.2), sharey=True, squeeze=False)
         for axis, (model, table) in zip(axes, tables.items(), strict=True):
             band = null_band(table)
             place = range(len(band))
@@ -72,7 +59,7 @@ def occupancy_by_layer(tables: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]
             for number, run in enumerate(uniform):
                 label = "uniform vector, one line per run" if number == 0 else None
                 axis.plot(place, uniform[run], color=COLORS["uniform"], marker="o", label=label)
-            axis.set(xlabel=_ORDER, xticks=_ticks(len(band)))
+            axis.set(title=model, xlabel=_ORDER, xticks=_ticks(len(band)), yscale="log")
             values = uniform.to_numpy()
             below = (values < band.low.to_numpy()[:, None]).sum()
             above = (values > band.high.to_numpy()[:, None]).sum()
@@ -80,27 +67,10 @@ def occupancy_by_layer(tables: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]
                 f"{model}: the uniform vector from {values.min():.2g} to {values.max():.2g}, below the random "
                 f"directions' band at {below} and above it at {above} of {values.size} points"
             )
+        ticks_of_powers(*(axis.yaxis for axis in axes))
+        axes[0].set_ylabel("occupancy d·E[cos²]")
+        label_ends(axes[-1])
     return figure, "Occupancy at the input of each norm. " + "; ".join(words) + "."
-
-
-def errors_by_layer(tables: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:
-    """The error of dropping the mean at each LayerNorm next to the mean |cos| to the uniform direction at its input."""
-    columns = {"drop_error": ("change of the output", "-", "o"), "mean_abs_cos": ("mean |cos| at the input", "--", "s")}
-    words = []
-    with _panels(tables, "relative error") as (figure, axes):
-        for axis, (model, table) in zip(axes, tables.items(), strict=True):
-            rows = of_uniform(table)
-            rows = rows[rows.kind == "layer"]
-            for color, (column, (label, line, marker)) in zip(("uniform", "random_a"), columns.items(), strict=True):
-                look = dict(color=COLORS[color], linestyle=line, marker=marker)
-                axis.plot(range(len(rows)), rows[column], label=label, **look)
-            axis.set(xlabel="LayerNorms, first to last", xticks=_ticks(len(rows)))
-            times = rows.drop_error / rows.mean_abs_cos
-            words.append(
-                f"{model}: the change is {rows.drop_error.min():.2g} to {rows.drop_error.max():.2g}, "
-                f"{times.min():.2g} to {times.max():.2g} times the mean |cos|"
-            )
-    return figure, "Error of dropping the mean at each LayerNorm. " + "; ".join(words) + "."
 
 
 def _ticks(sites: int) -> range:

@@ -206,19 +206,14 @@ def train_bytes(
     seed: int,
     warmup: int = 0,
     batch: int = 4,
-    scale: float = 1.0,
 ) -> tuple[LanguageModel, list[float]]:
     """A float32 byte model trained on windows of a text by Adam (β = 0.9, 0.98), and its losses in nats per byte.
 
-    Weights and batches depend only on the seed and are drawn in torch's default dtype by its own generator; the
-    matrices of the branches are multiplied by ``scale``.  On the sphere weights are normalised at the start and after
-    every step.
+    Weights and batches depend only on the seed and are drawn in torch's default dtype by its own generator.  On the
+    sphere weights are normalised at the start and after every step.
     """
     torch.manual_seed(seed)
     stack = Stack(BYTE_WIDTH, BYTE_HEADS, blocks, placement)
-    with torch.no_grad():
-        for matrix in (p for sublayer in stack.sublayers for p in sublayer.branch.parameters() if p.dim() == 2):
-            matrix *= scale
     model = LanguageModel(256, BYTE_LENGTH, stack).float()
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, betas=(0.9, 0.98))
     if stack.on_sphere:

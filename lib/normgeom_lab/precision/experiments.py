@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -94,18 +93,6 @@ def errors_at_means(
         errors = pd.DataFrame({name: (way(x).double() - exact).abs().amax(-1).numpy() for name, way in ways.items()})
         off[mean], lost[mean] = errors.max(), errors.isna().mean()
     return pd.DataFrame(off).T, pd.DataFrame(lost).T
-
-
-def rounded_walks(walks: np.ndarray, digits: int) -> np.ndarray:
-    """The running totals of the rows of ``walks``, from 0 on, each rounded to ``digits`` binary digits (prop-walk).
-
-    Ties go to the even significand; exponents have no limit.
-    """
-    totals = [np.zeros(len(walks))]
-    for step in walks.T:
-        significand, exponent = np.frexp(totals[-1] + step)
-        totals.append(np.ldexp(np.rint(significand * 2**digits), exponent - digits))
-    return np.stack(totals, axis=1)
 
 
 def octave_share(spread: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from itertools import product
 
 import matplotlib.pyplot as plt
@@ -15,7 +15,6 @@ from normgeom.records import Record, recorded
 from normgeom.view.style import COLORS, FACES, WIDTH, style
 
 from normgeom_lab.common.axes import label_ends, ticks_of_powers
-from normgeom_lab.precision.experiments import rounded_walks
 
 # Recorded times, ``race``: a row for each size, number of threads, format, pass, norm and way to compute it.
 
@@ -62,31 +61,6 @@ def layer_over_rms(race: pd.DataFrame, sizes: Sizes, layer: str, rms: str) -> pd
         of_layer, of_rms = (found[(found.norm == norm) & (found.way == way)].seconds for norm, way in whose)
         columns[f"{rows} × {d}"] = of_layer / of_rms
     return pd.DataFrame(columns)
-
-
-def walk(walks: np.ndarray, digits: int, law: Callable[[int, float], float]) -> tuple[Figure, str]:
-    """Random walks with totals rounded to ``digits`` binary digits, and their errors in the law's band (prop-walk)."""
-    exact = np.pad(np.cumsum(walks, axis=1), ((0, 0), (1, 0)))
-    rounded = rounded_walks(walks, digits)
-    off, at = rounded - exact, np.unique(np.linspace(0, walks.shape[1], 81).astype(int))
-    band = np.array([k**0.5 * law(k, 2.0**-digits) for k in at])
-    inside = int((abs(off[:, -1]) <= band[-1]).sum())
-    with style():
-        figure, (top, below) = plt.subplots(2, 1, figsize=(5, 4.2), sharex=True)
-        top.plot(exact[0], color=COLORS["null"], lw=3, label="exact")
-        top.plot(rounded[0], color=COLORS["uniform"], lw=1.2, label=f"{digits} digits")
-        top.set(ylabel="running total", ylim=(exact[0].min() - 25, exact[0].max() + 25))
-        top.legend(loc="upper left", ncols=2)
-        below.fill_between(at, -band, band, color=COLORS["random_a"], alpha=0.25, lw=0)
-        below.plot(at, off[:, at].T, color=COLORS["null"], lw=0.7)
-        below.plot(at, off[0, at], color=COLORS["uniform"], lw=1.6)
-        below.set(ylabel="error", xlabel="terms added", ylim=(-3.5 * band[-1], 3.5 * band[-1]))
-        below.set_title(f"{inside} of {len(walks)} errors end within ±{band[-1]:.2g}")
-    return figure, (
-        f"A random walk of {walks.shape[1]} steps and the same walk with totals rounded to {digits} digits; at the end "
-        f"they are {abs(off[0, -1]):.2g} apart. Below, the errors of {len(walks)} such walks: {inside} end within the "
-        f"band of the law, {band[-1]:.2g} to either side."
-    )
 
 
 def errors_over_means(off: pd.DataFrame, unit: float) -> tuple[Figure, str]:
@@ -141,15 +115,6 @@ def drift(found: pd.DataFrame) -> tuple[Figure, str]:
         panels[-1].set_xlabel("block (last: the final norm)")
         figure.supylabel("relative error of the stream")
     return figure, f"Errors by block, logarithmic. {'; '.join(words)}."
-
-
-def formats_drift(found: pd.DataFrame) -> pd.DataFrame:
-    """Of statistics in each format the error after the last norm, and measured over predicted errors of all blocks."""
-    found = found.replace({"model": STACKS}).assign(ratio=found.measured / found.predicted)
-    groups = found.groupby(["model", "format"], sort=False)
-    columns = {"error after the last norm": groups.measured.last()}
-    columns |= {"measured / predicted": groups.ratio.median(), "least": groups.ratio.min()}
-    return pd.DataFrame(columns | {"largest": groups.ratio.max()})
 
 
 def quantised_forms(by_form: pd.DataFrame, ends: pd.DataFrame) -> pd.DataFrame:
