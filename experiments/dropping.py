@@ -42,7 +42,7 @@ SHIFTS = (0.0, *(sign * c for c in (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 100) 
     seeds="0, 1, 2",
 )
 def dropping(seed: int, steps: int | None = None) -> dict[str, pd.DataFrame]:
-    layer, rms = (trained("main", norm, 1e-3, 0.1, "drawn", seed, steps)[0] for norm in KINDS)
+    layer, rms = (trained("main", norm, 1e-3, seed, steps)[0] for norm in KINDS)
     batches = windows(byte_tokens(load_corpus("stdlib").text)[-HELD_OUT:], 128, 16)
     ways = {
         "as it is": layer,

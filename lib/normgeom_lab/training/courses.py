@@ -37,7 +37,6 @@ class Size:
     batch: int
     length: int
     eval_interval: int
-    decay: float = 0.1
 
     def config(self, vocabulary: int) -> GPT2Config:
         return gpt2(vocabulary, self.length, self.width, self.layers, self.heads)
@@ -82,7 +81,7 @@ def course(
                 measure(step)
             yield text[places]
 
-    losses = train(model, batches(), size.steps, size.lr, description, size.decay)
+    losses = train(model, batches(), size.steps, size.lr, description)
     measure(size.steps)
     tables["curve"] = [pd.DataFrame(dict(loss=losses, step=range(1, size.steps + 1)))]
     return {name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()}
