@@ -1,4 +1,4 @@
-"""Trained twins and their variants: losses, angles over time, and gains."""
+"""Trained twins and their variants: losses, angles over time, and ellipsoids."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens
 from normgeom_lab.common.typed import BODY, KINDS, TIED
 from normgeom_lab.common.variants import NORMS, variant
-from normgeom_lab.training import DIRECTIONS, SIZES, beside_signs, course, shapes
+from normgeom_lab.training import DIRECTIONS, SIZES, beside_signs, course, overlaps
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -24,7 +24,10 @@ RULE = (
     "tenth, at most 2000, cosine to a tenth"
 )
 ANGLES = f"Angles, occupancies and mean lengths at each norm, beside {len(DIRECTIONS) - 3} random sign vectors."
-FORMS = "Gains, their ellipsoids, and the share of outputs within 5 % of the surface."
+FORMS = (
+    "Overlap of the eight longest axes of each ellipsoid with the final ones; of the outputs' distances to its centre, "
+    "relative to the surface, the 5 % quantile and the share of at least 0.95."
+)
 # Of each part: a size, and after how many percents of its updates a model is measured.
 PLANS = {"main": ("1M", 1), "ranks": ("0.2M", 100), "rates": ("1M", 100)}
 GRID = [
@@ -111,7 +114,7 @@ def training(part: str, norm: str, rate: float, seed: int, steps: int | None = N
         if part == "main":
             some = at_stages(angles)
             found["training-angles"] = some[(some.direction == "uniform") | (some.side == "in")]
-            found["training-forms"] = forms(tables, norm)
+            found["training-forms"] = overlaps(tables["gains"], norm == "layer").merge(tables["surface"])
         else:
             found["training-ranks"] = angles.query("direction == 'uniform' and side == 'in'")
     return found
@@ -120,12 +123,6 @@ def training(part: str, norm: str, rate: float, seed: int, steps: int | None = N
 def end(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
     """The held-out loss after the last update."""
     return tables["loss"].tail(1).drop(columns="step")
-
-
-def forms(tables: dict[str, pd.DataFrame], norm: str) -> pd.DataFrame:
-    """Gains, axes and distance to the surface."""
-    near = tables["surface"][["step", "site", "q05", "near"]]
-    return shapes(tables["gains"], norm == "layer").merge(near)
 
 
 @experiment(

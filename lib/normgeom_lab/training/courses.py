@@ -97,16 +97,13 @@ def measure_stage(model: nn.Module, batches: Sequence[Tensor], seed: int) -> dic
     """Tables of a model on token ids ``(batch, length)`` that it was not trained on; nothing of the model changes.
 
     ``loss`` has one row, in nats a token; ``survey`` is that of :class:`normgeom.Survey` for :data:`DIRECTIONS`;
-    ``gains`` has one row for each coordinate of a norm; ``surface`` is :func:`surface`.  Of a model without norms there
+    ``gains`` has one row for each gain of a norm; ``surface`` is :func:`surface`.  Of a model without norms there
     is only the loss.
     """
     tables = {"loss": pd.DataFrame([dict(loss=held_out_loss(model, batches))])}
     example = batches[0][:2]  # find_norms' own may be longer than the windows
     if sites := find_norms(model, example):
-        gains = [
-            pd.DataFrame(dict(site=s.name, coordinate=range(s.dim), weight=s.weight.flatten(), bias=s.bias.flatten()))
-            for s in sites
-        ]
+        gains = [pd.DataFrame(dict(site=site.name, weight=site.weight.flatten())) for site in sites]
         tables["survey"] = Survey(model, DIRECTIONS, seed, example).run(batches, progress=False).table()
         tables["gains"] = pd.concat(gains, ignore_index=True)
         tables["surface"] = surface(model, batches[: max(1, 2**16 // batches[0].numel())], sites)
