@@ -6,11 +6,8 @@ import normgeom as ng
 import pandas as pd
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
-from normgeom_lab.common.stream import stream_writers
 from normgeom_lab.common.typed import KINDS
-from normgeom_lab.training import centre
 from normgeom_lab.without_mean import by_shift, by_site, compare, without_subtraction
-from torch import nn
 
 from experiments.registry import experiment
 from experiments.twins import HELD_OUT, SEEDS, trained
@@ -28,8 +25,6 @@ SHIFTS = (0.0, *(sign * c for c in (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 100) 
         "dropping-gauge": "The loss of LayerNorm twins without any subtraction when the writers have been centred and "
         "c was then added to each entry of the token embedding, which leaves the function as it is (kept: the "
         "divergence with the subtraction); drop_error: mean over the norms.",
-        "dropping-llama": "The loss of RMSNorm twins from whose token embedding, or whose every writer, the mean was "
-        "taken.",
     },
     dict(seed=SEEDS),
     minutes=15,
@@ -42,7 +37,7 @@ SHIFTS = (0.0, *(sign * c for c in (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 100) 
     seeds="0, 1, 2",
 )
 def dropping(seed: int, steps: int | None = None) -> dict[str, pd.DataFrame]:
-    layer, rms = (trained("main", norm, 1e-3, 0.1, "drawn", seed, steps)[0] for norm in KINDS)
+    layer, rms = (trained("main", norm, 1e-3, seed, steps)[0] for norm in KINDS)
     batches = windows(byte_tokens(load_corpus("stdlib").text)[-HELD_OUT:], 128, 16)
     ways = {
         "as it is": layer,
@@ -50,18 +45,8 @@ def dropping(seed: int, steps: int | None = None) -> dict[str, pd.DataFrame]:
         "dropped after centring": ng.to_rms_norm(copy.deepcopy(layer)),
         "trained without": rms,
     }
-    centring = {"the token embedding": centred(rms, first=1), "all that writes": centred(rms)}
     return {
         "dropping-ways": compare(layer, ways, batches).rename_axis("way").reset_index(),
         "dropping-sites": by_site(layer, batches),
         "dropping-gauge": by_shift(layer, SHIFTS, batches),
-        "dropping-llama": compare(rms, centring, batches).rename_axis("centred").reset_index(),
     }
-
-
-def centred(model: nn.Module, first: int | None = None) -> nn.Module:
-    """An RMSNorm twin from whose (first) writers the mean is taken all the same; its head is left alone."""
-    model = copy.deepcopy(model)
-    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
-    centre(stream_writers(model)[:first])
-    return model

@@ -1,6 +1,5 @@
-"""Trained twins and their variants: losses, angles over time, and gains."""
+"""Trained twins and their variants: losses, angles over time, and ellipsoids."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,10 +7,9 @@ import pandas as pd
 import torch
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens
-from normgeom_lab.common.stream import stream_writers
 from normgeom_lab.common.typed import BODY, KINDS, TIED
 from normgeom_lab.common.variants import NORMS, variant
-from normgeom_lab.training import DIRECTIONS, SIZES, beside_signs, centre, course, shapes
+from normgeom_lab.training import DIRECTIONS, SIZES, beside_signs, course, overlaps
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -22,24 +20,24 @@ SEEDS = (0, 1, 2)
 HELD_OUT = 8192  # bytes
 STAGES = (1, 5, 10, 20, 50, 100)  # percents of the updates
 RULE = (
-    "AdamW, β = 0.9 and 0.95, matrices and embeddings decay, gradients clipped to norm 1, linear warm-up over a tenth, "
-    "at most 2000, cosine to a tenth"
+    "AdamW, β = 0.9 and 0.95, decay 0.1 of matrices and embeddings, gradients clipped to norm 1, linear warm-up over a "
+    "tenth, at most 2000, cosine to a tenth"
 )
 ANGLES = f"Angles, occupancies and mean lengths at each norm, beside {len(DIRECTIONS) - 3} random sign vectors."
-FORMS = "Gains, their ellipsoids, and the share of outputs within 5 % of the surface."
-DRAWN = dict(decay=(0.1,), start=("drawn",))
+FORMS = (
+    "Overlap of the eight longest axes of each ellipsoid with the final ones; of the outputs' distances to its centre, "
+    "relative to the surface, the 5 % quantile and the share of at least 0.95."
+)
 # Of each part: a size, and after how many percents of its updates a model is measured.
-PLANS = {"main": ("1M", 1), "freedom": ("1M", 10), "ranks": ("0.2M", 100), "rates": ("1M", 100)}
+PLANS = {"main": ("1M", 1), "ranks": ("0.2M", 100), "rates": ("1M", 100)}
 GRID = [
-    dict(part=("main",), norm=("layer", "rms", "layer-plain", "rms-plain", "none"), rate=(1e-3,), **DRAWN, seed=SEEDS),
-    dict(part=("freedom",), norm=KINDS, rate=(1e-3,), decay=(0.0,), start=("drawn",), seed=SEEDS),
-    dict(part=("freedom",), norm=KINDS, rate=(1e-3,), decay=(0.1,), start=("centred", "shifted"), seed=SEEDS),
-    dict(part=("ranks",), norm=("rms",), rate=(3e-3,), **DRAWN, seed=range(40)),
-    dict(part=("ranks",), norm=("layer",), rate=(3e-3,), **DRAWN, seed=range(10)),
+    dict(part=("main",), norm=("layer", "rms", "layer-plain", "rms-plain", "none"), rate=(1e-3,), seed=SEEDS),
+    dict(part=("ranks",), norm=("rms",), rate=(3e-3,), seed=range(40)),
+    dict(part=("ranks",), norm=("layer",), rate=(3e-3,), seed=range(10)),
 ]
 RATES = [  # all with five seeds, the twins with ten
-    dict(norm=tuple(NORMS), rate=(3e-3, 1e-3), **DRAWN, seed=range(5)),
-    dict(norm=KINDS, rate=(3e-3, 1e-3), **DRAWN, seed=range(5, 10)),
+    dict(norm=tuple(NORMS), rate=(3e-3, 1e-3), seed=range(5)),
+    dict(norm=KINDS, rate=(3e-3, 1e-3), seed=range(5, 10)),
 ]
 
 
@@ -53,51 +51,36 @@ def about(seeds: str) -> dict[str, str]:
         "and measured",
         training=f"{of.steps} updates of {of.batch} windows of {of.length} bytes, those of the part ranks "
         f"{small.steps} of {small.batch} of {small.length}; {RULE}",
-        starts="drawn: as GPT-2's; centred: what writes to the stream without its mean; shifted: the token embedding "
-        "with its standard deviation added to each entry",
         seeds=f"{seeds}: of weights, order of windows and directions",
     )
 
 
 def trained(
-    part: str, norm: str, rate: float, decay: float, start: str, seed: int, steps: int | None = None
+    part: str, norm: str, rate: float, seed: int, steps: int | None = None
 ) -> tuple[nn.Module, dict[str, pd.DataFrame]]:
     """A model after its training, and the tables of that (normgeom_lab.training.course)."""
     name, percents = PLANS[part]
     steps = steps or SIZES[name].steps
-    size = replace(SIZES[name], lr=rate, decay=decay, steps=steps, eval_interval=max(1, percents * steps // 100))
+    size = replace(SIZES[name], lr=rate, steps=steps, eval_interval=max(1, percents * steps // 100))
     model = variant(size.config(256), seed, norm)
-    prepare(model, start)
     return model, course(model, byte_tokens(load_corpus("stdlib").text), HELD_OUT, size, seed)
 
 
-@torch.no_grad()
-def prepare(model: nn.Module, start: str) -> None:
-    """Move the initial weights along 1: ``centred`` takes it from all that writes, ``shifted`` adds to embeddings."""
-    if start == "shifted":
-        embedding = model.transformer.wte.weight
-        embedding += embedding.std()
-    if start == "centred":
-        centre(stream_writers(model))
-
-
-def at_stages(table: pd.DataFrame, percents: Iterable[int]) -> pd.DataFrame:
-    """The rows of the start and of the stages next to some percents of the updates."""
+def at_stages(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the start and of the stages next to :data:`STAGES`."""
     stages, last = sorted(set(table.step)), table.step.max()
-    wanted = {min(stages, key=lambda step: abs(100 * step - percent * last)) for percent in percents}
+    wanted = {min(stages, key=lambda step: abs(100 * step - percent * last)) for percent in STAGES}
     return table[table.step.isin({0, *wanted})]
 
 
 def columns_of_training(*tables: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
     """The columns that tell rows of the same record apart; losses are of all parts."""
-    loss, curve, shown, freedom, ranks, shape = tables
-    alike = ["part", "rate", "decay", "start"]
-    free, rank = ["part", "rate", "direction", "side", "std_deg"], ["norm", "seed", "step", "site"]
+    loss, curve, shown, ranks, shape = tables
+    alike, rank = ["part", "rate"], ["norm", "seed", "step", "site"]
     return (
         loss,
         curve.drop(columns=alike),
         shown.drop(columns=alike),
-        freedom.drop(columns=free),
         ranks[[*rank, "occupancy", "median", "rank"]],
         shape.drop(columns=alike),
     )
@@ -108,38 +91,32 @@ def columns_of_training(*tables: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
     {
         "training-loss": "Held-out loss in nats a byte after training; those of the part ranks are of the smaller size "
         "0.2M.",
-        "training-curve": "Training loss in nats a byte, means of ten updates, at a rate of 0.001 and a decay of 0.1.",
+        "training-curve": "Training loss in nats a byte, means of ten updates, at a rate of 0.001.",
         "training-angles": ANGLES,
-        "training-freedom": "Occupancy of the uniform direction at the last norm's input, with and without weight "
-        "decay, from three starts.",
         "training-ranks": f"Rank of the uniform direction's occupancy among itself and {len(DIRECTIONS) - 3} sign "
         "vectors, many seeds.",
         "training-forms": FORMS,
     },
     GRID,
-    minutes=90,
+    minutes=70,
     summary=columns_of_training,
     **about("0 to 2, of the part ranks 0 to 39 with RMSNorm and 0 to 9 with LayerNorm"),
 )
-def training(part: str, norm: str, rate: float, decay: float, start: str, seed: int, steps: int | None = None) -> dict:
-    _, tables = trained(part, norm, rate, decay, start, seed, steps)
-    found = {f"training-{name}": [] for name in ("loss", "curve", "angles", "freedom", "ranks", "forms")}
+def training(part: str, norm: str, rate: float, seed: int, steps: int | None = None) -> dict:
+    _, tables = trained(part, norm, rate, seed, steps)
+    found = {f"training-{name}": [] for name in ("loss", "curve", "angles", "ranks", "forms")}
     found["training-loss"] = end(tables)
     if part == "main":
         curve = tables["curve"]
         found["training-curve"] = curve.loss.groupby((curve.step - 1) // 10 * 10 + 10).mean().reset_index()
     if norm in KINDS:
         angles = beside_signs(tables["survey"])
-        along_one = angles.query("direction == 'uniform' and side == 'in'")
         if part == "main":
-            some = at_stages(angles, STAGES)
+            some = at_stages(angles)
             found["training-angles"] = some[(some.direction == "uniform") | (some.side == "in")]
-            found["training-forms"] = forms(tables, norm)
-        if part != "ranks":
-            free = at_stages(along_one, (10, 20, 50, 100))
-            found["training-freedom"] = free[free.site == free.site.iloc[-1]]
+            found["training-forms"] = overlaps(tables["gains"], norm == "layer").merge(tables["surface"])
         else:
-            found["training-ranks"] = along_one
+            found["training-ranks"] = angles.query("direction == 'uniform' and side == 'in'")
     return found
 
 
@@ -148,22 +125,16 @@ def end(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
     return tables["loss"].tail(1).drop(columns="step")
 
 
-def forms(tables: dict[str, pd.DataFrame], norm: str) -> pd.DataFrame:
-    """Gains, axes and distance to the surface."""
-    near = tables["surface"][["step", "site", "q05", "near"]]
-    return shapes(tables["gains"], norm == "layer").merge(near)
-
-
 @experiment(
     "training-rates",
-    "Held-out loss in nats a byte after training, of every variant at two rates, from the drawn start.",
+    "Held-out loss in nats a byte after training, of every variant at two rates.",
     RATES,
     minutes=100,
     summary=lambda table: table[["loss", "norm", "rate", "seed"]],
     **about("0 to 9 of the twins, 0 to 4 of the others"),
 )
-def rates(norm: str, rate: float, decay: float, start: str, seed: int, steps: int | None = None) -> pd.DataFrame:
-    return end(trained("rates", norm, rate, decay, start, seed, steps)[1])
+def rates(norm: str, rate: float, seed: int, steps: int | None = None) -> pd.DataFrame:
+    return end(trained("rates", norm, rate, seed, steps)[1])
 
 
 def halves(_: pd.DataFrame) -> dict[str, Tensor]:

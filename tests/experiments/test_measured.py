@@ -48,25 +48,20 @@ def test_designs_get_more_seeds_at_their_best_setting():
 
 @pytest.mark.slow
 def test_tables_of_trainings():
-    point = ("main", "layer", 1e-3, 0.1, "drawn", 0)
+    point = ("main", "layer", 1e-3, 0)
     found = twins.training(*point, steps=20)
-    names = ("loss", "curve", "angles", "freedom", "forms")
-    loss, curve, angles, freedom, forms = (pd.DataFrame(found[f"training-{name}"]) for name in names)
+    names = ("loss", "curve", "angles", "forms")
+    loss, curve, angles, forms = (pd.DataFrame(found[f"training-{name}"]) for name in names)
     _, tables = twins.trained(*point, steps=20)
     assert loss.loss.tolist() == tables["loss"].loss.tolist()[-1:]
     assert curve.step.tolist() == [10, 20] and curve.loss[1] == pytest.approx(tables["curve"].loss[10:].mean())
     assert set(angles.step) >= {0, 1, 2, 4, 10, 20} and set(angles[angles.side == "out"].direction) == {"uniform"}
-    assert freedom.site.unique() == ["transformer.ln_f"] and forms.site.nunique() == 9
+    assert forms.site.nunique() == 9
     assert len(found["training-ranks"]) == 0
     of = dropping.dropping(0, steps=20)
     ways = of["dropping-ways"].set_index("way")
     assert ways.more["as it is"] == 0 and abs(ways.kl["dropped after centring"]) < 1e-9
     assert len(of["dropping-sites"]) == 10 and of["dropping-gauge"].c.tolist() == list(dropping.SHIFTS)
-    shifted, plain = (
-        twins.trained("freedom", "layer", 1e-3, 0.1, start, 0, steps=1)[0].transformer.wte.weight
-        for start in ("shifted", "drawn")
-    )
-    assert (shifted.mean() - plain.mean()).item() == pytest.approx(plain.std().item(), rel=0.1)
 
 
 def test_the_weights_of_the_pages_twins(monkeypatch, tmp_path):

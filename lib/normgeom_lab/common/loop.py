@@ -10,12 +10,7 @@ from tqdm.auto import tqdm
 
 
 def train(
-    model: nn.Module,
-    batches: Iterable[Tensor],
-    steps: int,
-    lr: float,
-    description: str | None = "train",
-    decay: float = 0.1,
+    model: nn.Module, batches: Iterable[Tensor], steps: int, lr: float, description: str | None = "train"
 ) -> list[float]:
     """Train a model of transformers in place by AdamW, a warm-up and a cosine, gradients clipped to norm 1.
 
@@ -23,12 +18,11 @@ def train(
         batches: ids ``(batch, length)``, at least ``steps`` of them.
         lr: the peak of the learning rate.
         description: stands before the progress bar; None for no bar.
-        decay: of matrices and embeddings.
 
     Returns:
         the loss before each step in nats a token.
     """
-    optimizer = adamw(model, lr, decay)
+    optimizer = adamw(model, lr)
     shown = tqdm(range(steps), desc=description, disable=description is None)
     on_device = (ids.to(model.device) for _, ids in zip(shown, batches, strict=False))
     model.train()

@@ -37,7 +37,6 @@ class Size:
     batch: int
     length: int
     eval_interval: int
-    decay: float = 0.1
 
     def config(self, vocabulary: int) -> GPT2Config:
         return gpt2(vocabulary, self.length, self.width, self.layers, self.heads)
@@ -82,7 +81,7 @@ def course(
                 measure(step)
             yield text[places]
 
-    losses = train(model, batches(), size.steps, size.lr, description, size.decay)
+    losses = train(model, batches(), size.steps, size.lr, description)
     measure(size.steps)
     tables["curve"] = [pd.DataFrame(dict(loss=losses, step=range(1, size.steps + 1)))]
     return {name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()}
@@ -98,16 +97,13 @@ def measure_stage(model: nn.Module, batches: Sequence[Tensor], seed: int) -> dic
     """Tables of a model on token ids ``(batch, length)`` that it was not trained on; nothing of the model changes.
 
     ``loss`` has one row, in nats a token; ``survey`` is that of :class:`normgeom.Survey` for :data:`DIRECTIONS`;
-    ``gains`` has one row for each coordinate of a norm; ``surface`` is :func:`surface`.  Of a model without norms there
+    ``gains`` has one row for each gain of a norm; ``surface`` is :func:`surface`.  Of a model without norms there
     is only the loss.
     """
     tables = {"loss": pd.DataFrame([dict(loss=held_out_loss(model, batches))])}
     example = batches[0][:2]  # find_norms' own may be longer than the windows
     if sites := find_norms(model, example):
-        gains = [
-            pd.DataFrame(dict(site=s.name, coordinate=range(s.dim), weight=s.weight.flatten(), bias=s.bias.flatten()))
-            for s in sites
-        ]
+        gains = [pd.DataFrame(dict(site=site.name, weight=site.weight.flatten())) for site in sites]
         tables["survey"] = Survey(model, DIRECTIONS, seed, example).run(batches, progress=False).table()
         tables["gains"] = pd.concat(gains, ignore_index=True)
         tables["surface"] = surface(model, batches[: max(1, 2**16 // batches[0].numel())], sites)

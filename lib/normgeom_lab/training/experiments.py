@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 from normgeom.geometry.ellipsoid import Ellipsoid
-from normgeom.training.loop import adamw, fit, next_token_loss, warmup_cosine
+from normgeom.training.loop import fit, next_token_loss
 from normgeom.training.twins import twins
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -96,63 +96,21 @@ def chance_of(distance: float, count: int, most: int) -> float:
     return float(np.mean([off_uniform(ranks, most) >= distance for ranks in drawn]))
 
 
-def shapes(gains: pd.DataFrame, centered: bool) -> pd.DataFrame:
-    """Gains and ellipsoid of each norm over a training, at steps where the gains are not all equal.
-
-    ``correlation`` is that of the gains with those of the last step, ``overlap`` ‖VᵀW‖²/8 for the eight longest axes V
-    at the step and W at the end, ``pointing`` the mean over these axes of the largest squared entry.
-    """
-    last = gains[gains.step == gains.step.max()].set_index("site")
-    rows = []
-    for (step, site), group in gains.groupby(["step", "site"], sort=False):
+def overlaps(gains: pd.DataFrame, centered: bool) -> pd.DataFrame:
+    """‖VᵀW‖²/8 of each norm: V its eight longest axes at a step, W at the last, where gains are not all equal."""
+    axes, last = {}, gains.step.max()
+    for place, group in gains.groupby(["step", "site"], sort=False):
         weight = torch.tensor(group.weight.to_numpy(np.float64))
-        if weight.min() == weight.max():
-            continue
-        end = torch.tensor(last.loc[[site], "weight"].to_numpy(np.float64))
-        image = Ellipsoid(weight, centered=centered)
-        axes = image.axes(8)
-        overlap = (axes.T @ Ellipsoid(end, centered=centered).axes(8)).square().sum() / 8
-        rows.append(
-            dict(
-                step=step,
-                site=site,
-                smallest=float(weight.min()),
-                mean=float(weight.mean()),
-                largest=float(weight.max()),
-                spread=float(weight.std(unbiased=False)),
-                axis_ratio=float(image.semi_axes[0] / image.semi_axes[-1]),
-                correlation=float(torch.corrcoef(torch.stack([weight, end]))[0, 1]),
-                overlap=float(overlap),
-                pointing=float(axes.square().amax(0).mean()),
-            )
-        )
-    return pd.DataFrame(rows)
+        if weight.min() < weight.max():
+            axes[place] = Ellipsoid(weight, centered=centered).axes(8)
+    rows = [(step, site, float((v.T @ axes[last, site]).square().sum() / 8)) for (step, site), v in axes.items()]
+    return pd.DataFrame(rows, columns=["step", "site", "overlap"])
 
 
 def paired(losses: pd.DataFrame, of: str = "RMSNorm", less: str = "LayerNorm") -> pd.Series:
     """The loss with one norm minus the loss with another, by ``rate`` and ``seed``, where both were trained."""
     by_seed = losses.pivot(index=["rate", "seed"], columns="norm", values="loss")
     return (by_seed[of] - by_seed[less]).dropna()
-
-
-def noise_walks(norms: int, width: int, steps: int, stages: Sequence[int], seed: int) -> pd.DataFrame:
-    """Gains that AdamW changes by noise instead of gradients, as a table that :func:`shapes` reads.
-
-    Learning rate and moments are those of the recorded runs.
-    """
-    gains = nn.ParameterList([torch.ones(norms * width)])
-    (gain,), rule = gains, adamw(gains, 0.001)
-    schedule = warmup_cosine(rule, steps)
-    generator, noted = torch.Generator().manual_seed(seed), []
-    for step in range(1, steps + 1):
-        gain.grad = torch.randn(gain.shape, generator=generator)
-        rule.step()
-        schedule.step()
-        if step in stages:
-            weights = gain.detach().view(norms, width).numpy().copy()
-            noted += [dict(step=step, site=str(i), weight=row) for i, row in enumerate(weights)]
-    noted = pd.DataFrame(noted).assign(coordinate=[range(width)] * len(noted))
-    return noted.explode(["coordinate", "weight"], ignore_index=True)
 
 
 @torch.no_grad()

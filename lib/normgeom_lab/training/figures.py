@@ -104,41 +104,6 @@ def ranks_over_seeds(ranks: Mapping[str, pd.Series]) -> tuple[Figure, str]:
     return figure, f"Distribution of the rank of the uniform vector among {RANKS} over seeds. {'; '.join(words)}."
 
 
-def shapes_over_steps(forms: Mapping[str, pd.DataFrame], by_chance: float) -> tuple[Figure, str]:
-    """Deviation of the gains, agreement of gains and longest axes with the end, against steps: of :func:`shapes`."""
-    words = []
-    with style():
-        figure, (upper, lower) = plt.subplots(2, 1, figsize=(WIDTH, 5.6), sharex=True)
-        lines = (
-            (upper, "spread", "ink", "", 0),
-            (lower, "correlation", "ink", "gains", 6),
-            (lower, "overlap", "random_b", "longest axes", -24),
-        )
-        for number, (name, rows) in enumerate(forms.items()):
-            over = rows.groupby("step")
-            for axis, column, color, what, above in lines:
-                mean, low, high = (over[column].agg(of) for of in ("mean", "min", "max"))
-                axis.plot(mean.index, mean, color=COLORS[color], label=name, linestyle=LINES[number])
-                if number == 0:
-                    axis.fill_between(mean.index, low, high, color=COLORS[color], alpha=0.15, linewidth=0)
-                    at = 0.4 * mean.index.max()
-                    place = at, np.interp(at, mean.index, mean)
-                    axis.annotate(what, place, (0, above), textcoords="offset points", color=COLORS[color], ha="center")
-            means = over[["spread", "correlation", "overlap"]].mean()
-            tenth = means.iloc[np.abs(means.index - means.index.max() / 10).argmin()]
-            words.append(
-                f"{name}: standard deviation of the gains {means.spread.iloc[-1]:.3f} at the end; after a tenth of the "
-                f"steps their correlation with the final gains is {tenth.correlation:.2f}, and the axes' overlap with "
-                f"the final axes {tenth.overlap:.2f}"
-            )
-        lower.axhline(by_chance, color=COLORS["null"], linestyle=":")
-        lower.text(rows.step.max(), by_chance, "axes, by chance", ha="right", va="bottom")
-        upper.set(ylabel="standard deviation of the gains")
-        lower.set(xlabel="steps", ylabel="agreement with the final state")
-        upper.legend()
-    return figure, f"Gains and axes over the course of training. {'; '.join(words)}."
-
-
 def _grid(tables: Mapping, sites: Sequence[str], label: str) -> tuple[Figure, list[tuple[str, Axes, pd.DataFrame]]]:
     """A row of panels a norm, a column a model: of each its name, the axes, and the rows of the norm's input."""
     size = (WIDTH, 1.2 + 1.7 * len(sites))

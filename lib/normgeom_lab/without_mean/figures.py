@@ -32,7 +32,7 @@ COLUMNS = {  # of a table of costs: the name in words, and digits
     "largest": ("largest change in log p", ".2g"),
 }
 
-ROWS = {"way": "operation", "site": "norm", "centred": "mean removed from"}  # what distinguishes rows, in words
+ROWS = {"way": "operation", "site": "norm"}  # what distinguishes rows, in words
 
 
 def cost_table(costs: pd.DataFrame) -> None:
