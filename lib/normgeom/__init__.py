@@ -18,6 +18,7 @@ _HOMES = {
     "models.doctor": ("doctor",),
     "models.held": ("held_scales",),
     "models.sites": ("find_norms",),
+    "models.twins": ("twins",),
     "models.watch": ("NormSite", "watch"),
     "norms.elementwise": ("Derf", "DyT", "derf", "dyt"),
     "norms.functions": ("LayerNorm", "RMSNorm", "layer_norm", "layer_norm_steps", "rms_norm"),
@@ -27,7 +28,6 @@ _HOMES = {
     "surgery.converted": ("load_converted",),
     "surgery.surgery": ("center_writers", "fold_norms", "to_rms_norm"),
     "survey.survey": ("Survey",),
-    "training.twins": ("twins",),
     "view.explore": ("explore",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from normgeom.training.twins import twin
+from normgeom.models.twins import twin
 from normgeom_lab.common.loop import train
 from normgeom_lab.training import Size, course, measure_stage, reading_order
 from torch import nn

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from normgeom.models.twins import gpt2
 from normgeom.text.tokens import random_windows
-from normgeom.training.twins import gpt2
 from normgeom_lab import inference as lab
 from normgeom_lab.common import published
 from normgeom_lab.common.checks import Draws

@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from norm_checks import draw, rounding
+from normgeom.models.twins import gpt2, twins
 from normgeom.text.tokens import random_windows
-from normgeom.training.twins import gpt2, twins
 from normgeom_lab import irreversibility as lab
 from normgeom_lab.common.loop import train
 from tiny_models import tiny, token_ids

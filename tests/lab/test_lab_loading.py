@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from normgeom.models.twins import twin
 from normgeom.text.corpora import load_corpus
-from normgeom.training.twins import twin
 from normgeom_lab.common.loading import load_with_windows
 from transformers import GPT2Config
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from norm_checks import close, draw
-from normgeom.training.twins import gpt2, twins
+from normgeom.models.twins import gpt2, twins
 from normgeom_lab.common import parts as lab
 from normgeom_lab.common import stream
 from normgeom_lab.common.checks import Draws

@@ -7,7 +7,7 @@ import normgeom as ng
 import pytest
 import torch
 from norm_checks import close
-from normgeom.training.twins import gpt2
+from normgeom.models.twins import gpt2
 from normgeom_lab import training as lab
 from normgeom_lab.common.checks import Draws
 from normgeom_lab.common.stream import stream_writers

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from norm_checks import close
-from normgeom.training.twins import twin
+from normgeom.models.twins import twin
 from normgeom_lab.training import DIRECTIONS, measure_stage
 from survey_truth import stored
 from tiny_models import randomise_norms, token_ids

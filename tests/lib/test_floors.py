@@ -13,7 +13,6 @@ FLOORS = (
     {"norms", "text", "jobs", "records", "checks"},
     {"geometry", "models"},
     {"survey", "surgery", "view"},
-    {"training"},
     {"commands"},
     {"cli"},
     {"__main__"},

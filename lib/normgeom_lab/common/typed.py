@@ -13,10 +13,10 @@ import torch
 from matplotlib.figure import Figure
 from normgeom.geometry.uniform import angle, uniform_vector
 from normgeom.models.sites import NormSite, find_norms
+from normgeom.models.twins import gpt2, twins
 from normgeom.models.watch import evaluating, forward, hooked
 from normgeom.norms.formula import center
 from normgeom.surgery.surgery import to_rms_norm
-from normgeom.training.twins import gpt2, twins
 from normgeom.view.explore import image
 from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor, nn

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from normgeom.models.twins import twin
 from normgeom.norms.functions import LayerNorm, RMSNorm
-from normgeom.training.twins import twin
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 

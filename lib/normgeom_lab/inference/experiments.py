@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 import torch
+from normgeom.models.twins import gpt2, twins
 from normgeom.surgery.surgery import fold_norms
 from normgeom.survey.survey import Survey
 from normgeom.text.corpora import Corpus
 from normgeom.text.tokens import byte_tokens, random_windows, windows
-from normgeom.training.twins import gpt2, twins
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import GPT2Config, GPT2LMHeadModel

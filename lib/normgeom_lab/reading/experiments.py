@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pandas as pd
 import torch
 from normgeom.models.sites import find_norms
+from normgeom.models.twins import gpt2, twins
 from normgeom.models.watch import evaluating, forward, hooked
-from normgeom.training.twins import gpt2, twins
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 

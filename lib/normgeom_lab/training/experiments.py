@@ -12,13 +12,12 @@ import numpy as np
 import pandas as pd
 import torch
 from normgeom.geometry.ellipsoid import Ellipsoid
-from normgeom.training.loop import fit, next_token_loss
-from normgeom.training.twins import twins
+from normgeom.models.twins import twins
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from normgeom_lab.common.checks import Draws
-from normgeom_lab.common.loop import train
+from normgeom_lab.common.loop import fit, next_token_loss, train
 from normgeom_lab.common.stream import last_directions, rotate, stream_writers
 from normgeom_lab.common.tiny import perturb
 from normgeom_lab.common.variants import variant

@@ -8,8 +8,8 @@ import normgeom as ng
 import pytest
 import torch
 from normgeom.commands.loading import described, load_config, load_model, most_tokens
+from normgeom.models.twins import twin
 from normgeom.surgery.converted import save_converted
-from normgeom.training.twins import twin
 from safetensors.torch import load_file, save_file
 from tiny_models import FAMILIES, tiny, token_ids
 from transformers import AutoModel, BertConfig, BertForMaskedLM, BloomConfig, GPT2Config

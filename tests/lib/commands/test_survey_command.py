@@ -9,11 +9,11 @@ import pytest
 from normgeom.commands import survey
 from normgeom.commands.survey import survey_model
 from normgeom.jobs import digest
+from normgeom.models.twins import twin
 from normgeom.surgery.converted import save_converted
 from normgeom.survey.directions import DEFAULT, nulls
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import BYTES, first_windows, load_tokenizer
-from normgeom.training.twins import twin
 from tiny_models import tiny
 from transformers import AutoModel, GPT2Config
 

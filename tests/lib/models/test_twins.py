@@ -6,7 +6,7 @@ import normgeom as ng
 import numpy as np
 import pytest
 import torch
-from normgeom.training.twins import twin
+from normgeom.models.twins import twin
 from tiny_models import LAYER_NORMS, TWO_BLOCKS, logits, token_ids
 
 
