@@ -28,16 +28,16 @@ from experiments.real_models import (
 from experiments.registry import experiment
 
 NORMS = {"SmolLM2-135M-Instruct": 61, "gemma-3-270m": 73}  # over the model's full width
-BLOCKS = (20, 32)  # how many blocks of each text are read, and their tokens
+COUNT, LENGTH = 20, 32  # how many blocks of each text are read, and their tokens
 PREDICTED = {"gemma3_text": 6}  # the last predictions of a block count: 16, or 6 of Gemma's large vocabulary
 SIGNS = [f"signs_{i:03d}" for i in range(19)]
 FEW = SIGNS[:3]
-ON = "WikiText-2, {} blocks of {} tokens spread over each of its parts, begun by BOS"
+ON = f"WikiText-2, {COUNT} blocks of {LENGTH} tokens spread over each of its parts, begun by BOS"
 WHAT = (
     "cost: increase of the loss in nats a token; se: its standard error over blocks.  uniform, signs_…, random_…: the "
-    "component along this direction is "
-    f"taken from what the norm reads; …_rest: without the {LARGEST} coordinates that hold most of the squared length "
-    f"there; uniform_…: without {LARGEST} random coordinates.  The first position is spared."
+    f"component along this direction is taken from what the norm reads; …_rest: without the {LARGEST} coordinates that "
+    f"hold most of the squared length there; uniform_…: without {LARGEST} random coordinates.  The first position is "
+    "spared."
 )
 
 
@@ -47,13 +47,13 @@ WHAT = (
     "norm's input to the direction.",
     [dict(model=[name], norm=range(count)) for name, count in NORMS.items()],
     minutes=12,
-    corpus=ON.format(*BLOCKS),
+    corpus=ON,
     **about(*LANGUAGE),
 )
 def one_norm(model: str, norm: int) -> pd.DataFrame:
-    network = changeable(model, PARTS, *BLOCKS)
+    network = changeable(model, PARTS)
     site = network.sites[norm]
-    costs = mean_costs(network.without_directions([site]), PARTS, BLOCKS[0])
+    costs = mean_costs(network.without_directions([site]), PARTS, COUNT)
     by_text = costs.pivot(index="direction", columns="text", values=["cost", "se"])
     by_text.columns = by_text.columns.map("_".join)
     x = network.inputs[site.name][:, 1:]
@@ -68,11 +68,11 @@ def one_norm(model: str, norm: int) -> pd.DataFrame:
     "first position is spared.",
     [dict(model=[name], norm=range(-1, count)) for name, count in NORMS.items()],
     minutes=20,
-    corpus=ON.format(*BLOCKS),
+    corpus=ON,
     **about(*LANGUAGE),
 )
 def one_frozen(model: str, norm: int) -> dict:
-    network = changeable(model, PARTS, *BLOCKS)
+    network = changeable(model, PARTS)
     kl = network.frozen(network.sites if norm == -1 else [network.sites[norm]]).kl
     finite = kl[kl.abs() < torch.inf]
     return dict(kl=finite.mean(), lost=len(kl) - len(finite))
@@ -85,11 +85,11 @@ def one_frozen(model: str, norm: int) -> dict:
     "same on average over all signs (prop-dense-direction).  The first position is left out.",
     dict(model=LANGUAGE, text=PARTS),
     minutes=1,
-    corpus=ON.format(*BLOCKS),
+    corpus=ON,
     **about(*LANGUAGE),
 )
 def moved_outputs(model: str, text: str) -> list[dict]:
-    network, rows = changeable(model, (text,), *BLOCKS), []
+    network, rows = changeable(model, (text,)), []
     for number, site in enumerate(network.sites):
         moved = {name: float(network.moved(site, u).mean()) for name, u in network.directions(site).items()}
         row = dict(norm=number, predicted=float(network.moved_by_signs(site).mean()))
@@ -103,17 +103,17 @@ def moved_outputs(model: str, text: str) -> list[dict]:
     f"All norms at once.  {WHAT}  none: the loss itself.",
     dict(model=LANGUAGE),
     minutes=25,
-    corpus="WikiText-2 and the standard library's documentation strings, {} blocks of {} tokens spread over each text, "
-    "begun by BOS".format(*BLOCKS),
+    corpus=f"WikiText-2 and the standard library's documentation strings, {COUNT} blocks of {LENGTH} tokens spread "
+    "over each text, begun by BOS",
     **about(*LANGUAGE),
 )
 def all_norms(model: str) -> pd.DataFrame:
     texts = (*PARTS, "stdlib")
-    network = changeable(model, texts, *BLOCKS)
+    network = changeable(model, texts)
     loss = network.loss.mean(1)
     unchanged = pd.DataFrame(dict(direction="none", block=range(len(loss)), cost=loss))
     changed = network.without_directions(network.sites, network.more_directions)
-    return mean_costs(pd.concat([unchanged, changed]), texts, BLOCKS[0])
+    return mean_costs(pd.concat([unchanged, changed]), texts, COUNT)
 
 
 def mean_costs(rows: pd.DataFrame, texts: Sequence[str], count: int) -> pd.DataFrame:
@@ -123,9 +123,9 @@ def mean_costs(rows: pd.DataFrame, texts: Sequence[str], count: int) -> pd.DataF
 
 
 @cache
-def changeable(model: str, texts: tuple[str, ...], count: int, length: int) -> "Changeable":
+def changeable(model: str, texts: tuple[str, ...]) -> "Changeable":
     network, tokenizer = language_model(model)
-    return Changeable(network, torch.cat([blocks(tokenizer, text, count, length) for text in texts]))
+    return Changeable(network, torch.cat([blocks(tokenizer, text, COUNT, LENGTH) for text in texts]))
 
 
 class Changeable:

@@ -168,10 +168,10 @@ def _pages(kind: str) -> Path:
 )
 def pages_twins(steps: int) -> dict:
     """The networks that the book's pages run."""
-    size, losses = replace(SIZES["0.2M"], steps=steps, batch=32, length=128), {}
+    text, losses = byte_tokens(load_corpus("stdlib").text), {}
+    size = replace(SIZES["0.2M"], steps=steps, batch=32, length=128)
     for kind in KINDS:
         model = variant(size.config(256), 0, kind)
-        tables = course(model, byte_tokens(load_corpus("stdlib").text), 16384, size, 0)
-        losses[kind] = float(end(tables).loss.iloc[0])
+        losses[kind] = float(end(course(model, text, 16384, size, 0)).loss.iloc[0])
         save_file({name: w for name, w in model.state_dict().items() if name != TIED}, _pages(kind))
     return losses

@@ -5,28 +5,14 @@ import pytest
 import torch
 from norm_checks import close
 from normgeom_lab.common.variants import NORMS, Centring, variant
-from tiny_models import LAYER_NORMS, TWO_BLOCKS, logits, token_ids
+from tiny_models import TWO_BLOCKS, logits, only_the_norms_differ, token_ids
 
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_the_norm_is_the_only_difference(norm):
-    model, reference = variant(TWO_BLOCKS, 3, norm), ng.twins(TWO_BLOCKS, 3)[0]
-    mine, theirs = model.state_dict(), reference.state_dict()
     affine = {"layer": ("weight", "bias"), "centre": ("weight", "bias"), "rms": ("weight",)}.get(norm, ())
-    outside = {name for name in theirs if name.rpartition(".")[0] not in LAYER_NORMS}
-    assert set(mine) == outside | {f"{name}.{part}" for name in LAYER_NORMS for part in affine}
-    for name, value in mine.items():
-        assert torch.equal(value, theirs[name]), f"{name} differs"
-    types = {name: type(module) for name, module in reference.named_modules()}
-    for name, module in model.named_modules():
-        assert name in LAYER_NORMS or type(module) is types[name], f"{name} is a {type(module).__name__}"
-    assert model.lm_head.weight is model.transformer.wte.weight, "the head is not tied any more"
-    assert not any(module.training for module in model.modules()), "evaluation mode everywhere"
-    assert {(p.dtype, p.device.type) for p in model.parameters()} == {(torch.float32, "cpu")}
-    sites = ng.find_norms(model)
-    assert {site.name for site in sites} == (set() if norm == "none" or "centre" in norm else LAYER_NORMS)
-    assert {site.kind for site in sites} <= {norm.split("-")[0]}
-    assert all(site.eps == pytest.approx(3e-3) for site in sites), "ε is the default?"
+    kind = "" if norm == "none" or "centre" in norm else norm.split("-")[0]
+    only_the_norms_differ(variant(TWO_BLOCKS, 3, norm), ng.twins(TWO_BLOCKS, 3)[0], affine, kind)
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import normgeom as ng
 import pytest
 import torch
 import transformers
@@ -251,3 +252,24 @@ LAYER_NORMS = {f"transformer.{name}" for name in ("h.0.ln_1", "h.0.ln_2", "h.1.l
 def logits(model, ids):
     with torch.no_grad():
         return model(ids).logits
+
+
+def only_the_norms_differ(model, reference, affine, kind):
+    """Of two models of TWO_BLOCKS, the reference with LayerNorm.
+
+    ``affine`` are the parameters of each norm of the model, ``kind`` is the one that find_norms reports, "" for none.
+    """
+    mine, theirs = model.state_dict(), reference.state_dict()
+    outside = {name for name in theirs if name.rpartition(".")[0] not in LAYER_NORMS}
+    assert set(mine) == outside | {f"{name}.{part}" for name in LAYER_NORMS for part in affine}
+    for name, value in mine.items():
+        assert torch.equal(value, theirs[name]), f"{name} differs"
+    types = {name: type(module) for name, module in reference.named_modules()}
+    for name, module in model.named_modules():
+        assert name in LAYER_NORMS or type(module) is types[name], f"{name} is a {type(module).__name__}"
+    assert model.lm_head.weight is model.transformer.wte.weight, "the head is not tied any more"
+    assert not any(module.training for module in model.modules()), "evaluation mode everywhere"
+    assert {(p.dtype, p.device.type) for p in model.parameters()} == {(torch.float32, "cpu")}
+    sites = ng.find_norms(model)
+    assert {site.name: site.kind for site in sites} == dict.fromkeys(LAYER_NORMS if kind else (), kind)
+    assert all(site.eps == pytest.approx(3e-3) for site in sites), "ε is the default?"

@@ -67,10 +67,10 @@ def course(
     """
     text, apart = ids.tensor_split([-held_out])
     text = torch.cat(windows(text, size.length, 1))
-    held_out, tables = windows(apart, size.length, size.batch), defaultdict(list)
+    kept, tables = windows(apart, size.length, size.batch), defaultdict(list)
 
     def measure(step: int) -> None:
-        for name, table in measure_stage(model, held_out, seed).items():
+        for name, table in measure_stage(model, kept, seed).items():
             tables[name].append(table.assign(step=step))
 
     def batches() -> Iterator[Tensor]:
@@ -96,8 +96,8 @@ def measure_stage(model: nn.Module, batches: Sequence[Tensor], seed: int) -> dic
     """Tables of a model on token ids ``(batch, length)`` that it was not trained on; nothing of the model changes.
 
     ``loss`` has one row, in nats a token; ``survey`` is that of :class:`normgeom.Survey` for :data:`DIRECTIONS`;
-    ``gains`` has one row for each gain of a norm; ``surface`` is :func:`surface`.  Of a model without norms there
-    is only the loss.
+    ``gains`` has one row for each gain of a norm; ``surface`` is :func:`surface`.  For a model without norms there is
+    only the loss.
     """
     tables = {"loss": pd.DataFrame([dict(loss=held_out_loss(model, batches))])}
     example = batches[0][:2]  # find_norms' own may be longer than the windows

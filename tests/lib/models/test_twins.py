@@ -4,10 +4,9 @@ import random
 
 import normgeom as ng
 import numpy as np
-import pytest
 import torch
 from normgeom.models.twins import twin
-from tiny_models import LAYER_NORMS, TWO_BLOCKS, logits, token_ids
+from tiny_models import TWO_BLOCKS, logits, only_the_norms_differ, token_ids
 
 
 def test_twins_by_one():
@@ -20,20 +19,8 @@ def test_twins_by_one():
 
 def test_the_norm_is_the_only_difference():
     reference, model = ng.twins(TWO_BLOCKS, 3)
-    mine, theirs = model.state_dict(), reference.state_dict()
-    assert set(mine) == set(theirs) - {f"{name}.bias" for name in LAYER_NORMS}
-    for name, value in mine.items():
-        assert torch.equal(value, theirs[name]), f"{name} differs"
-    types = {name: type(module) for name, module in reference.named_modules()}
-    for name, module in model.named_modules():
-        assert name in LAYER_NORMS or type(module) is types[name], f"{name} is a {type(module).__name__}"
-    assert model.lm_head.weight is model.transformer.wte.weight, "the head is not tied any more"
-    for network, kind in ((reference, "layer"), (model, "rms")):
-        assert not any(module.training for module in network.modules()), "evaluation mode everywhere"
-        assert {(p.dtype, p.device.type) for p in network.parameters()} == {(torch.float32, "cpu")}
-        sites = ng.find_norms(network)
-        assert {site.name for site in sites} == LAYER_NORMS and {site.kind for site in sites} == {kind}
-        assert all(site.eps == pytest.approx(3e-3) for site in sites), "ε is the default?"
+    only_the_norms_differ(reference, reference, ("weight", "bias"), "layer")
+    only_the_norms_differ(model, reference, ("weight",), "rms")
     memory = {p.data_ptr() for p in reference.parameters()} & {p.data_ptr() for p in model.parameters()}
     assert not memory, "training one would train the other"
 
