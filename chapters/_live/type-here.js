@@ -66,7 +66,7 @@
     },
     {
       ask:
-        "Attention of block 1 is removed. Its credit, the fall at the final norm and the fall in the whole network are three numbers. Which will agree if we hold the scales?",
+        "Attention of block 1 is removed. If we hold the scales, which of these numbers will agree: its credit, the fall at the final norm, the fall in the whole network?",
       guesses: ["All three", "The first two", "None"],
       start: { removed: "h.0.attn" },
       then: { removed: "h.0.attn", held: true },
