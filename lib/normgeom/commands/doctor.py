@@ -15,7 +15,7 @@ from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import first_windows, load_tokenizer
 
 TEXTS, LENGTH = 2, 128  # windows that the model reads, and their tokens
-COLUMNS = ("norms", "", "kind", "d", "gain", "ε", "where", "rounded to bfloat16", "decays by", "largest entry")
+COLUMNS = ("norms", "", "kind", "d", "gain", "ε", "where", "rounded to bfloat16", "largest entry")
 
 
 def examine(name: str) -> Report:
@@ -49,7 +49,7 @@ def lines(report: Report) -> Iterator[str]:
     alike: dict[tuple, list[NormSheet]] = {}
     for sheet in report.norms:
         told = (sheet.kind, sheet.dim, sheet.gain, f"{sheet.eps:g}", sheet.place, sheet.casts)
-        alike.setdefault((_pattern(sheet.name), *told, ", ".join(sheet.decays) or "no rule"), []).append(sheet)
+        alike.setdefault((_pattern(sheet.name), *told), []).append(sheet)
     rows = [COLUMNS]
     for (name, *told), some in alike.items():
         share = max(sheet.measured["share"] for sheet in some)

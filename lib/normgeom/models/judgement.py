@@ -8,22 +8,15 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from normgeom.models.sites import NormSite
+from normgeom.models.watch import NormSite
 from normgeom.models.trace import READS, WRITES, Projection, Read, Trace, matrix_of
 
 
-@dataclass(frozen=True)
-class StreamNorm:
-    """A norm and the linear maps that read it; name, kind, dim and eps as in :class:`normgeom.NormSite`."""
+@dataclass(frozen=True, eq=False)
+class StreamNorm(NormSite):
+    """A norm and the linear maps that read it."""
 
-    name: str
-    kind: str
-    dim: int
-    eps: float
     readers: tuple[str, ...]  # the names of the maps
-    gain: str | None  # the name of the parameter that acts as γ, plus offset; None where there is none
-    offset: float
-    bias: str | None  # likewise, as β
     kept: str | None  # why its readers cannot take gain and bias, in words
 
 
@@ -117,15 +110,13 @@ def _unseen(trace: Trace, of_maps: bool) -> Iterator[str]:
 def _as_norm(trace: Trace, site: NormSite) -> StreamNorm:
     readers = dict.fromkeys(read.name for read in trace.reads if site.name in read.sources)
     others = [read.name for read in trace.reads if read.name in readers and not _takes_gain(trace, read, site.name)]
-    gain, bias = site.sources
     kept = None
     if others or not readers:
         by = (others[0] or "the caller") if others else "nothing"
         kept = f"{site.name}, a norm, is read by {by}, and not only by linear maps that read it alone and as it is"
-    elif not all(source and "." not in str(source[0]) for source in (gain, bias)):
+    elif not all(source and "." not in str(source[0]) for source in site.sources):
         kept = f"gain or bias of {site.name} is none of its parameters"
-    (gain, offset), (bias, _) = gain or (None, 0.0), bias or (None, 0.0)
-    return StreamNorm(site.name, site.kind, site.dim, site.eps, tuple(readers), gain, offset, bias, kept)
+    return StreamNorm(**vars(site), readers=tuple(readers), kept=kept)
 
 
 def _takes_gain(trace: Trace, read: Read, norm: str) -> bool:

@@ -234,9 +234,9 @@ def _untie(model: nn.Module, flow: Flow) -> None:
 
 def _fold(model: nn.Module, flow: Flow) -> None:
     for norm in (norm for norm in (*flow.norms, *flow.aside) if not norm.kept):
-        module = model.get_submodule(norm.name)
-        bias = _wide(getattr(module, norm.bias)) if norm.bias else torch.zeros(norm.dim)
-        gain = _wide(getattr(module, norm.gain)) + norm.offset if norm.gain else torch.ones(norm.dim)
+        module, ((w, offset), (b, _)) = model.get_submodule(norm.name), norm.sources
+        gain = _wide(getattr(module, w)) + offset if w else torch.ones(norm.dim)
+        bias = _wide(getattr(module, b)) if b else torch.zeros(norm.dim)
         for reader in map(model.get_submodule, norm.readers):
             matrix = matrix_of(reader, READS)
             weight = getattr(reader, matrix.weight)
@@ -246,10 +246,10 @@ def _fold(model: nn.Module, flow: Flow) -> None:
                 old = getattr(reader, matrix.bias)
                 _set(old, _wide(old) + torch.tensordot(_wide(weight), bias, dims=([matrix.axis], [0])))
             _set(weight, _wide(weight) * (gain if matrix.axis else gain[:, None]))
-        if norm.bias:
-            _set(getattr(module, norm.bias), torch.zeros_like(bias))
-        if norm.gain:
-            _set(getattr(module, norm.gain), torch.full_like(gain, 1 - norm.offset))
+        if b:
+            _set(getattr(module, b), torch.zeros_like(bias))
+        if w:
+            _set(getattr(module, w), torch.full_like(gain, 1 - offset))
 
 
 def make_bias(reader: nn.Module) -> None:

@@ -43,7 +43,7 @@ def test_the_flow_is_what_hooks_see(family, changes):
     assert all("self_attn." in norm.name for norm in flow.aside)
     for norm in flow.norms:
         assert norm.kind == expected[norm.name].kind and norm.dim == 32 and "self_attn." not in norm.name
-        assert norm.offset == {"1 + w": 1.0}.get(expected[norm.name].gain, 0.0), "the gain that acts"
+        assert norm.sources[0][1] == {"1 + w": 1.0}.get(expected[norm.name].gain, 0.0), "the gain that acts"
         output = out[norm.name].flatten(0, -2)
         same = {
             other
@@ -65,7 +65,7 @@ def test_the_weights_decide_nothing():
     model = tiny("falcon").double()
     expected = stream(uneven("falcon"))
     model.transformer.word_embeddings.weight.data.zero_()
-    assert stream(model) == expected and len(expected.norms) == 3
+    assert str(stream(model)) == str(expected) and len(expected.norms) == 3
 
 
 def test_drawn_matrices_keep_the_size_of_vectors():
