@@ -82,15 +82,15 @@ def survey(out: str, **options: object) -> None:
     The directions are 1, thirty sign vectors, and those of --nulls.
 
     The results are table.parquet, provenance.json and state.safetensors in DIR.  The state is saved during the run, so
-    that the same command resumes an interrupted one.  DIR can hold the results of one command only.
+    that the same command resumes an interrupted one.  DIR can hold the results of one survey only.
 
     A survey takes about as long as the model needs to read the tokens.
     """
     with _one_line():
         from normgeom.commands.survey import TABLE, survey_model
 
-        had = survey_model(out=out, **options)["had"]
-        click.echo(f"{had['tokens']} tokens: {out}/{TABLE}")
+        note = survey_model(out=out, **options)
+        click.echo(f"{note['tokens']} tokens: {out}/{TABLE}")
 
 
 @main.command()
@@ -105,8 +105,8 @@ def convert(model: str, out: str) -> None:
     with _one_line(stopped="the same command starts again from the beginning"):
         from normgeom.commands.convert import convert_model
 
-        had = convert_model(model, out)["had"]
-        click.echo(f"Saved in {out}: on {had['tokens']} tokens in float64, the logits agree to 1e-10 of the largest")
+        note = convert_model(model, out)
+        click.echo(f"Saved in {out}: on {note['tokens']} tokens in float64, the logits agree to 1e-10 of the largest")
 
 
 @main.command()

@@ -1,4 +1,4 @@
-"""The folder of a long run: one process works in it, for one command, and a note records what was asked for."""
+"""Files and folders of results: written as a whole, one process at a time, with a note on what they are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import metadata
@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from filelock import FileLock, Timeout
 
-PROVENANCE, LOCK = "provenance.json", ".normgeom.lock"
+LOCK, PROVENANCE = ".normgeom.lock", "provenance.json"
 
 
 @contextmanager
@@ -43,13 +43,11 @@ def remove(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def digest(path: Path) -> str | None:
-    """SHA-256 of a file, or of the names and digests of the files in a folder; None if ``path`` is neither."""
+def digest(path: Path) -> str:
+    """SHA-256 of a file, or of the names and digests of the files in a folder."""
     if path.is_dir():
         inside = {str(p.relative_to(path)): digest(p) for p in sorted(path.rglob("*")) if p.is_file()}
         return hashlib.sha256(json.dumps(inside).encode()).hexdigest()
-    if not path.is_file():
-        return None
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -76,65 +74,19 @@ def locked(folder: Path) -> Iterator[None]:
             folder.rmdir()
 
 
-@contextmanager
-def claimed(out: Path, asked: dict) -> Iterator[Callable[..., dict]]:
-    """Hold ``out`` for one command, and note in ``provenance.json`` what was asked for: all that decides the results.
-
-    Yields:
-        a function that adds entries to the note and returns it.  The note is deleted if there are no results.
-
-    Raises:
-        ValueError: the folder holds something else.
-        BlockingIOError: another process uses the folder.
-    """
-    path, note = out / PROVENANCE, {}
-
-    def save(**entries: object) -> dict:
-        note.update(entries)
-        write_json(path, note)
-        return note
-
-    with locked(out):
-        if path.exists():
-            note |= _same(path, json.loads(json.dumps(asked)))
-        elif found := _results(out):
-            raise ValueError(f"out: {out} holds {found[0]} and no {PROVENANCE}; name a new or an empty folder")
-        else:
-            save(asked=asked, started=now())
-        try:
-            yield save
-        finally:
-            if not _results(out):
-                path.unlink(missing_ok=True)
+def check_empty(folder: Path, *but: str) -> None:
+    """A ValueError if there is such a folder and it holds anything but files of these names."""
+    if folder.exists() and (found := sorted({path.name for path in folder.iterdir()} - {LOCK, *but})):
+        raise ValueError(f"out: expected a new or empty folder, {folder} holds {found[0]}; name another")
 
 
-def _results(out: Path) -> list[str]:
-    return sorted({path.name for path in out.iterdir()} - {PROVENANCE, LOCK})
-
-
-def _same(path: Path, asked: dict) -> dict:
-    """The note of a folder, after a check that it belongs to the same run."""
-    try:
-        note = json.loads(path.read_text("utf-8"))
-        there = dict(note["asked"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"out: {path} is damaged; put a copy of it back, or name another folder") from error
-    differing = [key for key in {**there, **asked} if there.get(key) != asked.get(key)]
-    if differing:
-        told = "; ".join(f"{key}: {there.get(key)} there, {asked.get(key)} asked for" for key in differing)
-        raise ValueError(f"out: {path.parent} belongs to another run ({told}); name another folder")
-    return note
-
-
-def now() -> str:
-    """Date and time, UTC."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def versions() -> dict[str, str]:
-    """The versions of Python and of the packages that decide a result."""
+def write_provenance(folder: Path, **about: object) -> dict:
+    """Note in ``provenance.json`` what the files in a folder are, when they were made and with which versions."""
     packages = ("torch", "transformers", "tokenizers", "normgeom")
-    return dict(python=platform.python_version()) | {name: metadata.version(name) for name in packages}
+    versions = dict(python=platform.python_version()) | {name: metadata.version(name) for name in packages}
+    note = about | dict(versions=versions, finished=datetime.now(UTC).isoformat(timespec="seconds"))
+    write_json(folder / PROVENANCE, note)
+    return note
 
 
 def usable_device(name: str | None) -> torch.device:

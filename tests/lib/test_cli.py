@@ -76,11 +76,11 @@ BAD = [
     ("survey", "--corpus nowhere.txt", "Error: corpus: expected 'stdlib' (needs no network), 'wikipedia' or "),
     ("survey", "--model no/such/model", "Error: model: 'no/such/model' cannot be loaded (OSError: Repo id must be "),
     ("survey", "--model nobody/nothing", "Error: model: 'nobody/nothing' cannot be loaded (OSError: "),
-    ("survey", "--out full", "Error: out: full holds mine and no provenance.json; name a new or an empty folder"),
+    ("survey", "--out full", "Error: out: expected a new or empty folder, full holds mine; name another"),
     ("survey", "--model t5", "Error: model: expected one that reads one text, got a T5Config"),
     ("convert", "short.txt out", "Error: model: 'short.txt' cannot be loaded (OSError: "),
     ("convert", "t5 out", "Error: model: 't5' cannot be loaded ("),
-    ("convert", "tiny full", "Error: out: expected a new or empty folder, got "),
+    ("convert", "tiny full", "Error: out: expected a new or empty folder, "),
 ]
 
 

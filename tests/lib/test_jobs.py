@@ -1,17 +1,18 @@
-"""The folder of a run: one process at a time, marked with what it is, refused to all others, nothing half written."""
+"""Files and folders of results: one process at a time, nothing half written, nothing of others lost."""
 
 import hashlib
 import json
 import os
 import subprocess
 import sys
+from datetime import datetime
+from importlib import metadata
 from pathlib import Path
 
 import normgeom as ng
 import pytest
-from normgeom.jobs import LOCK, PROVENANCE, atomic_path, claimed, digest, locked, usable_device
+from normgeom.jobs import LOCK, atomic_path, check_empty, digest, locked, usable_device, write_provenance
 
-ASKED = dict(work="survey", seed=1, sizes=(2, 3))
 HOLDS = """
 import sys, time
 from pathlib import Path
@@ -20,11 +21,6 @@ with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
 """
-
-
-def run(out, asked=ASKED, result="table"):
-    with claimed(out, asked):
-        (out / result).write_text("x")
 
 
 def contents(folder):
@@ -53,66 +49,26 @@ def test_another_process_is_refused_at_once_and_a_kill_frees_the_folder(tmp_path
             pytest.fail("two hold it")
         assert list(contents(out)) == [LOCK], "the loser wrote to the folder"
         process.kill()
-    run(out)
-    assert sorted(contents(out)) == [PROVENANCE, "table"], "a lock is left"
+    with locked(out):
+        pass
+    assert not out.exists(), "a lock or an empty folder is left"
 
 
-def test_the_same_run_goes_on(tmp_path):
-    run(tmp_path)
-    started = contents(tmp_path)[PROVENANCE]
-    run(tmp_path, result="table-2")
-    assert contents(tmp_path)[PROVENANCE] == started, "its mark was written again"
-    assert json.loads(started)["asked"] == dict(work="survey", seed=1, sizes=[2, 3])
+def test_the_work_of_others_is_kept(tmp_path):
+    out = tmp_path / "out"
+    check_empty(out)
+    with locked(out):
+        check_empty(out)
+        (out / "table").write_text("mine")
+    with pytest.raises(ValueError, match=r"^out: expected a new or empty folder, .*out holds table; name another$"):
+        check_empty(out)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (dict(work="training"), "work: survey there, training asked for"),
-        (dict(seed=2), "seed: 1 there, 2 asked for"),
-        (dict(sizes=None), r"sizes: \[2, 3\] there, None asked for"),
-        (dict(nulls=0), "nulls: None there, 0 asked for"),
-    ],
-)
-def test_another_run_is_refused_and_changes_nothing(tmp_path, changes, message):
-    run(tmp_path)
-    before = contents(tmp_path)
-    with pytest.raises(ValueError, match=rf"^out: .* belongs to another run \({message}\); name another folder"):
-        run(tmp_path, ASKED | changes)
-    assert contents(tmp_path) == before
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        (PROVENANCE, "not JSON", "is damaged; put a copy of it back, or name another folder"),
-        (PROVENANCE, '{"asked": 3}', "is damaged; put a copy of it back"),
-        ("table", "mine", "holds table and no provenance.json; name a new or an empty folder"),
-    ],
-)
-def test_the_work_of_others_is_kept(tmp_path, name, text, message):
-    (tmp_path / name).write_text(text)
-    with pytest.raises(ValueError, match=rf"^out: .* {message}"):
-        run(tmp_path)
-    assert contents(tmp_path) == {name: text.encode()}
-
-
-@pytest.mark.parametrize("result", [None, "table"])
-def test_a_run_without_results_leaves_no_mark(tmp_path, result):
-    out = tmp_path / "of" / "out"
-    with pytest.raises(KeyboardInterrupt), claimed(out, ASKED):
-        assert (out / PROVENANCE).exists(), "what runs is not marked"
-        if result:
-            (out / result).write_text("x")
-        raise KeyboardInterrupt
-    assert (out / PROVENANCE).exists() == out.exists() == bool(result)
-
-
-def test_a_note_takes_entries(tmp_path):
-    with claimed(tmp_path, ASKED) as save:
-        (tmp_path / "table").write_text("x")
-        noted = save(had=dict(tokens=3))
-    assert noted["had"] == dict(tokens=3) == json.loads((tmp_path / PROVENANCE).read_text("utf-8"))["had"]
+def test_a_note_says_when_and_with_what(tmp_path):
+    noted = write_provenance(tmp_path, work="survey", sizes=dict(tokens=3))
+    assert noted == json.loads((tmp_path / "provenance.json").read_text("utf-8"))
+    assert noted["sizes"] == dict(tokens=3) and noted["versions"]["torch"] == metadata.version("torch")
+    assert datetime.fromisoformat(noted["finished"]).tzinfo
 
 
 def test_a_digest_is_of_all_bytes_and_all_names(tmp_path):
@@ -120,7 +76,7 @@ def test_a_digest_is_of_all_bytes_and_all_names(tmp_path):
     (out / "inner").mkdir(parents=True)
     (out / "inner" / "weights").write_text("x")
     noted = digest(out)
-    assert digest(out / "inner" / "weights") == hashlib.sha256(b"x").hexdigest() and digest(out / "nowhere") is None
+    assert digest(out / "inner" / "weights") == hashlib.sha256(b"x").hexdigest()
     (out / "inner").rename(out / "other")
     assert digest(out) != noted, "a renamed file"
     (out / "other").rename(out / "inner")

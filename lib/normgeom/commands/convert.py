@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from normgeom.commands.loading import described, load_config, load_model, most_tokens
-from normgeom.jobs import PROVENANCE, atomic_path, now, versions, write_json
+from normgeom.jobs import atomic_path, check_empty, write_provenance
 from normgeom.surgery.converted import save_converted
 from normgeom.surgery.surgery import to_rms_norm
 from normgeom.text.corpora import load_corpus
@@ -22,18 +22,14 @@ def convert_model(model: str, out: str | os.PathLike) -> dict:
     the logits stay the same.  Returns the content of ``out/provenance.json``.
     """
     out = Path(out).resolve()
-    if out.exists() and any(out.iterdir()):
-        raise ValueError(f"out: expected a new or empty folder, got {out}; name another")
+    check_empty(out)
     config = load_config(model)
     encoder = load_tokenizer(model, config)
     length = most_tokens(config, LENGTH)
     (ids,) = first_windows(load_corpus("stdlib"), encoder, TEXTS * length, length, TEXTS)
     network = to_rms_norm(load_model(model, head=True), ids)
-    asked = dict(work="conversion", model=described(model), tokenizer=encoder.name, versions=versions())
-    note = dict(asked=asked, had=dict(tokens=ids.numel(), finished=now()))
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(out) as part:
         save_converted(network, part)
         encoder.save(part)
-        write_json(part / PROVENANCE, note)
-    return note
+        return write_provenance(part, model=described(model), tokenizer=encoder.name, tokens=ids.numel())

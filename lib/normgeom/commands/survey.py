@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from normgeom.commands.loading import described, load_config, load_model, most_tokens
-from normgeom.jobs import atomic_path, claimed, now, usable_device, versions
+from normgeom.jobs import PROVENANCE, atomic_path, check_empty, locked, usable_device, write_provenance
 from normgeom.survey.directions import DEFAULT
 from normgeom.survey.directions import nulls as names_of_nulls
 from normgeom.survey.survey import Survey
@@ -31,38 +31,34 @@ def survey_model(
 ) -> dict:
     """Survey a transformers model and write the results to a folder; the arguments are the command's options.
 
-    ``table.parquet`` is the table of :class:`normgeom.Survey`.  ``provenance.json``, which is returned, records
-    the request before the first batch and the outcome at the end.  ``state.safetensors`` is saved during the run, so
-    that the same call resumes an earlier one.
+    ``table.parquet`` is the table of :class:`normgeom.Survey`.  ``provenance.json``, which is returned, says what was
+    measured, on what and with what.  ``state.safetensors`` is saved during the run, so that the same call resumes an
+    earlier one.  A state of another model, text or seed is refused.
     """
     out = Path(out)
+    check_empty(out, TABLE, STATE, PROVENANCE)
     config = load_config(model)
     if config.is_encoder_decoder:
         raise ValueError(f"model: expected one that reads one text, got a {type(config).__name__}")
-    length = most_tokens(config, length)
+    named, length = described(model), most_tokens(config, length)
     encoder = load_tokenizer(model, config)
     text = load_corpus(corpus)
     device = usable_device(device)
-    asked = dict(
-        work="survey",
-        model=described(model),
-        corpus=text.provenance,
-        tokenizer=encoder.name,
-        windows=dict(tokens=tokens, length=length, batch_size=batch_size),
-        nulls=nulls,
-        seed=seed,
-        dtype=dtype,
-        device=device.type,
-        versions=versions(),
-    )
-    with claimed(out, asked) as save:
-        batches = first_windows(text, encoder, tokens, length, batch_size)
+    batches = first_windows(text, encoder, tokens, length, batch_size)
+    with locked(out):
         network = load_model(model, dtype).to(device)
-        directions = [*DEFAULT, *names_of_nulls(nulls)]
-        survey = Survey(network, directions, seed)
+        survey = Survey(network, [*DEFAULT, *names_of_nulls(nulls)], seed)
         survey.run(batches, progress=progress, checkpoint=out / STATE)
         with atomic_path(out / TABLE) as part:
             survey.table().to_parquet(part, index=False)
-        had = {name: getattr(survey, name) for name in ("tokens", "batches", "digest", "fingerprint")}
-        had |= dict(network=type(network).__name__, dtype=str(network.dtype).removeprefix("torch."), finished=now())
-        return save(had=had)
+        return write_provenance(
+            out,
+            model=named,
+            corpus=text.provenance,
+            tokenizer=encoder.name,
+            windows=dict(length=length, batch_size=batch_size),
+            **{name: getattr(survey, name) for name in ("seed", "tokens", "batches", "digest", "fingerprint")},
+            network=type(network).__name__,
+            dtype=str(network.dtype).removeprefix("torch."),
+            device=device.type,
+        )

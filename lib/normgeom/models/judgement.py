@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from normgeom.models.watch import NormSite
 from normgeom.models.trace import READS, WRITES, Projection, Read, Trace, matrix_of
+from normgeom.models.watch import NormSite
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from importlib import metadata
-from operator import itemgetter
 from pathlib import Path
 
 import normgeom as ng
@@ -54,7 +52,7 @@ def source(tmp_path_factory):
 @pytest.fixture(scope="module")
 def written(source, tmp_path_factory):
     out = tmp_path_factory.mktemp("parent") / "of" / "out"
-    return out, convert_model(str(source), out)["had"]
+    return out, convert_model(str(source), out)
 
 
 def contents(folder):
@@ -75,9 +73,8 @@ def test_what_is_loaded_is_the_converted_model(source, written):
     names = ["config.json", "converted.safetensors", "generation_config.json", "provenance.json"]
     assert sorted(contents(out)) == names
     text = (out / "provenance.json").read_text("utf-8") + (out / "config.json").read_text("utf-8")
-    asked, had = itemgetter("asked", "had")(json.loads((out / "provenance.json").read_text("utf-8")))
-    assert asked["model"] == dict(name="tiny", sha256=digest(source)) and asked["work"] == "conversion"
-    assert had == found and had["tokens"] == 128 and asked["versions"]["torch"] == metadata.version("torch")
+    noted = json.loads((out / "provenance.json").read_text("utf-8"))
+    assert noted == found and noted["model"] == dict(name="tiny", sha256=digest(source)) and noted["tokens"] == 128
     assert str(out.parent) not in text and "/tiny" not in text, "a path of this machine"
 
 

@@ -49,7 +49,7 @@ def contents(folder):
 
 def same_results(out, whole):
     pd.testing.assert_frame_equal(pd.read_parquet(out / TABLE), pd.read_parquet(whole / TABLE), check_exact=True)
-    mine, theirs = (json.loads((folder / PROVENANCE).read_text("utf-8"))["had"] for folder in (out, whole))
+    mine, theirs = (json.loads((folder / PROVENANCE).read_text("utf-8")) for folder in (out, whole))
     assert {**mine, "finished": ""} == {**theirs, "finished": ""}
     assert sorted(path.name for path in out.iterdir()) == sorted([PROVENANCE, STATE, TABLE])
 
@@ -70,7 +70,7 @@ def test_an_interrupted_run_goes_on(run, whole, tmp_path, monkeypatch, done):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         disturb(patch, ng.Survey, "_measure", done + 1, stop)
         run(tmp_path)
-    assert "had" not in json.loads((tmp_path / PROVENANCE).read_text("utf-8"))
+    assert [path.name for path in tmp_path.iterdir()] == [STATE]
     with monkeypatch.context() as patch:
         too_often = BATCHES - done + 1
         disturb(patch, ng.Survey, "_measure", too_often, lambda *_, **__: pytest.fail("what was saved is done again"))
@@ -87,8 +87,8 @@ def test_a_finished_run_does_nothing_again(run, whole, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("owner", "name", "at"),
-    [(Path, "write_text", 1), (Path, "write_text", 2), (pd.DataFrame, "to_parquet", 1), (surveying, "save", 1)],
-    ids=["the mark", "the end", "a table", "a state"],
+    [(Path, "write_text", 1), (pd.DataFrame, "to_parquet", 1), (surveying, "save", 1)],
+    ids=["the note", "a table", "a state"],
 )
 def test_a_full_disk_leaves_nothing_half_written(run, whole, tmp_path, monkeypatch, owner, name, at):
     out = tmp_path / "out"
@@ -101,20 +101,30 @@ def test_a_full_disk_leaves_nothing_half_written(run, whole, tmp_path, monkeypat
 
 
 FOREIGN = [
-    (dict(seed=1), "seed: 0 there, 1 asked for"),
-    (dict(tokens=500), "windows: .*'tokens': 600.* there, .*'tokens': 500.* asked for"),
-    (dict(dtype="float64"), "dtype: auto there, float64 asked for"),
-    (dict(corpus="other"), "corpus: .*'long.txt'.* there, .*'other.txt'.* asked for"),
+    (dict(seed=1), "is of another survey; delete it or name another: expected the same seed, 1, got 0"),
+    (dict(nulls=2), "is of another survey; delete it or name another: expected the same directions, "),
+    (dict(dtype="float64"), "is of another survey; delete it or name another: expected the same fingerprint, "),
+    (dict(tokens=500), "holds 10 batches, got 8; delete it or name another"),
+    (dict(corpus="other"), "holds other batches than these; delete it or name another"),
+    (dict(length=8), "holds other batches than these; delete it or name another"),
 ]
 
 
-@pytest.mark.usefixtures("no_work")
-def test_the_folder_of_another_run_is_refused(run, whole):
+def test_the_folder_of_another_run_is_refused(run, whole, monkeypatch):
     before = contents(whole)
+    monkeypatch.setattr(ng.Survey, "_measure", lambda *_: pytest.fail("a batch was measured before the refusal"))
     for changes, named in FOREIGN:
-        with pytest.raises(ValueError, match=rf"^out: .* belongs to another run \({named}.*; name another folder"):
+        with pytest.raises(ValueError, match=rf"^checkpoint: .*{STATE} {named}"):
             run(whole, **changes)
     assert contents(whole) == before, "the folder was touched"
+
+
+@pytest.mark.usefixtures("no_work")
+def test_the_files_of_others_are_kept(run, tmp_path):
+    (tmp_path / "thesis").write_text("mine")
+    with pytest.raises(ValueError, match=r"^out: expected a new or empty folder, .* holds thesis; name another"):
+        run(tmp_path)
+    assert list(contents(tmp_path).values()) == [b"mine"]
 
 
 @pytest.mark.usefixtures("no_work")
@@ -127,6 +137,5 @@ def test_the_provenance_names_no_path_of_this_machine(whole, given):
     text = (whole / PROVENANCE).read_text("utf-8")
     noted = json.loads(text)
     assert str(given) not in text and str(whole) not in text
-    assert noted["asked"]["work"] == "survey" and noted["started"] <= noted["had"]["finished"]
-    assert noted["asked"]["corpus"]["name"] == "long.txt" and len(noted["asked"]["corpus"]["sha256"]) == 64
-    assert set(noted["asked"]["versions"]) == {"python", "torch", "transformers", "tokenizers", "normgeom"}
+    assert noted["corpus"]["name"] == "long.txt" and len(noted["corpus"]["sha256"]) == 64
+    assert set(noted["versions"]) == {"python", "torch", "transformers", "tokenizers", "normgeom"}

@@ -43,27 +43,26 @@ def test_the_table_is_that_of_a_survey_by_hand(given, run, tmp_path):
     table = pd.read_parquet(tmp_path / "out" / survey.TABLE)
     pd.testing.assert_frame_equal(table, by_hand.table(), check_exact=True)
     assert noted == json.loads((tmp_path / "out" / "provenance.json").read_text("utf-8"))
-    asked, had = noted["asked"], noted["had"]
-    assert asked["model"] == dict(name="tiny-gpt2", sha256=digest(given / "tiny-gpt2"))
-    assert asked["windows"] == dict(tokens=600, length=16, batch_size=4) and asked["tokenizer"] == "bytes"
-    assert (asked["seed"], asked["dtype"], asked["device"]) == (0, "auto", "cpu")
-    assert (had["tokens"], had["batches"], had["network"], had["dtype"]) == (592, len(batches), "GPT2Model", "float32")
-    assert (had["digest"], had["fingerprint"]) == (by_hand.digest, by_hand.fingerprint)
+    assert noted["model"] == dict(name="tiny-gpt2", sha256=digest(given / "tiny-gpt2"))
+    assert noted["windows"] == dict(length=16, batch_size=4) and noted["tokenizer"] == "bytes"
+    assert (noted["seed"], noted["dtype"], noted["device"], noted["network"]) == (0, "float32", "cpu", "GPT2Model")
+    assert (noted["tokens"], noted["batches"]) == (592, len(batches))
+    assert (noted["digest"], noted["fingerprint"]) == (by_hand.digest, by_hand.fingerprint)
     names = ["provenance.json", "state.safetensors", "table.parquet"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
 
 
 def test_dtype_seed_and_the_largest_length(run, tmp_path):
     changed = run(dtype="bfloat16", seed=3, length=512, tokens=64)
-    assert changed["had"]["dtype"] == "bfloat16"
-    assert changed["asked"]["windows"]["length"] == 64, "the model takes 64 positions"
+    assert changed["dtype"] == "bfloat16"
+    assert changed["windows"]["length"] == 64, "the model takes 64 positions"
     assert ng.Survey.load(tmp_path / "out" / "state.safetensors").seed == 3
 
 
 def test_a_model_with_a_tokenizer_reads_its_tokens(given, run, tmp_path):
     model = shutil.copytree(given / "tiny-gpt2", tmp_path / "model")
     shutil.copytree(given / "words", model, dirs_exist_ok=True)
-    had = run(model=str(model))["had"]
+    had = run(model=str(model))
     alone = ng.Survey(AutoModel.from_pretrained(model)).run(
         batches_of(given, load_tokenizer(str(model))), progress=False
     )
@@ -81,7 +80,7 @@ def test_an_rms_norm_twin_is_surveyed_by_its_folder(run, tmp_path):
 
 def test_a_model_whose_configuration_states_no_positions(run, tmp_path):
     tiny("bloom", vocab_size=256).save_pretrained(tmp_path / "bloom")
-    assert run(model=str(tmp_path / "bloom"), length=512)["asked"]["windows"]["length"] == 512
+    assert run(model=str(tmp_path / "bloom"), length=512)["windows"]["length"] == 512
 
 
 def flipped(state, _):
@@ -101,13 +100,13 @@ DAMAGE = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_state_that_is_not_as_it_was_left_says_what_to_delete(run, tmp_path, damage):
-    had = run()["had"]
+    had = run()
     state = tmp_path / "out" / survey.STATE
     DAMAGE[damage](state, run)
     with pytest.raises(ValueError, match=rf"^(path|checkpoint): {state} .*; delete it or name another"):
         run()
     state.unlink()
-    assert {**run()["had"], "finished": ""} == {**had, "finished": ""}
+    assert {**run(), "finished": ""} == {**had, "finished": ""}
 
 
 def test_a_tokenizer_of_another_model(given, run, tmp_path):
