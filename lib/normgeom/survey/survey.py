@@ -137,7 +137,9 @@ class Survey:
             if checkpoint is not None and self.batches > saved:
                 self.save(checkpoint)
         if number < held:
-            raise ValueError(f"checkpoint: {os.fspath(checkpoint)} holds {held} batches, got {number}; {_REMEDY}")
+            raise ValueError(
+                f"checkpoint: {os.fspath(checkpoint)} holds {held} batches, more than these {number}; {_REMEDY}"
+            )
         if lost := int(self._sums[:, :, -1].sum()):
             warnings.warn(f"{lost} vectors with NaN or Inf entries were left out", stacklevel=2)
         return self
@@ -149,7 +151,7 @@ class Survey:
         if self.batches:
             raise ValueError(f"checkpoint: {os.fspath(checkpoint)} exists, and this survey holds batches already")
         held = Survey.load(checkpoint)
-        self._check_same(held, f"checkpoint: {os.fspath(checkpoint)} is of another survey; {_REMEDY}")
+        self._check_same(held, f"checkpoint: {os.fspath(checkpoint)} is of another survey", f"; {_REMEDY}")
         for name in (*_COUNTED, "_sums"):
             setattr(self, name, getattr(held, name))
         return self.batches
@@ -246,11 +248,11 @@ class Survey:
         self.digest = hashlib.sha256("".join(sorted([self.digest, other.digest])).encode()).hexdigest()
         return self
 
-    def _check_same(self, other: Survey, argument: str) -> None:
+    def _check_same(self, other: Survey, argument: str, remedy: str = "") -> None:
         for name in _SHARED:
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
-                raise ValueError(f"{argument}: expected the same {name}, {mine!r:.80}, got {theirs!r:.80}")
+                raise ValueError(f"{argument}: expected the same {name}, {mine!r:.80}, got {theirs!r:.80}{remedy}")
 
 
 def _members(lead: torch.Size, token_axis: int | None) -> Tensor:

@@ -101,10 +101,10 @@ def test_a_full_disk_leaves_nothing_half_written(run, whole, tmp_path, monkeypat
 
 
 FOREIGN = [
-    (dict(seed=1), "is of another survey; delete it or name another: expected the same seed, 1, got 0"),
-    (dict(nulls=2), "is of another survey; delete it or name another: expected the same directions, "),
-    (dict(dtype="float64"), "is of another survey; delete it or name another: expected the same fingerprint, "),
-    (dict(tokens=500), "holds 10 batches, got 8; delete it or name another"),
+    (dict(seed=1), "is of another survey: expected the same seed, 1, got 0; delete it or name another"),
+    (dict(nulls=2), "is of another survey: expected the same directions, "),
+    (dict(dtype="float64"), "is of another survey: expected the same fingerprint, "),
+    (dict(tokens=500), "holds 10 batches, more than these 8; delete it or name another"),
     (dict(corpus="other"), "holds other batches than these; delete it or name another"),
     (dict(length=8), "holds other batches than these; delete it or name another"),
 ]
