@@ -151,7 +151,7 @@ CLAIMS = {
     "surface": (at_surface, "forms", "norm == 'layer'"),
 }
 
-PAIRS = "1M, chapter 8"  # whose tables are the records training-*
+PAIRS = "pairs of 1M weights, chapter 8"  # whose tables are the records training-*
 MODELS = NAMES | {"whisper-base": "Whisper base"}
 
 

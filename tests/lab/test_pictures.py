@@ -162,21 +162,16 @@ def test_the_words_have_the_norms_numbers(centered):
     assert words.endswith(f"{', '.join(f'{a:.2f}' for a in axes)}.") and len(axes) == (2 if centered else 3)
 
 
-def test_sliders_draw_anew(monkeypatch):
-    displayed = []
-    monkeypatch.setattr(pictures, "show_live", lambda *shown: displayed.extend(shown))
-    hold()
-    view, page, words = displayed
-    assert page.startswith('<div class="hold" data-show="norm"><img') and "semi-axes" in words
-    *controls, picture = view.children
-    named = {control.description: control for control in controls}
-    before = picture.value
-    for name in ("x1", "x2", "x3"):
-        named[name].value += 1
+def test_a_norm_to_hold_shows_its_arguments(monkeypatch):
+    bundles = []
+    monkeypatch.setattr(pictures, "display", lambda data, raw: raw and bundles.append(data))
 
-    def output():
-        return re.search(r"y = (\([^)]*\))", picture.value)[1]
+    def output(**changes):
+        hold(**changes)
+        data = bundles[-1]
+        assert data["text/html"].startswith('<div class="hold" data-show="norm"><img')
+        return re.search(r"y = (\([^)]*\))", data["text/plain"])[1]
 
-    assert picture.value != before and output() == re.search(r"y = (\([^)]*\))", before)[1], "prop-shift"
-    named["subtract the mean"].value = False
-    assert output() != re.search(r"y = (\([^)]*\))", before)[1]
+    x = torch.tensor([2.2, 0.4, -0.5])
+    assert output() == output(x=(x + 1).tolist()), "prop-shift"
+    assert output() != output(x=(x + 1).tolist(), centered=False)

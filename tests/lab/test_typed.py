@@ -7,7 +7,7 @@ import pytest
 import torch
 from normgeom_lab.common import typed as module
 from normgeom_lab.common.stream import writers
-from normgeom_lab.common.typed import CONTROLS, recorded_twins, type_here, typed
+from normgeom_lab.common.typed import recorded_twins, type_here, typed
 from normgeom_lab.without_mean import without_subtraction
 
 TEXT = b"The function returns a list of the names that are defined in the module."
@@ -93,31 +93,28 @@ def test_held_scales_divide(networks, ids):
 
 @pytest.fixture
 def shown(monkeypatch):
-    """What is displayed, and the live view."""
-    seen = []
-    monkeypatch.setattr(module, "show_live", lambda view, page, words: seen.append((view, page, words)))
-    return seen
+    """What a call displays, as a page and as words."""
+    bundles = []
+    monkeypatch.setattr(module, "display", lambda data, raw: raw and bundles.append(data))
+
+    def show(*args, **changes):
+        type_here(*args, **changes)
+        return bundles[-1]["text/html"], bundles[-1]["text/plain"]
+
+    return show
 
 
-def test_the_live_view_draws_what_is_chosen(shown):
-    type_here("Return", CONTROLS)
-    [(view, page, words)] = shown
+def test_what_is_shown_follows_the_arguments(shown):
+    page, words = shown("Return")
     assert 'data-text="Return"' in page and 'data-controls="model shift uncentred removed held"' in page
-    assert words.startswith("A network. At position 6, angle to (1, …, 1) in degrees")
-    *controls, picture = view.children
-    named = {control.description: control for control in controls}
-    assert "0 nats per byte" in picture.value
-    named["add"].value = 10.0
-    shifted = picture.value
-    assert "e-" in shifted.split("unchanged network: ")[1][:12], "the gauge: a rounding error"
-    named["network"].value = "rms"
-    assert picture.value != shifted
-    named["text"].value = ""
-    assert picture.value.startswith("<p>Type something")
-    named["text"].value = "é" * 500
-    assert "At position 128" in picture.value
+    assert words.startswith("A network. At position 6, angle to (1, …, 1) in degrees") and " 0 nats per byte" in words
+    for model, shift, least, most in (("layer", 10, 0, 1e-6), ("rms", 10, 0.1, 100), ("converted", 0, 0, 1e-6)):
+        kl = float(shown("Return", shift=shift, model=model)[1].split("unchanged network: ")[1].split()[0])
+        assert least <= kl <= most, "LayerNorm and conversion change nothing, and RMSNorm subtracts no mean"
+    assert "At position 128, length, before and after" in shown("é" * 500, quantity="length")[1]
+    assert shown("Return", removed="a1")[1] != shown("Return", removed="a1", held=True)[1] != words
 
 
 def test_a_host_asks_for_known_controls_and_a_text(shown):
-    type_here('a "quoted" <text>', ["shift"])
-    assert 'data-text="a &quot;quoted&quot; &lt;text&gt;"' in shown[0][1] and 'data-controls="shift"' in shown[0][1]
+    page, _ = shown('a "quoted" <text>', ["shift"])
+    assert 'data-text="a &quot;quoted&quot; &lt;text&gt;"' in page and 'data-controls="shift"' in page

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-import ipywidgets
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
+from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from normgeom.geometry.ellipsoid import Ellipsoid
@@ -21,7 +21,6 @@ from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor
 
 from normgeom_lab.common.axes import MARKERS
-from normgeom_lab.common.controls import show_live, under_controls
 from normgeom_lab.common.turning import ONE_UP, THIRD_UP, Part, Turning, seen
 
 _GREY, _INK = "#808080", "currentColor"
@@ -154,31 +153,23 @@ def _numbers(v: Tensor) -> str:
     return "(" + ", ".join(f"{float(c):.2f}" for c in v) + ")"
 
 
-START = dict(x=(2.2, 0.4, -0.5), gain=(1.5, 1.0, 0.5), eps=1e-5, centered=True)
 _SMALL, _DISC = 0.4, 2.3  # radii: of the circle around x, and of what is shown of the plane
 
 
-def hold(show: str = "norm") -> None:
-    """Display a norm to hold: with sliders where a kernel runs, on a page as a picture that the page's script moves.
+def hold(
+    show: str = "norm",
+    x: Sequence[float] = (2.2, 0.4, -0.5),
+    gain: Sequence[float] = (1.5, 1.0, 0.5),
+    eps: float = 1e-5,
+    centered: bool = True,
+) -> None:
+    """Display a norm to hold: on a page, a script takes the picture's place; in a notebook, change the arguments.
 
     ``show`` chooses what the page asks about, "norm", "ellipse" or "jacobian"; the last also draws the Jacobian.
     """
-    picture, alt = held(**START, show=show)
-    controls = {f"x{i + 1}": ipywidgets.FloatSlider(START["x"][i], min=-4, max=4, step=0.1) for i in range(3)}
-    controls |= {f"g{i + 1}": ipywidgets.FloatSlider(START["gain"][i], min=-2, max=2, step=0.05) for i in range(3)}
-    powers = [(f"1e{k}", 10.0**k) for k in range(-6, 1)]
-    controls["eps"] = ipywidgets.SelectionSlider(options=powers, value=START["eps"])
-    controls["centered"] = ipywidgets.Checkbox(START["centered"])
-    for name, control in controls.items():
-        control.description = {"eps": "ε", "centered": "subtract the mean"}.get(name, name.replace("g", "γ"))
-
-    def draw(eps: float, centered: bool, **entries: float) -> str:
-        x, gain = ([entries[f"{letter}{i}"] for i in (1, 2, 3)] for letter in "xg")
-        figure, words = held(x, gain, eps, centered, show)
-        return f"{image(figure, words)}<p>{escape(words)}</p>"
-
-    page = f'<div class="hold" data-show="{show}">{image(picture, alt)}</div>'
-    show_live(under_controls(controls, draw), page, f"A picture with sliders. {alt}")
+    figure, words = held(x, gain, eps, centered, show)
+    page = f'<div class="hold" data-show="{show}">{image(figure, words)}<p>{escape(words)}</p></div>'
+    display({"text/html": page, "text/plain": f"A picture. {words}"}, raw=True)
 
 
 def held(

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-import ipywidgets
 import matplotlib.pyplot as plt
 import torch
+from IPython.display import display
 from matplotlib.figure import Figure
 from normgeom.geometry.uniform import angle, uniform_vector
 from normgeom.models.sites import NormSite, find_norms
@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
 from normgeom_lab.common.axes import label_ends
-from normgeom_lab.common.controls import show_live, under_controls
 from normgeom_lab.common.recording import recorded_tensors
 from normgeom_lab.common.stream import writers
 from normgeom_lab.common.tiny import divergence
@@ -136,48 +135,35 @@ def _norm(site: NormSite, found: Typed, centred: bool, held: Tensor | None):
     return answer
 
 
-def type_here(text: str, controls: Sequence[str] = CONTROLS) -> None:
-    """Display a network that reads what the reader types: widgets in Jupyter, what its script computes on a page."""
+def type_here(
+    text: str,
+    controls: Sequence[str] = CONTROLS,
+    model: str = "layer",
+    shift: float = 0.0,
+    uncentred: Collection[str] = (),
+    removed: str | None = None,
+    held: bool = False,
+    quantity: str = "angle",
+) -> None:
+    """Display a network that reads a text.
+
+    On a page, a script takes the picture's place and has ``controls``.  In a notebook, change the text or the other
+    arguments and run the cell again: ``model`` is ``"layer"``, ``"rms"`` or ``"converted"``; ``held`` holds all scales
+    of the unchanged network; the others are those of :func:`typed`, and ``quantity`` is one of :data:`QUANTITIES`.
+    """
     networks = recorded_twins()
-    networks["converted"] = to_rms_norm(copy.deepcopy(networks["layer"]))
-    sites = [site.name for site in find_norms(networks["layer"])]
-    choices = {
-        "model": dict(options=list(networks), description="network"),
-        "shift": dict(value=0.0, min=-20, max=20, step=0.5, description="add"),
-        "uncentred": dict(options=["nowhere", "everywhere", *sites], description="no subtraction"),
-        "removed": dict(options=["none", *writers(networks["layer"])], description="remove"),
-        "held": dict(value=False, description="hold all scales"),
-    }
-    kinds = {"shift": ipywidgets.FloatSlider, "held": ipywidgets.Checkbox}
-    widgets = {"text": ipywidgets.Textarea(text, description="text", continuous_update=True)}
-    widgets |= {name: kinds.get(name, ipywidgets.Dropdown)(**choices[name]) for name in controls}
-    widgets["quantity"] = ipywidgets.Dropdown(options=list(QUANTITIES), description="show")
-
-    def draw(text, quantity, model="layer", shift=0.0, uncentred="nowhere", removed="none", held=False) -> str:
-        if not text:
-            return "<p>Type something: the network predicts each byte from the bytes before it.</p>"
-        network, ids = networks[model], _bytes(networks[model], text)
-        plain = typed(network, ids)
-        reference = typed(networks["layer"], ids) if model == "converted" else plain
-        layers = [name for name in plain.scales if isinstance(network.get_submodule(name), nn.LayerNorm)]
-        chosen = {"nowhere": (), "everywhere": layers}.get(uncentred, [uncentred] if uncentred in layers else ())
-        scales = plain.scales if held else {}
-        found = typed(network, ids, shift, chosen, scales, None if removed == "none" else removed)
-        kl = float(divergence(reference.logits, found.logits).mean())
-        largest = float((reference.logits - found.logits).abs().max())
-        words = (
-            f"Next: {next_bytes(found.logits[-1])}. KL from the unchanged network: {kl:.2g} nats per byte (mean over "
-            f"positions); no logit changes by more than {largest:.2g}."
-        )
-        figure, alt = at_norms(found.before, found.after, len(found.logits) - 1, quantity)
-        return f"<p>{escape(words)}</p>{image(figure, alt)}"
-
-    first = typed(networks["layer"], _bytes(networks["layer"], text))
-    still, alt = at_norms(first.before, first.after, len(first.logits) - 1)
+    network = networks["rms" if model == "rms" else "layer"]
+    ids = torch.tensor(list(text.encode())[-network.config.n_positions :])
+    plain = typed(network, ids)
+    network = to_rms_norm(copy.deepcopy(network)) if model == "converted" else network
+    found = typed(network, ids, shift, uncentred, plain.scales if held else {}, removed)
+    kl = float(divergence(plain.logits, found.logits).mean())
+    largest = float((plain.logits - found.logits).abs().max())
+    figure, alt = at_norms(found.before, found.after, len(found.logits) - 1, quantity)
+    words = (
+        f"Next: {next_bytes(found.logits[-1])}. KL from the unchanged network: {kl:.2g} nats per byte (mean over "
+        f"positions); no logit changes by more than {largest:.2g}."
+    )
     host = f'<div class="network" data-controls="{" ".join(controls)}" data-text="{escape(text)}">'
-    show_live(under_controls(widgets, draw), f"{host}{image(still, alt)}</div>", f"A network. {alt}")
-
-
-def _bytes(model: nn.Module, text: str) -> Tensor:
-    """The last bytes of a text, as many as the network reads."""
-    return torch.tensor(list(text.encode())[-model.config.n_positions :])
+    page = f"{host}{image(figure, alt)}<p>{escape(words)}</p></div>"
+    display({"text/html": page, "text/plain": f"A network. {alt} {words}"}, raw=True)
