@@ -49,8 +49,10 @@ def layer_norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) 
             y = torch.layer_norm(x, (x.shape[-1],), gain, bias, eps)
         else:  # under autocast torch.layer_norm of a GPU gives float32
             y, mean, rstd = torch.native_layer_norm(x, (x.shape[-1],), gain, bias, eps)
-            if x.is_cpu and not (_plain(x) and (mean.detach() * rstd.detach()).abs().max().item() <= FAR):
-                return None  # a mean is far from 0, or NaN
+            if x.is_cpu:
+                least, most = (mean.detach() * rstd.detach()).aminmax()
+                if not (_plain(x) and -FAR <= least.item() and most.item() <= FAR):
+                    return None  # a mean is far from 0, or NaN
     except REFUSALS:
         return None
     if not y.requires_grad:
