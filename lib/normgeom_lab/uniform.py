@@ -8,13 +8,14 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from normgeom.norms.functions import layer_norm
+from normgeom.norms.functions import layer_norm, layer_norm_steps, rms_norm
 from normgeom.view.style import COLORS, WIDTH, style
 from normgeom.view.tables import number
 from torch import Tensor
 
 from normgeom_lab.common.axes import ticks_of_powers
-from normgeom_lab.common.turning import ONE_UP
+from normgeom_lab.common.pictures import numbers
+from normgeom_lab.common.space import ONE_UP, circle, draw_plane, flat, seen
 
 
 def two_norms(degrees: float) -> tuple[Figure, str]:
@@ -67,6 +68,70 @@ def turned_axes() -> tuple[Figure, str]:
         "The same arrow x twice. Left, in upright axes its entries are 3 and 1, their mean is 2, and the mean vector "
         "m1 has length 2.83. Right, in axes turned by 45 degrees its entries are 2.83 and −1.41, their mean is 0.71, "
         "and m1, now vertical, has length 1."
+    )
+
+
+_MEAN = r"$m\mathbf{1}$"
+_PANELS = {  # title → what it shows
+    "x and 1": ("x", "1"),
+    "two components": ("x", _MEAN, "Πx"),
+    "drop": ("1", "Πx"),
+    "normalise": ("Πx", "length 1"),
+    "stretch": ("length 1", "n"),
+    "gain and bias": ("n", "y"),
+}
+
+
+def three_steps(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Figure, str]:
+    """LayerNorm of a vector of ℝ³, a panel a step (eq-three-steps)."""
+    steps = layer_norm_steps(x, weight, bias)
+    across = x - x.mean()
+    arrows = {  # tip, color, and where the name is
+        "x": (x, COLORS["uniform"], (5, -3)),
+        "1": (torch.ones(3), COLORS["random_b"], (-10, 4)),
+        _MEAN: (x - across, COLORS["random_a"], (-20, 4)),
+        "Πx": (across, "#B87800", (-10, -15)),
+        "length 1": (across / across.norm(), "#A0527C", (-30, 8)),
+        "n": (steps.normalized, "#2F7DA8", (-4, -15)),
+        "y": (steps.output, COLORS["ink"], (4, 4)),
+    }
+    with style():
+        figure, grid = plt.subplots(2, 3, figsize=(WIDTH, 3.5), sharex=True, sharey=True)
+        for axis, (title, shown) in zip(grid.flat, _PANELS.items(), strict=True):
+            draw_plane(axis)
+            axis.set(title=title, ylim=(-0.8, 2.7))
+            if "n" in shown:
+                axis.plot(*flat(circle()), color=COLORS["null"], lw=1)
+            for name in shown:
+                tip, color, shift = arrows[name]
+                _arrow(axis, flat(tip[None])[:, 0].tolist(), name, color, shift)
+            if _MEAN in shown:
+                axis.plot(*flat(torch.stack([x - across, x, across])), ":", color=COLORS["ink"])
+    return figure, (
+        f"An arrow in space in six panels. The vector {numbers(x)} minus its component {numbers(x - across)} along "
+        f"(1, 1, 1) leaves {numbers(across)}, of length {float(across.norm()):.2f}, in the plane orthogonal to "
+        "(1, 1, 1). Scaled to length 1 and then to a length just below √3, it becomes "
+        f"{numbers(steps.normalized)} in that plane. Gain and bias move it to {numbers(steps.output)}, off the plane."
+    )
+
+
+def outputs_in_space(x: Tensor) -> tuple[Figure, str]:
+    """Where LayerNorm and RMSNorm send points ``x`` ``(n, 3)``; paler in the back half."""
+    found = {"RMSNorm": (rms_norm(x, eps=0.0), "s", "rms"), "LayerNorm": (layer_norm(x, eps=0.0), "o", "layer")}
+    with style():
+        figure, axis = plt.subplots(figsize=(WIDTH, 4.2))
+        draw_plane(axis)
+        for name, (points, marker, color) in found.items():
+            right, up, near = seen(points)
+            for side, look in ((near < 0, dict(alpha=0.35)), (near >= 0, dict(label=name))):
+                axis.plot(right[side], up[side], marker, color=COLORS[color], ms=3, **look)
+        _arrow(axis, flat(torch.ones(1, 3))[:, 0].tolist(), "1", COLORS["random_b"])
+        axis.legend(loc="upper left")
+    along = float(found["RMSNorm"][0].mean(-1).abs().max())
+    return figure, (
+        f"{len(x)} points in space, as each norm maps them. LayerNorm puts all of them on one ring of radius √3 in the "
+        "plane orthogonal to (1, 1, 1); RMSNorm spreads them over the whole sphere of radius √3, with a component "
+        f"along (1, 1, 1) of up to {along * 3**0.5:.2f}."
     )
 
 
