@@ -17,6 +17,8 @@ from normgeom_lab.common.axes import ticks_of_powers
 from normgeom_lab.common.pictures import numbers
 from normgeom_lab.common.space import ONE_UP, circle, draw_plane, flat, seen
 
+_MEAN = r"$m\mathbf{1}$"
+
 
 def two_norms(degrees: float) -> tuple[Figure, str]:
     """Centring, LayerNorm and RMSNorm of one vector, in the plane that it spans with 1 (prop-distance)."""
@@ -25,7 +27,7 @@ def two_norms(degrees: float) -> tuple[Figure, str]:
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 2.6))
         _arrow(left, x, "x", COLORS["rms"])
-        _arrow(left, (0, x[1]), r"$m\mathbf{1}$", COLORS["random_b"], (-24, -4))
+        _arrow(left, (0, x[1]), _MEAN, COLORS["random_b"], (-24, -4))
         _arrow(left, (x[0], 0), "Πx", COLORS["layer"], (-4, -14))
         left.plot([x[0], x[0]], [x[1], 0], ":", color=COLORS["null"])
         left.annotate("θ", (0.08, 0.2))
@@ -60,7 +62,7 @@ def turned_axes() -> tuple[Figure, str]:
             for axis in axes:
                 panel.axline((0, 0), axis.tolist(), color=COLORS["null"], lw=0.8)
             _arrow(panel, arrow.tolist(), "x", COLORS["uniform"])
-            _arrow(panel, mean.tolist(), r"$m\mathbf{1}$", COLORS["random_b"], (-24, 2))
+            _arrow(panel, mean.tolist(), _MEAN, COLORS["random_b"], (-24, 2))
             panel.plot(*torch.stack([arrow, mean]).T, ":", color=COLORS["ink"])
             panel.set(xlim=(-0.6, 3.4), ylim=(-0.9, 2.4), aspect="equal", title=title)
             panel.axis("off")
@@ -71,7 +73,6 @@ def turned_axes() -> tuple[Figure, str]:
     )
 
 
-_MEAN = r"$m\mathbf{1}$"
 _PANELS = {  # title → what it shows
     "x and 1": ("x", "1"),
     "two components": ("x", _MEAN, "Πx"),
@@ -87,13 +88,13 @@ def three_steps(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Figure, str]:
     steps = layer_norm_steps(x, weight, bias)
     across = x - x.mean()
     arrows = {  # tip, color, and where the name is
-        "x": (x, COLORS["uniform"], (5, -3)),
-        "1": (torch.ones(3), COLORS["random_b"], (-10, 4)),
-        _MEAN: (x - across, COLORS["random_a"], (-20, 4)),
-        "Πx": (across, "#B87800", (-10, -15)),
-        "length 1": (across / across.norm(), "#A0527C", (-30, 8)),
-        "n": (steps.normalized, "#2F7DA8", (-4, -15)),
-        "y": (steps.output, COLORS["ink"], (4, 4)),
+        "x": (x, "uniform", (5, -3)),
+        "1": (torch.ones(3), "random_b", (-10, 4)),
+        _MEAN: (x - across, "random_b", (-24, -4)),
+        "Πx": (across, "random_a", (-10, -15)),
+        "length 1": (across / across.norm(), "ink", (-30, 8)),
+        "n": (steps.normalized, "uniform", (-4, -15)),
+        "y": (steps.output, "random_a", (4, 4)),
     }
     with style():
         figure, grid = plt.subplots(2, 3, figsize=(WIDTH, 3.5), sharex=True, sharey=True)
@@ -104,7 +105,7 @@ def three_steps(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Figure, str]:
                 axis.plot(*flat(circle()), color=COLORS["null"], lw=1)
             for name in shown:
                 tip, color, shift = arrows[name]
-                _arrow(axis, flat(tip[None])[:, 0].tolist(), name, color, shift)
+                _arrow(axis, flat(tip[None])[:, 0].tolist(), name, COLORS[color], shift)
             if _MEAN in shown:
                 axis.plot(*flat(torch.stack([x - across, x, across])), ":", color=COLORS["ink"])
     return figure, (
@@ -117,17 +118,20 @@ def three_steps(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Figure, str]:
 
 def outputs_in_space(x: Tensor) -> tuple[Figure, str]:
     """Where LayerNorm and RMSNorm send points ``x`` ``(n, 3)``; paler in the back half."""
-    found = {"RMSNorm": (rms_norm(x, eps=0.0), "s", "rms"), "LayerNorm": (layer_norm(x, eps=0.0), "o", "layer")}
+    sphere, ring = rms_norm(x, eps=0.0), layer_norm(x, eps=0.0)
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 4.2))
         draw_plane(axis)
-        for name, (points, marker, color) in found.items():
+        for points, marker, name, color, place in (
+            (sphere, "s", "RMSNorm", COLORS["rms"], (-2.2, 1.4)),
+            (ring, "o", "LayerNorm", COLORS["layer"], (1.7, -0.8)),
+        ):
             right, up, near = seen(points)
-            for side, look in ((near < 0, dict(alpha=0.35)), (near >= 0, dict(label=name))):
-                axis.plot(right[side], up[side], marker, color=COLORS[color], ms=3, **look)
+            for side, alpha in ((near < 0, 0.35), (near >= 0, 1)):
+                axis.plot(right[side], up[side], marker, color=color, ms=3, alpha=alpha)
+            axis.text(*place, name, color=color)
         _arrow(axis, flat(torch.ones(1, 3))[:, 0].tolist(), "1", COLORS["random_b"])
-        axis.legend(loc="upper left")
-    along = float(found["RMSNorm"][0].mean(-1).abs().max())
+    along = float(sphere.mean(-1).abs().max())
     return figure, (
         f"{len(x)} points in space, as each norm maps them. LayerNorm puts all of them on one ring of radius √3 in the "
         "plane orthogonal to (1, 1, 1); RMSNorm spreads them over the whole sphere of radius √3, with a component "
