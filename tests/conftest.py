@@ -17,7 +17,6 @@ CHROMIUM_FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    "--enable-unsafe-swiftshader",  # WebGL without a graphics card, for turning figures
 ]
 
 

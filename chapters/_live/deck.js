@@ -69,7 +69,7 @@
     ...{ ArrowRight: 1, ArrowDown: 1, PageDown: 1, " ": 1 },
     ...{ ArrowLeft: -1, ArrowUp: -1, PageUp: -1, Home: -Infinity, End: Infinity },
   };
-  // What has the focus may want the key for itself: a slider, a turning figure, a button, what scrolls.
+  // What has the focus may want the key for itself: a slider, a button, what scrolls.
   const wants = (target, key) =>
     target.closest("input, select, textarea, svg, .shown[tabindex]") || (key === " " && target.closest("a, button"));
   const pressed = (event) => {
@@ -88,7 +88,7 @@
   const touched = () => {
     let from;
     addEventListener("touchstart", ({ target, touches: [finger] }) => {
-      from = target.closest("input, .turning svg, .hold") || scrolls(target) ? null : finger;
+      from = target.closest("input, .hold") || scrolls(target) ? null : finger;
     }, { passive: true });
     addEventListener("touchend", ({ changedTouches: [finger] }) => {
       if (!from) return;

@@ -81,7 +81,7 @@
     const seen = new IntersectionObserver((parts) =>
       parts.forEach((part) => part.target.toggleAttribute("data-seen", part.isIntersecting))
     );
-    document.querySelectorAll(".hold, .network, .explore, .turning").forEach((part) => seen.observe(part));
+    document.querySelectorAll(".hold, .network, .explore").forEach((part) => seen.observe(part));
   });
   addEventListener("hashchange", reveal);
 }

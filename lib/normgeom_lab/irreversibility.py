@@ -20,7 +20,7 @@ from transformers import GPT2Config
 
 from normgeom_lab.common.axes import ticks_of_powers
 from normgeom_lab.common.loop import train
-from normgeom_lab.common.turning import ONE_UP
+from normgeom_lab.common.space import ONE_UP
 from normgeom_lab.common.variants import variant
 
 

@@ -8,13 +8,16 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from normgeom.norms.functions import layer_norm
+from normgeom.norms.functions import layer_norm, layer_norm_steps, rms_norm
 from normgeom.view.style import COLORS, WIDTH, style
 from normgeom.view.tables import number
 from torch import Tensor
 
 from normgeom_lab.common.axes import ticks_of_powers
-from normgeom_lab.common.turning import ONE_UP
+from normgeom_lab.common.pictures import numbers
+from normgeom_lab.common.space import ONE_UP, circle, draw_plane, flat, seen
+
+_MEAN = r"$m\mathbf{1}$"
 
 
 def two_norms(degrees: float) -> tuple[Figure, str]:
@@ -24,7 +27,7 @@ def two_norms(degrees: float) -> tuple[Figure, str]:
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 2.6))
         _arrow(left, x, "x", COLORS["rms"])
-        _arrow(left, (0, x[1]), r"$m\mathbf{1}$", COLORS["random_b"], (-24, -4))
+        _arrow(left, (0, x[1]), _MEAN, COLORS["random_b"], (-24, -4))
         _arrow(left, (x[0], 0), "Πx", COLORS["layer"], (-4, -14))
         left.plot([x[0], x[0]], [x[1], 0], ":", color=COLORS["null"])
         left.annotate("θ", (0.08, 0.2))
@@ -59,7 +62,7 @@ def turned_axes() -> tuple[Figure, str]:
             for axis in axes:
                 panel.axline((0, 0), axis.tolist(), color=COLORS["null"], lw=0.8)
             _arrow(panel, arrow.tolist(), "x", COLORS["uniform"])
-            _arrow(panel, mean.tolist(), r"$m\mathbf{1}$", COLORS["random_b"], (-24, 2))
+            _arrow(panel, mean.tolist(), _MEAN, COLORS["random_b"], (-24, 2))
             panel.plot(*torch.stack([arrow, mean]).T, ":", color=COLORS["ink"])
             panel.set(xlim=(-0.6, 3.4), ylim=(-0.9, 2.4), aspect="equal", title=title)
             panel.axis("off")
@@ -67,6 +70,72 @@ def turned_axes() -> tuple[Figure, str]:
         "The same arrow x twice. Left, in upright axes its entries are 3 and 1, their mean is 2, and the mean vector "
         "m1 has length 2.83. Right, in axes turned by 45 degrees its entries are 2.83 and −1.41, their mean is 0.71, "
         "and m1, now vertical, has length 1."
+    )
+
+
+_PANELS = {  # title → what it shows
+    "x and 1": ("x", "1"),
+    "two components": ("x", _MEAN, "Πx"),
+    "drop": ("1", "Πx"),
+    "normalise": ("Πx", "length 1"),
+    "stretch": ("length 1", "n"),
+    "gain and bias": ("n", "y"),
+}
+
+
+def three_steps(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Figure, str]:
+    """LayerNorm of a vector of ℝ³, a panel a step (eq-three-steps)."""
+    steps = layer_norm_steps(x, weight, bias)
+    across = x - x.mean()
+    arrows = {  # tip, color, and where the name is
+        "x": (x, "uniform", (5, -3)),
+        "1": (torch.ones(3), "random_b", (-10, 4)),
+        _MEAN: (x - across, "random_b", (-24, -4)),
+        "Πx": (across, "random_a", (-10, -15)),
+        "length 1": (across / across.norm(), "ink", (-30, 8)),
+        "n": (steps.normalized, "uniform", (-4, -15)),
+        "y": (steps.output, "random_a", (4, 4)),
+    }
+    with style():
+        figure, grid = plt.subplots(2, 3, figsize=(WIDTH, 3.5), sharex=True, sharey=True)
+        for axis, (title, shown) in zip(grid.flat, _PANELS.items(), strict=True):
+            draw_plane(axis)
+            axis.set(title=title, ylim=(-0.8, 2.7))
+            if "n" in shown:
+                axis.plot(*flat(circle()), color=COLORS["null"], lw=1)
+            for name in shown:
+                tip, color, shift = arrows[name]
+                _arrow(axis, flat(tip[None])[:, 0].tolist(), name, COLORS[color], shift)
+            if _MEAN in shown:
+                axis.plot(*flat(torch.stack([x - across, x, across])), ":", color=COLORS["ink"])
+    return figure, (
+        f"An arrow in space in six panels. The vector {numbers(x)} minus its component {numbers(x - across)} along "
+        f"(1, 1, 1) leaves {numbers(across)}, of length {float(across.norm()):.2f}, in the plane orthogonal to "
+        "(1, 1, 1). Scaled to length 1 and then to a length just below √3, it becomes "
+        f"{numbers(steps.normalized)} in that plane. Gain and bias move it to {numbers(steps.output)}, off the plane."
+    )
+
+
+def outputs_in_space(x: Tensor) -> tuple[Figure, str]:
+    """Where LayerNorm and RMSNorm send points ``x`` ``(n, 3)``; paler in the back half."""
+    sphere, ring = rms_norm(x, eps=0.0), layer_norm(x, eps=0.0)
+    with style():
+        figure, axis = plt.subplots(figsize=(WIDTH, 4.2))
+        draw_plane(axis)
+        for points, marker, name, color, place in (
+            (sphere, "s", "RMSNorm", COLORS["rms"], (-2.2, 1.4)),
+            (ring, "o", "LayerNorm", COLORS["layer"], (1.7, -0.8)),
+        ):
+            right, up, near = seen(points)
+            for side, alpha in ((near < 0, 0.35), (near >= 0, 1)):
+                axis.plot(right[side], up[side], marker, color=color, ms=3, alpha=alpha)
+            axis.text(*place, name, color=color)
+        _arrow(axis, flat(torch.ones(1, 3))[:, 0].tolist(), "1", COLORS["random_b"])
+    along = float(sphere.mean(-1).abs().max())
+    return figure, (
+        f"{len(x)} points in space, as each norm maps them. LayerNorm puts all of them on one ring of radius √3 in the "
+        "plane orthogonal to (1, 1, 1); RMSNorm spreads them over the whole sphere of radius √3, with a component "
+        f"along (1, 1, 1) of up to {along * 3**0.5:.2f}."
     )
 
 

@@ -20,7 +20,6 @@ from press.quiet import title
 from press.stage import is_table
 
 OPEN = 12  # lines of a cell that stays open on its page
-TURNING = 'class="turning"'
 SLIDER = 'class="explore"'
 
 
@@ -150,8 +149,7 @@ def _cells(book: Book, kind: str) -> Iterator[tuple[str, NotebookNode]]:
 
 
 def _is_drawn(output: NotebookNode) -> bool:
-    data = output.get("data", {})
-    return any(kind.startswith("image/") for kind in data) or TURNING in data.get("text/html", "")
+    return any(kind.startswith("image/") for kind in output.get("data", {}))
 
 
 RULES = [

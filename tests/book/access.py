@@ -5,7 +5,7 @@ from pathlib import Path
 
 from walk import DESK
 
-# Between them: what is alive, sliders over frames, a turning figure, folds, tables, exercises.
+# Between them: what is alive, sliders over frames, folds, tables, exercises.
 FEW = ("index", "type-here", "01-batch-to-layer")
 
 

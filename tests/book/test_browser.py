@@ -52,7 +52,7 @@ def test_pictures_are_dark_in_the_dark(browser, html):
     page = browser.new_page()
     page.goto((html / "chapters/02-uniform-vector.html").as_uri())
     page.evaluate("document.documentElement.dataset.theme = 'dark'")
-    still = ":is(img:not(.hold img, .network img), .turning)"  # what is alive replaces its picture when it is seen
+    still = "img:not(.hold img, .network img)"  # what is alive replaces its picture when it is seen
     for figure in page.locator(f".bd-article {still}:visible").all():
         shot = Image.open(io.BytesIO(figure.screenshot())).convert("L")
         assert np.median(shot) < 64, "a white card"
@@ -62,24 +62,6 @@ def test_pictures_are_dark_in_the_dark(browser, html):
 def test_no_formula_is_cut(walks):
     cut = {name: {width: boxes for width, boxes in page.cut.items() if boxes} for name, page in walks.items()}
     assert not {name: boxes for name, boxes in cut.items() if boxes}
-
-
-def test_figures_turn_under_the_mouse_and_by_keys(walks, html):
-    assert any(page.turned for page in walks.values()), "no page has a turning figure"
-    for name, page in walks.items():
-        assert (html / f"chapters/{name}.html").read_text("utf-8").count('class="turning"') == len(page.turned), name
-        for states in page.turned:
-            came, dragged, turned, tilted, *_ = states
-            assert came.count('d="M') > 5, f"{name}: a figure that was not drawn"
-            assert came != dragged, f"{name}: a figure that does not turn under the mouse"
-            assert dragged != turned, f"{name}: a figure that does not turn by a key"
-            assert turned != tilted, f"{name}: a figure that does not tilt by a key"
-
-
-def test_sliders_of_turning_figures_choose_what_is_seen(walks):
-    chosen = [states[4:] for page in walks.values() for states in page.turned if len(states) > 4]
-    assert chosen, "no turning figure has a slider"
-    assert all(first != last for ends in chosen for first, last in zip(ends[::2], ends[1::2], strict=True))
 
 
 def test_no_letter_of_the_pages_is_left_out_of_the_type(book, html):

@@ -42,10 +42,9 @@ FACTS = """() => {
         closed: all(".solution details > :not(summary)").filter(e => !visible(e)).map(named),
         folds: shown("details.fold.code").map(named),
         frames: all(".explore").map(e => [...e.querySelectorAll("img")].filter(visible).length),
-        mute: all(".explore output, .turning label:not(.turn) output")
+        mute: all(".explore output")
             .filter(e => !visible(e) || !e.textContent).map(named),
-        turning: all(".turning svg").map(e => visible(e) ? e.getBoundingClientRect().width : 0),
-        split: all("figure, .explore, .turning, div.math, .proof, tr").filter(visible)
+        split: all("figure, .explore, div.math, .proof, tr").filter(visible)
             .filter(e => style(e).breakInside !== "avoid").map(named),
         pale: body.filter(e => words(e) && onWhite(style(e).color) < 4.5).map(named),
     };
@@ -67,7 +66,7 @@ class Printed:
     themes: list[str]
 
 
-# Between them they have sliders, turning figures, solutions, folds and the longest tables.
+# Between them they have sliders, solutions, folds and the longest tables.
 FEW = ("02-uniform-vector", "11-precision-speed", "appendix/ledger")
 
 
@@ -120,10 +119,6 @@ def test_nothing_on_paper_wants_to_be_pressed(printed):
 
 def test_nothing_is_wider_than_the_paper(printed):
     assert not collect(printed, "wide"), "cut off at the margin"
-    drawn = collect(printed, "turning")
-    assert drawn, "no page has a turning figure"
-    for name, widths in drawn.items():
-        assert min(widths) > 0 and max(widths) <= WIDTH, f"{name}: a turning figure is lost, or wider than the paper"
 
 
 def test_the_text_is_as_wide_as_paper_wants_under_its_own_title(printed):

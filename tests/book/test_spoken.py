@@ -6,7 +6,7 @@ import pytest
 from access import FEW, of, opened, settled, spoken
 
 SLIDERS = ":is(input[type=range], [role=slider]):visible:enabled"
-PARTS = ".explore, .turning, .hold, .network, #moving-steps"
+PARTS = ".explore, .hold, .network, #moving-steps"
 # What a slider changes: the frame that is shown, or the drawing.
 PICTURE = f"""(slider) => {{
     const part = slider.closest("{PARTS}"), frames = [...part.querySelectorAll(".explore-frames img")];

@@ -9,13 +9,12 @@ SEEN = """() => ({
     formulas: document.querySelectorAll('.math').length,
     set: document.querySelectorAll('mjx-container').length,
     errors: document.querySelectorAll('mjx-merror').length,
-    figures: document.querySelectorAll('.turning').length,
 })"""
 # Heights in pixels by kind: what is not code, printed output, a picture, a statement or a folded line is prose.
 KINDS = """() => {
     const page = document.querySelector('.bd-article'), height = e => e.getBoundingClientRect().height;
     const kinds = {
-        code: '.cell_input', folded: 'details > summary', picture: 'figure, img, .explore, .turning',
+        code: '.cell_input', folded: 'details > summary', picture: 'figure, img, .explore',
         printed: '.cell_output .output, table', statement: '.proof, .admonition',
     };
     const any = Object.values(kinds).join();
@@ -36,7 +35,7 @@ LAYOUT = """() => {
     const shown = chosen => [...page.querySelectorAll(chosen)].filter(e => e.checkVisibility());
     const lines = 'section > :is(p, h2, h3, details, ul, figure, .math), figure, figcaption, .cell_input, caption';
     const outer = shown(lines).filter(e => !e.closest('li, .proof, .admonition, details > *'));
-    const pictures = 'figure, .explore, .turning, .hold, .network';
+    const pictures = 'figure, .explore, .hold, .network';
     const cut = shown('table').filter(e => e.scrollWidth > e.clientWidth + 1);
     const said = (e, where) => e && getComputedStyle(e, where).content.includes('Scrolls');
     const says = e => said(e, '::before') || said(e.querySelector('caption'), '::after');
@@ -75,13 +74,12 @@ class Walk:
     """What was seen on a page.
 
     Attributes:
-        seen: counts of formulas and turning figures.
+        seen: counts of formulas.
         kinds: heights in pixels by kind of content, and of all, on a wide screen.
         proofs: the first words of each proof, and how many lines it takes there.
         cut: by width of the window, formulas that do not fit their column and do not say so.
         layout: by width of the window, counts of folds, tables and figures, left edges, and tables that are cut off.
         overflow: pixels by which the page is wider than a phone.
-        turned: of each turning figure its drawing as it came, dragged, turned by keys, tilted, and each slider's ends.
         complaints: errors on the console; ``requests``: what was asked of other machines; ``files``: and of the disk.
     """
 
@@ -91,7 +89,6 @@ class Walk:
     cut: dict[int, list[str]] = field(default_factory=dict)
     layout: dict[int, dict] = field(default_factory=dict)
     overflow: int = 0
-    turned: list[list[str]] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     files: set[Path] = field(default_factory=set)
@@ -108,10 +105,7 @@ def walk(browser, path: Path) -> Walk:
     found = Walk(page.evaluate(SEEN), complaints=complaints)
     found.kinds, found.proofs = page.evaluate(KINDS), page.evaluate(PROOFS)
     found.cut[DESK["width"]], found.layout[DESK["width"]] = page.evaluate(CUT), page.evaluate(LAYOUT)
-    page.evaluate(
-        "() => document.querySelectorAll('details:has(.explore, .turning)').forEach(fold => fold.open = true)"
-    )
-    found.turned = [_turned(page, figure) for figure in page.locator(".turning").all()]
+    page.evaluate("() => document.querySelectorAll('details:has(.explore)').forEach(fold => fold.open = true)")
     page.set_viewport_size(PHONE)
     page.wait_for_timeout(200)
     found.cut[PHONE["width"]], found.layout[PHONE["width"]] = page.evaluate(CUT), page.evaluate(LAYOUT)
@@ -120,25 +114,3 @@ def walk(browser, path: Path) -> Walk:
     found.requests = [url for url in requests if not url.startswith(("file:", "data:", "blob:"))]
     found.files = {Path(unquote(urlsplit(url).path)) for url in requests if url.startswith("file:")}
     return found
-
-
-def _turned(page, figure) -> list[str]:
-    drawing, (*sliders, turn, tilt) = figure.locator("svg"), figure.locator("input").all()
-    drawing.scroll_into_view_if_needed()
-    states, box = [drawing.inner_html()], drawing.bounding_box()
-
-    def note():
-        page.evaluate("() => new Promise(requestAnimationFrame).then(() => new Promise(requestAnimationFrame))")
-        states.append(drawing.inner_html())
-
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] / 2 + 120, box["y"] + box["height"] / 2 + 20, steps=8)
-    page.mouse.up()
-    note()
-    ends = [(slider, key) for slider in sliders for key in ("Home", "End")]
-    for slider, key in [(turn, "End"), (tilt, "Home"), *ends]:
-        slider.focus()
-        page.keyboard.press(key)
-        note()
-    return states

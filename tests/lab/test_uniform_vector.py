@@ -1,4 +1,4 @@
-"""Figures in a plane: arrows and points stand where another computation puts them, and the words say their numbers."""
+"""Figures in a plane and in space: arrows and points stand where another computation puts them; so do the words."""
 
 import math
 
@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from normgeom_lab.uniform import length_by_spread, towards_the_ring, two_norms
+from normgeom_lab.common.space import seen
+from normgeom_lab.uniform import length_by_spread, outputs_in_space, three_steps, towards_the_ring, two_norms
 
 M1 = r"$m\mathbf{1}$"
 X = torch.randn(40, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -44,6 +45,35 @@ def test_centring_and_two_norms_in_the_plane_of_x_and_1():
     share = np.linalg.norm(rms - layer) / np.linalg.norm(layer)
     assert same(share, 2 * math.sin(math.radians(90 - degrees) / 2)), "not the chord of prop-distance"
     assert f"leans {degrees:g} degrees" in alt and f"{90 - degrees:g} degrees apart" in alt
+
+
+def test_the_panels_show_the_steps_of_torchs_norm():
+    x, weight, bias = torch.tensor([[3.0, 0.0, 0.9], [1.3, 0.8, 0.6], [0.2, 0.4, 0.7]])
+    figure, alt = three_steps(x, weight, bias)
+    vectors = {"x": x, "1": torch.ones(3), M1: torch.full((3,), 1.3), "Πx": torch.tensor([1.7, -1.3, -0.4])}
+    vectors["length 1"] = vectors["Πx"] / 4.74**0.5
+    vectors |= {"n": F.layer_norm(x, (3,)), "y": F.layer_norm(x, (3,), weight, bias)}
+    panels = ("x", "1"), ("x", M1, "Πx"), ("1", "Πx"), ("Πx", "length 1"), ("length 1", "n"), ("n", "y")
+    for axis, names in zip(figure.axes, panels, strict=True):
+        drawn = tips(axis)
+        assert set(drawn) == set(names), axis.get_title()
+        for name in names:
+            assert np.allclose(drawn[name], seen(vectors[name][None])[:2, 0], atol=1e-4), name
+    assert "(1.30, 1.30, 1.30)" in alt and "of length 2.18" in alt
+
+
+def test_outputs_lie_on_the_ring_and_on_the_sphere():
+    figure, alt = outputs_in_space(X)
+    (axis,) = figure.axes
+    for marker, norm, steep in (("o", F.layer_norm, False), ("s", F.rms_norm, True)):
+        found = norm(X, (3,), eps=1e-12)
+        right, up, near = seen(found).numpy()
+        back, front = (np.stack(line.get_data()) for line in axis.lines if line.get_marker() == marker)
+        assert np.allclose(front, [right[near >= 0], up[near >= 0]], atol=1e-6), "another norm, or another half"
+        assert back.shape[1] + front.shape[1] == len(X)
+        assert (found.sum(-1).abs().max() > 1) == steep
+    along = float(F.rms_norm(X, (3,)).sum(-1).abs().max()) / 3**0.5
+    assert f"up to {along:.2f}" in alt
 
 
 @pytest.mark.parametrize("eps", [0.0, 1e-3, 1.0])

@@ -107,7 +107,6 @@ CASES = {
     "a long open cell": ("01-mean", long_and_open, "01-mean, cell 5: 13 lines stay open, at most 12 are meant"),
     "image without caption": ("01-mean", metadata(4, mystnb={}), "01-mean, cell 4: a figure without a name and a"),
     "slider without caption": ("02-angle", a_slider, "02-angle, cell 5: a figure without a name and a caption"),
-    "turning without alt": ("02-angle", no_alt, "02-angle, cell 4: a figure without alt text"),
 }
 
 

@@ -21,10 +21,6 @@ def test_the_number_is_the_same_in_heading_contents_and_neighbour(html):
     assert re.search(rf'prev-next-title">{number}The angle', html("01-mean"))
 
 
-def test_a_turning_figure_comes_whole_and_described(html):
-    assert '<svg role="img" aria-label="Three points: 1, 3, 2."><path d="M0,1L1,3L2,2"/></svg>' in html("02-angle")
-
-
 def test_a_glossary_has_its_terms_and_no_others(made, html):
     built = json.loads((made / "_build/labels.json").read_text("utf-8"))
     assert built["terms"] == dict.fromkeys(("mean", "vector"), "chapters/appendix/notation")

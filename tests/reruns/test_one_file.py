@@ -161,11 +161,3 @@ def test_chapters_on_networks_run_with_colabs_transformers(execute, name):
     *cells, seen = execute(name, SEEN)
     assert all(cell.execution_count for cell in cells), "a cell that did not run"
     assert json.loads(seen.outputs[0].text)[1] == PINS, "another environment than Colab's"
-
-
-def test_turning_figures_bring_their_script(chapter):
-    turning = [cell for cell in chapter if re.search(r"\*(three_steps|outputs_in_space)\(", cell.source)]
-    assert turning, "no cell draws a turning figure"
-    for cell in turning:
-        data = cell.outputs[-1].data
-        assert 'class="turning"' in data["text/html"] and "pointermove" in data["text/html"]

@@ -51,7 +51,7 @@ def layer_norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) 
             y, mean, rstd = torch.native_layer_norm(x, (x.shape[-1],), gain, bias, eps)
             if x.is_cpu:
                 least, most = (mean.detach() * rstd.detach()).aminmax()
-                if not (_plain(x) and -FAR <= least.item() and most.item() <= FAR):
+                if not (_plain(x) and least.item() >= -FAR and most.item() <= FAR):
                     return None  # a mean is far from 0, or NaN
     except REFUSALS:
         return None

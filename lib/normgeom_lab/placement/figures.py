@@ -15,9 +15,10 @@ from torch import Tensor
 
 from normgeom_lab.common.axes import label_ends, ticks_of_powers
 from normgeom_lab.common.growth import Growth
-from normgeom_lab.common.stacks import PLACEMENTS
+from normgeom_lab.common.stacks import DESIGNS, PLACEMENTS
 from normgeom_lab.placement.experiments import power_law
-from normgeom_lab.placement.families import WORDS
+
+WORDS = {name: DESIGNS[name].words for name in (*PLACEMENTS, "post-small")}
 
 LOOKS = {
     "pre-norm": dict(color="#D55E00", marker="s"),

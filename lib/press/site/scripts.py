@@ -12,13 +12,12 @@ from sphinx.application import Sphinx
 from press.live import FOLDER
 
 MATHJAX, LOADER = "vendor/mathjax", "vendor/formulas.js"
-# By the mark of what is alive: the scripts that a page with it loads, in their order; two bring theirs along.
+# By the mark of what is alive: the scripts that a page with it loads, in their order; one brings its own along.
 LIVE = {
     'class="hold"': ("norms", "page", "hold"),
     'class="network"': ("norms", "page", "type-here"),
     'id="moving-steps"': ("page", "three-steps"),
     'class="explore"': (),
-    'class="turning"': (),
 }
 MATHJAX_FOLDERS = ("input/tex/extensions", "output/chtml/fonts/woff-v2")
 # MathJax in one script, without the menu of its combined one, a third of that; joined as MathJax joins its own.
