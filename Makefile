@@ -33,7 +33,7 @@ EXECUTED := $(CHAPTERS:chapters/%.md=_build/run/%.ipynb)
 .SECONDARY: $(CHAPTERS:chapters/%.md=_build/src/%.ipynb)
 # What became of claims at many seeds is for the pages; chapters do not read it.
 CLAIMED  := $(wildcard figures/data/claims-*)
-LIBRARY  := $(shell find lib/normgeom lib/normgeom_lab -name '*.py' -o -name '*.js') $(filter-out $(CLAIMED),$(wildcard figures/data/*))
+LIBRARY  := $(shell find lib/normgeom lib/normgeom_lab -name '*.py') $(filter-out $(CLAIMED),$(wildcard figures/data/*))
 PRESS    := $(shell find lib/press -name '*.py') $(CLAIMED) $(wildcard chapters/*.bib chapters/*.yml chapters/_*/* figures/*.svg)
 NBVAL    := $(patsubst %,nbval/%,$(wildcard notebooks/*.ipynb notebooks/appendix/*.ipynb))
 SUITES   := $(patsubst tests/%/,suite/%,$(filter-out %/peers/ %/__pycache__/,$(wildcard tests/*/))) suite/doctests

@@ -6,7 +6,6 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 from urllib.parse import quote
 
 import matplotlib.pyplot as plt
@@ -60,12 +59,11 @@ def style() -> Iterator[None]:
         yield
 
 
-def show(figure: Any, alt: str) -> None:
+def show(figure: Figure, alt: str) -> None:
     """Display a figure with alt text for readers who cannot see it.
 
     Args:
-        figure: a matplotlib figure drawn inside :func:`style`, which is shown as SVG and closed; or an object with a
-            method ``page(alt)``.
+        figure: a matplotlib figure drawn inside :func:`style`, which is shown as SVG and closed.
         alt: a text that says what the figure shows, with its numbers.
 
     Raises:
@@ -73,8 +71,7 @@ def show(figure: Any, alt: str) -> None:
     """
     if not alt.strip():
         raise ValueError("alt: expected words that say what is to be seen, got an empty text")
-    picture = {"text/html": figure.page(alt)} if hasattr(figure, "page") else {"image/svg+xml": svg(figure)}
-    display({**picture, "text/plain": f"Figure: {alt}"}, raw=True, metadata={"alt": alt})
+    display({"image/svg+xml": svg(figure), "text/plain": f"Figure: {alt}"}, raw=True, metadata={"alt": alt})
 
 
 def svg(figure: Figure) -> str:
