@@ -82,24 +82,23 @@ def test_norms_race_in_the_same_rounds(monkeypatch):
     ways = {("copy", "torch"), ("layer", "normgeom"), ("layer", "torch")}
     ways |= {("rms", way) for way in ("normgeom", "torch", "transformers")}
     assert all(set(zip(of.norm, of.way, strict=True)) == ways for _, of in table.groupby("dtype"))
-    assert (table.rounds == 6).all() and (table.goal == 0).all(), "goals are of large inputs"
+    assert (table.rounds == 6).all()
     np.testing.assert_allclose(table[table.way == "torch"].torch_over_this, 1)
     np.testing.assert_allclose(table[table.norm == "copy"].over_copy, 1)
-    assert (table.lowest <= np.minimum(table.torch_over_this, table.worst) * (1 + 1e-6)).all()
+    assert (table.worst <= table.torch_over_this * (1 + 1e-6)).all(), "the lower of two medians, and that of all rounds"
 
 
 def test_geometry_races():
-    for what, goal in (("semi-axes", 40), ("axes", 25), ("product J v", 20)):
+    for what in ("semi-axes", "axes", "product J v"):
         found = speed.geometry(what, 64)
-        assert found["goal"] == goal and 0 < found["lowest"] <= found["ratio"]
+        assert 0 < found["lowest"] <= found["ratio"]
 
 
 def test_surveys_race_the_bare_pass():
-    runs = [speed.survey_over_bare(i, {(2, 8): 1.5, (1, 4): 1.2}, 3, **TINY) for i in range(3)]
+    runs = [speed.survey_over_bare(i, ((2, 8), (1, 4)), 3, **TINY) for i in range(3)]
     table = speed.of_runs(pd.DataFrame([row for run in runs for row in run]))
-    assert table[["texts", "length", "goal"]].to_numpy().tolist() == [[2, 8, 1.5], [1, 4, 1.2]]
+    assert table[["texts", "length"]].to_numpy().tolist() == [[2, 8], [1, 4]]
     for row, of in zip(table.itertuples(), zip(*runs, strict=True), strict=True):
         fastest, middle, slowest = sorted(run["ratio"] for run in of)
         assert fastest > 1, "a survey of a tiny model takes longer than its pass"
-        assert (row.ratio, row.worst) == (middle, slowest)
-        assert row.lowest <= fastest and row.highest >= slowest
+        assert row.ratio == middle and row.lowest <= fastest and row.highest >= slowest
