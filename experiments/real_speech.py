@@ -1,4 +1,14 @@
-"""Whisper without the subtraction of the mean: as trained, and after its writers are centred."""
+"""Whisper without the subtraction of the mean: as trained, and after its writers are centred.
+
+It reads ``_build/speech``: NAME.wav (16 kHz, 16 bits, one channel), in which 0.3 s of silence follow each sentence, and
+NAME.txt, a sentence a line.
+
+* *real*: the recordings in test/data/librivox of the source archive of pocketsphinx 5.1.1, joined by name.
+* *synthetic-valid-1*, *synthetic-test-1*: sentences of that part of WikiText-2, each read by ``espeak-ng -v en`` and
+  resampled by sox, as many as fit into 29 s.  Sentences end at " . "; those that count have 6 to 13 tokens with the
+  full stop, a capital first, and otherwise only letters, spaces, commas and apostrophes.  Of n such sentences, every
+  (n // 60)th is read, beginning with the first, without the spaces before stops, commas and apostrophes.
+"""
 
 import copy
 from collections.abc import Iterable, Sequence
