@@ -17,9 +17,9 @@ module in this folder needs no other mention.  What a chapter then reads is ``ng
   dict of such rows by record.  ``summary`` makes the record's table out of the rows of all points.
 * *Interrupted*, the same command goes on: finished points are kept in ``_build/experiments``.
 * *Fresh* is a record whose stamp, a digest of each module that it goes through, is that of the present code.  Comments
-  and docstrings do not count; pictures and the machinery itself do not either.  ``--list`` says what is fresh, stale,
-  missing or needs something that is not here, ``--check`` fails where something is stale or missing.  Without names the
-  command measures what is stale or missing, cheapest first.  To measure what is fresh again, delete its record.
+  and docstrings do not count; pictures and the machinery itself do not either.  ``--check`` names what is stale or
+  missing, and fails.  Without names the command measures what is stale or missing, cheapest first.  To measure what is
+  fresh again, delete its record.
 * ``--restamp`` declares that a change of the code cannot have changed the named records.  Say why in the commit.
 * Each process has one thread, unless the function asks for more.  ``workers=1`` is for speed: one point after the
   other, each in a fresh process.

@@ -28,7 +28,6 @@ def about(*names: str) -> dict[str, object]:
     paths = [*(FOLDER / name for name in names), SPEECH if "whisper-base" in names else TEXTS]
     copies = (f"{name} ({MODELS[name].copy}; {', '.join(MODELS[name].wheels)})" for name in names)
     return dict(
-        optional=True,
         needs=lambda: ", ".join(str(path) for path in paths if not path.exists()),
         models="; ".join(copies),
         seed="0: of all directions, named as in normgeom.Survey",

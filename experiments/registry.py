@@ -39,8 +39,7 @@ class Experiment:
         about: what else the provenance says.
         workers: processes at a time; with 1, each point has a fresh process.
         summary: makes the tables, in the order of ``what``, out of the rows of all points.
-        needs: says what is not here that it needs; empty where all is.
-        optional: whether the book does without it; it is measured where it is named.
+        needs: says what is not here that it needs, empty where all is; the book does without a record that has needs.
         stamp: the digests of what it goes through, by name; by default of its module and what that imports.
     """
 
@@ -52,8 +51,7 @@ class Experiment:
     about: dict[str, object]
     workers: int = os.cpu_count()
     summary: Callable | None = None
-    needs: Callable[[], str] = lambda: ""
-    optional: bool = False
+    needs: Callable[[], str] | None = None
     stamp: Callable[[], dict[str, str]] | None = None
 
     def points(self, rows: Sequence[pd.DataFrame] = ()) -> list[dict]:

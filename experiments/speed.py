@@ -146,7 +146,6 @@ experiment(
     summary=ratios,
     processes=2,
     needs=lambda: "" if torch.cuda.is_available() else "a GPU",
-    optional=True,
     **ABOUT_NORMS,
 )(partial(speed_of_norms, rounds=15, shapes=((8192, 4096), (4096, 768), (512, 16384)), device="cuda"))
 

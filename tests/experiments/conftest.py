@@ -52,7 +52,7 @@ def two(x):
     return dict(sums=dict(square=square(x), pid=os.getpid()), alike=[dict(value=float("inf"))] * 2)
 
 
-@registry.experiment("large", "Needs more.", dict(x=(1,)), minutes=0.5, needs=lambda: "a GPU", optional=True)
+@registry.experiment("large", "Needs more.", dict(x=(1,)), minutes=0.5, needs=lambda: "a GPU")
 def large(x):
     return dict(square=square(x))
 '''

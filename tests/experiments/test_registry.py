@@ -115,17 +115,7 @@ def test_a_formula_makes_stale_and_a_comment_does_not(toy, command):
     assert "measured now" in command("squares")[1] and command("--check", "squares") == (0, "")
 
 
-def test_what_the_list_says(toy, command):
-    record("sums", pd.DataFrame(dict(x=[1])), "Something.", toy / "records")
-    record("old", pd.DataFrame(dict(x=[1])), "Something.", toy / "records")
-    said = command("--list")[1]
-    assert said == (
-        "large (missing, needs a GPU; about 0.5 min)\n    Needs more.\n"
-        "two (missing: alike; about 1 min)\n    sums: Sums.\n    alike: All alike.\n"
-        "squares (missing; about 2 min)\n    Squares.\n"
-        "old (no experiment writes it; delete it)\n"
-    )
-    assert command("--list", "sums")[1].startswith("two (")
+def test_what_needs_something_is_left_out(toy, command):
     assert command("large")[1] == "large: missing, and left out: it needs a GPU\n"
 
 
