@@ -1,11 +1,15 @@
-"""The gains of published models, and what Gemma's norms of queries and keys allow attention's scores to be."""
+"""The gains of published models, the ellipsoids that they make, and attention: scores, their bounds, and sinks."""
 
 import normgeom as ng
+import pandas as pd
 import torch
 from normgeom.models.watch import forward, hooked
+from normgeom_lab.hyperellipsoid import shapes
 from torch import Tensor
+from transformers import WhisperForConditionalGeneration
 from transformers.models.gemma3.modeling_gemma3 import apply_rotary_pos_emb
 
+from experiments.models import FOLDER
 from experiments.real_models import LANGUAGE, PARTS, about, blocks, language_model
 from experiments.registry import experiment
 
@@ -26,6 +30,20 @@ def gains(model: str) -> list[dict]:
     sizes = {site: site.weight.abs() for site in ng.find_norms(language_model(model)[0])}
     cuts = lambda size: {f"q{q:02d}": float(f"{float(size.quantile(q / 100)):.4g}") for q in (0, 5, 50, 95, 100)}  # noqa: E731
     return [dict(site=site.name, dim=site.dim) | cuts(size) for site, size in sizes.items()]
+
+
+@experiment(
+    "published-shapes",
+    "The ellipsoids of Whisper's LayerNorms: the columns of normgeom_lab.hyperellipsoid.shapes.",
+    {},
+    minutes=1,
+    **about("whisper-base") | dict(corpus="none", seed="none"),
+)
+def ellipsoids() -> pd.DataFrame:
+    model = WhisperForConditionalGeneration.from_pretrained(FOLDER / "whisper-base").eval()
+    example = dict(input_features=torch.zeros(1, 80, 3000), decoder_input_ids=torch.zeros(1, 1, dtype=torch.long))
+    sizes = {site.name: site.weight.double() for site in ng.find_norms(model, example)}
+    return shapes(sizes).rename_axis("site").reset_index()
 
 
 @experiment(
@@ -73,8 +91,7 @@ def scores(model: str) -> list[dict]:
 
 @experiment(
     "published-sinks",
-    "The mean attention that later positions pay to position 0, in each block: averaged over heads, and in the head "
-    "that pays most.",
+    "The mean attention that later positions pay to position 0, in each block, averaged over heads.",
     dict(model=LANGUAGE, text=PARTS),
     minutes=1,
     corpus=ON,
@@ -87,5 +104,4 @@ def sinks(model: str, text: str) -> list[dict]:
     ids = blocks(tokenizer, text, WINDOWS, LENGTH)
     seen = forward(network.model, dict(input_ids=ids, output_attentions=True, use_cache=False)).attentions
     network.set_attn_implementation(usual)
-    to_first = [weights[:, :, 1:, 0].mean((0, 2)) for weights in seen]
-    return [dict(layer=i, mean=float(heads.mean()), most=float(heads.max())) for i, heads in enumerate(to_first)]
+    return [dict(layer=i, mean=float(weights[:, :, 1:, 0].mean((0, 2)).mean())) for i, weights in enumerate(seen)]

@@ -68,8 +68,7 @@ def translators(network: nn.Module, ids: Tensor) -> tuple[dict[str, Tensor], Ten
     "final one (mean), and with an affine map in place of the norm (fitted): from the normalised stream to what the "
     f"final norm writes, by least squares on {COUNTED // EVERY} windows of {LENGTH} tokens of the other part of "
     "WikiText-2.  uniform: of a uniform guess; frequency: of the frequencies of tokens in that other part, with "
-    f"{UNIFORM:.0%} of a uniform guess.  ratio: the stream's scale over the final one; agree, agree_fitted: how often "
-    "the lens (with any scale), or the fitted one, chooses the model's token.  Means over all positions but the first.",
+    f"{UNIFORM:.0%} of a uniform guess.  Means over all positions but the first.",
     dict(model=LANGUAGE, text=PARTS),
     minutes=15,
     corpus=ON,
@@ -99,9 +98,7 @@ def lens(model: str, text: str) -> pd.DataFrame:
         linear = network.lm_head(normalised(end, x) @ fitted[name])
         tempered = dict(final=z * (s / last)[:, None].to(z), mean=z * (s / mean)[:, None].to(z))
         kl = {lens: apart(logits) for lens, logits in dict(own=z, **tempered, fitted=linear).items()}
-        agree = [float((logits.argmax(-1) == truth.argmax(-1)).float().mean()) for logits in (z, linear)]
-        about_it = dict(ratio=float((s / last).mean()), agree=agree[0], agree_fitted=agree[1])
-        rows.append(dict(site=name) | kl | null | about_it)
+        rows.append(dict(site=name) | kl | null)
     return pd.DataFrame(rows).round(4)
 
 

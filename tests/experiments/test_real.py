@@ -148,4 +148,4 @@ def test_sinks_are_what_later_positions_pay(gemma):
     gemma.set_attn_implementation("eager")
     weights = gemma.model(IDS, output_attentions=True).attentions[1]
     by_hand = sum(float(weights[b, h, t, 0]) for b in range(4) for h in range(2) for t in range(1, 9)) / 64
-    assert rows[1]["mean"] == pytest.approx(by_hand, rel=1e-4) and rows[1]["most"] >= rows[1]["mean"]
+    assert rows[1]["mean"] == pytest.approx(by_hand, rel=1e-4)

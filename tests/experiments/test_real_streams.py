@@ -59,8 +59,6 @@ def test_lenses_are_whole_runs_read_by_hand(model):
             lenses = dict(own=z, final=z * s / last, mean=z * s / rms(fit[-1]).mean(), fitted=linear)
             for lens, logits in lenses.items():
                 assert row[lens] == pytest.approx(kl(truth, logits.log_softmax(-1)), rel=3e-3, abs=3e-4), (i, lens)
-            chosen = (linear.argmax(-1) == truth.argmax(-1)).float().mean()
-            assert row.agree_fitted == pytest.approx(float(chosen), abs=0.02)
     assert row.fitted < 1e-3, "at the end the map is the final norm's gain"
     counts = torch.tensor([(other[:, 1:] == token).sum() for token in range(50)])
     guess = 0.9 * counts / counts.sum() + 0.1 / 50
