@@ -25,7 +25,7 @@ def test_byte_models_are_those_of_the_point(float64):
     text = placement.text()
     model, losses = train_bytes(text, "post", 1, 1e-3, 20, seed=3, warmup=5, batch=8)
     assert placement.sweep("post", 1, 1e-3, 5, 3, steps=20) == dict(loss=sum(losses) / 20)
-    found = placement.design("post", 1, 1e-3, 5, 3, steps=20)
+    found = placement.trained("post", 1, 1e-3, 5, 3, steps=20)
     with torch.no_grad():
         held_out = float(next_token_loss(model, next(random_windows(text, 65, 64, 1003))))
     assert (found["loss"], found["held_out"]) == (sum(losses) / 20, held_out)
@@ -38,12 +38,15 @@ def test_byte_models_are_those_of_the_point(float64):
     assert list(started.values()) == [sum(losses) / 10, varying_share(model, probe), first_over_last(model, probe)]
 
 
-def test_designs_get_more_seeds_at_their_best_setting():
-    rows = [dict(design="a", layers=6, warmup=w, rate=r, seed=0, held_out=w + r) for w in (0, 100) for r in (1, 2)]
-    rows.append(dict(design="a", layers=6, warmup=100, rate=2, seed=3, held_out=-500))  # not chosen on
-    assert placement.design_grid() == placement.CHOSEN_ON
-    (more,) = placement.design_grid(pd.DataFrame(rows))[len(placement.CHOSEN_ON) :]
-    assert more == dict(design=("a",), layers=(6,), rate=(1,), warmup=(0,), seed=placement.SEEDS)
+def test_designs_get_more_seeds_at_their_best_setting(monkeypatch):
+    def trained(design, layers, rate, warmup, seed):
+        return dict(rate=rate, warmup=warmup, seed=seed, held_out=abs(rate - 1e-3) + warmup + seed)
+
+    monkeypatch.setattr(placement, "trained", trained)
+    rows = placement.designs("post", 6)
+    assert len(rows) == 4 * 2 * 3 + 5 and rows.seed.tolist()[:3] == [0, 1, 2]
+    assert rows.iloc[-5:][["rate", "warmup", "seed"]].to_numpy().tolist() == [[1e-3, 0, seed] for seed in range(3, 8)]
+    assert len(placement.designs("sphere", 24)) == 6 * 2 + 5
 
 
 @pytest.mark.slow
