@@ -184,15 +184,10 @@ class Changeable:
     def cost(self, change: AbstractContextManager, sites: Sequence[ng.NormSite]) -> pd.DataFrame:
         """What a change of some norms costs: loss and divergence from the unchanged predictions, a row a block."""
         with change:
-            logp = self._predictions(min(map(self.layer, sites)))
+            logp = self._predictions(min(self.resumed.block_of(site.module) for site in sites))
         kl = (self.logp.exp() * (self.logp - logp)).sum(-1)
         cost = (self._loss(logp) - self.loss).mean(1)
         return pd.DataFrame(dict(block=range(len(kl)), cost=cost, kl=kl.mean(1)))
-
-    def layer(self, site: ng.NormSite) -> int:
-        """The number of the layer in which a norm is; the final norm is one of its own."""
-        _, kind, *rest = site.name.split(".")
-        return int(rest[0]) if kind == "layers" else len(self.resumed.blocks) - 1
 
     def scale(self, site: ng.NormSite) -> float:
         """The mean scale of a norm."""

@@ -1,19 +1,20 @@
 """Rounding inside the norms of published models: errors by depth, measured and predicted, and at the end."""
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from functools import reduce
+from functools import partial, reduce
 from itertools import product
 
 import normgeom as ng
 import torch
-from normgeom.models.watch import forward, hooked
-from torch import Tensor, nn
+from normgeom.models.watch import forward
+from torch import Tensor
 from transformers import WhisperForConditionalGeneration
 
 from experiments.models import FOLDER, spectrogram
-from experiments.real_models import LANGUAGE, SPEECH, Resumed, about, blocks, language_model, resampled
+from experiments.real_models import LANGUAGE, SPEECH, Resumed, about, blocks, language_model, replaced, resampled
 from experiments.registry import experiment
 
 Norm = Callable[[ng.NormSite, Tensor], Tensor]  # what is computed in place of a norm
@@ -87,7 +88,6 @@ class Network(Resumed):
     Attributes:
         model: a copy, in ``dtype``.
         modules: the norms of these blocks.
-        block: the number of the block of each norm.
     """
 
     def __init__(self, name: str, dtype: torch.dtype = torch.float32):
@@ -105,26 +105,17 @@ class Network(Resumed):
         inner = self.model.get_submodule(part)
         in_order = [*inner.layers, inner.layer_norm if name == WHISPER else inner.norm]
         self.modules = {site: self.model.get_submodule(site.name) for site in sites}
-        number = {module: i for i, block in enumerate(in_order) for module in block.modules()}
-        self.block = {site: number[module] for site, module in self.modules.items()}
         with self.norms_replaced(unrounded):
             super().__init__(in_order, lambda: forward(inner, inputs))
 
     def norms_replaced(self, norm: Norm) -> AbstractContextManager:
-        def hook(site: ng.NormSite) -> tuple[nn.Module, Callable]:
-            return self.modules[site], lambda _module, args, _kwargs, _output: norm(site, args[0])
-
-        return hooked(after=map(hook, self.modules))
+        return replaced({module: partial(norm, site) for site, module in self.modules.items()}, spare_first=False)
 
     def run(self, norm: Norm, start: int = 0) -> list[Tensor]:
         """What leaves each block from ``start`` on, and the last norm, ``(windows or seconds, positions, d)``."""
+        count = math.prod(self.shape)  # of positions that are measured, out of all
         with self.norms_replaced(norm):
-            return [self.measured(h).double() for h in self.ends(start)]
-
-    def measured(self, h: Tensor) -> Tensor:
-        """The positions that are measured, out of all."""
-        windows, length = self.shape
-        return h[:, 1:].flatten(0, 1)[: windows * length].unflatten(0, self.shape)
+            return [h[:, 1:].flatten(0, 1)[:count].unflatten(0, self.shape).double() for h in self.ends(start)]
 
     def inputs(self) -> dict[ng.NormSite, Tensor]:
         """What each norm reads."""
@@ -235,7 +226,7 @@ def predicted(network: Network, inputs: dict, read: dict) -> dict[str, Tensor]:
     effects = {}  # of an error of one norm's scales of size 1 and random sign, squared, behind each block
     for site, x in inputs.items():
         signs = torch.randint(2, (*x.shape[:-1], 1), generator=generator) * 2.0 - 1
-        later = network.run(with_errors({site: SHIFT * signs}), network.block[site])
+        later = network.run(with_errors({site: SHIFT * signs}), network.block_of(network.modules[site]))
         effect = squared_errors(later, base).mean(-1) / SHIFT**2
         effects[site] = torch.cat([torch.zeros(len(base) - len(effect)), effect])
     columns = {}
