@@ -130,17 +130,19 @@ def gemma(monkeypatch):
     return made
 
 
-def test_scores_are_those_that_softmax_gets_and_stay_below_the_bound(gemma, monkeypatch):
-    found, softmax = pd.DataFrame(real_gains.scores("gemma")), torch.nn.functional.softmax
-    given = []
-    monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, **how: given.append(x) or softmax(x, **how))
-    gemma.set_attn_implementation("eager")
-    with torch.no_grad():
-        gemma(IDS)
-    assert len(given) == 3
-    largest = [float(x[:, head].where(x[:, head] > -1e9, 0).abs().max()) for x in given for head in range(2)]
-    assert found.valid.tolist() == pytest.approx(largest, abs=1e-3)
+def test_scores_of_single_tokens_need_no_mask_and_no_rotation(gemma, monkeypatch):
+    found, projected = pd.DataFrame(real_gains.scores("gemma")), {}
     assert (found.valid < found.bound).all()
+    monkeypatch.setattr(real_gains, "blocks", lambda tokenizer, part, count, length: IDS[:, :1])
+    alone = pd.DataFrame(real_gains.scores("gemma"))
+    names = [f"model.layers.{i}.self_attn.{name}_norm" for i in range(3) for name in "qk"]
+    with ng.watch(gemma, names, lambda name, x, y: projected.update({name: y})), torch.no_grad():
+        gemma(IDS[:, :1])
+    pairs = zip(names[::2], names[1::2], strict=True)
+    sizes = [(projected[q] * projected[k]).sum(-1).abs().amax((0, 2)) for q, k in pairs]
+    expected = torch.cat(sizes) * gemma.model.layers[0].self_attn.scaling
+    assert alone.valid.tolist() == pytest.approx(expected.tolist(), abs=1e-3)
+    assert (found.valid >= alone.valid - 1e-3).all(), "each text begins with such a token"
 
 
 def test_sinks_are_what_later_positions_pay(gemma):
