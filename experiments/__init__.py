@@ -14,7 +14,7 @@ writes ``figures/data/losses.csv``, a row a point with the grid's columns first,
 module in this folder needs no other mention.  What a chapter then reads is ``ng.recorded("losses")``.
 
 * *Rows* are a dict, a list of dicts or a DataFrame.  Where ``what`` is a dict, of several records by name, they are a
-  dict of such rows by record.  ``summary`` makes the record's table out of the rows of all points.
+  dict of such rows by record.  ``summary`` makes the table of a single record out of the rows of all points.
 * *Interrupted*, the same command goes on: finished points are kept in ``_build/experiments``.
 * *Fresh* is a record whose stamp, a digest of each module that it goes through, is that of the present code.  Comments
   and docstrings do not count; pictures and the machinery itself do not either.  ``--check`` names what is stale or

@@ -38,7 +38,7 @@ class Experiment:
         minutes: that it takes, roughly, on two processor cores.
         about: what else the provenance says.
         workers: processes at a time; with 1, each point has a fresh process.
-        summary: makes the tables, in the order of ``what``, out of the rows of all points.
+        summary: makes the table of an experiment with one record out of the rows of all points.
         needs: says what is not here that it needs, empty where all is; the book does without a record that has needs.
         stamp: the digests of what it goes through, by name; by default of its module and what that imports.
     """
@@ -153,8 +153,7 @@ class Registry:
             stamp = experiment.stamp()
             tables = self._measured(experiment, self.kept / experiment.name / f"{key(stamp)}.jsonl")
             if experiment.summary:
-                made = experiment.summary(*tables)
-                tables = made if isinstance(made, tuple) else (made,)
+                tables = [experiment.summary(*tables)]
             grid = json.dumps(experiment.grid, default=list)
             for (name, what), table in zip(experiment.what.items(), tables, strict=True):
                 command = f"make experiments ONLY={experiment.name}"

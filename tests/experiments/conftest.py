@@ -31,18 +31,19 @@ HERE = Path(__file__).parent
 registry = Registry(HERE / "records", HERE / "kept")
 
 
-@registry.experiment("squares", "Squares.", dict(x=(1, 2, 3), sign=("up", "down")), minutes=2, workers=2, seed="none")
+@registry.experiment("squares", "Squares.", dict(x=(1, 2, 3), sign=("up", "down")), minutes=2, workers=2, seed="none",
+                     summary=lambda rows: rows.drop(columns="pid"))
 def squares(x, sign):
     (HERE / f"ran-{x}{sign}-{os.getpid()}").touch()
     while (HERE / "meet").exists() and len({path.name.rpartition("-")[2] for path in HERE.glob("ran-*")}) < 2:
         time.sleep(0.01)  # for another process
     if (HERE / f"stop-{x}").exists():
         raise ValueError("told to stop")
-    return dict(square=square(x))
+    return dict(square=square(x), pid=os.getpid())
 
 
 @registry.experiment("two", {"sums": "Sums.", "alike": "All alike."}, [dict(x=(3, 1)), dict(x=(10,))], minutes=1,
-                     workers=1, summary=lambda sums, alike: (sums, alike.head(1)))
+                     workers=1)
 def two(x):
     return dict(sums=dict(square=square(x), pid=os.getpid()), alike=[dict(value=float("inf"))] * 2)
 
