@@ -18,9 +18,9 @@ def text(words):
     return struct.pack("<H", len(words) + 1) + words.encode() + b"\0"
 
 
-def write_ctranslate2(path, tensors, version=6):
+def write_ctranslate2(path, tensors):
     """A file in CTranslate2's format, half of its tensors in float16."""
-    content = struct.pack("<I", version) + text("WhisperSpec") + struct.pack("<II", 3, len(tensors))
+    content = struct.pack("<I", 6) + text("WhisperSpec") + struct.pack("<II", 3, len(tensors))
     for number, (name, tensor) in enumerate(tensors.items()):
         values = tensor.numpy().astype([np.float32, np.float16][number % 2])
         content += text(name) + struct.pack(f"<B{values.ndim}I", values.ndim, *values.shape)
@@ -82,15 +82,6 @@ def test_a_ctranslate2_file_holds_the_same_model(tiny, tmp_path):
     inputs = dict(input_features=torch.randn(1, 8, 24), decoder_input_ids=torch.tensor([[1, 5, 7]]))
     with torch.no_grad():
         assert torch.equal(again(**inputs).logits, tiny(**inputs).logits)
-
-
-@pytest.mark.parametrize("spoil", [lambda b: b[:200], lambda b: b"\7" + b[1:], lambda b: b""])
-def test_another_file_is_refused(tiny, tmp_path, spoil):
-    path = tmp_path / "model.bin"
-    write_ctranslate2(path, as_ctranslate2(tiny.state_dict(), dict(encoder=1, decoder=2)))
-    path.write_bytes(spoil(path.read_bytes()))
-    with pytest.raises(ValueError, match=r"^path: .* is no CTranslate2 model of version 6"):
-        read_ctranslate2(path)
 
 
 def test_a_recording_of_another_rate_is_refused(tmp_path):
