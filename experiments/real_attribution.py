@@ -1,5 +1,7 @@
 """What the parts of published language models do to a logit: credits, direct and total effects, and patching."""
 
+from contextlib import nullcontext
+from functools import partial
 from unittest.mock import patch
 
 import normgeom as ng
@@ -78,8 +80,9 @@ def of_parts(model: str, text: str, setting: str) -> dict[str, pd.DataFrame]:
     patched = [part.name for part in branches(network, ids)]
     total = values[2, [names.index(name) for name in patched]]
     table = pd.DataFrame(dict(part=patched, total=total.mean(1)))
-    for way, holds in (("live", False), ("held", True)):
-        predicted = torch.stack([*predicted_totals(network, ids, answer, against, ablate, holds).values()])
+    for way, norms in dict(live=nullcontext(), held=ng.held_scales(network, ids)).items():
+        with norms:
+            predicted = torch.stack([*predicted_totals(network, ids, answer, against, ablate).values()])
         table[way], table[f"rank_{way}"] = predicted.mean(1), correlations(predicted, total).mean()
     return found | {"published-patching": table.round(4)}
 
@@ -207,20 +210,14 @@ def branches(network: nn.Module, ids: Tensor) -> list[Part]:
     return [part for part in parts if not isinstance(network.get_submodule(part.writer), nn.Embedding)]
 
 
-def predicted_totals(network: nn.Module, ids: Tensor, answer, against, ablate: str, held: bool) -> dict[str, Tensor]:
+def predicted_totals(network: nn.Module, ids: Tensor, answer, against, ablate: str) -> dict[str, Tensor]:
     """What gradients predict for the total effect of each attention and MLP (attribution patching)."""
-    if held:
-        with ng.held_scales(network, ids):
-            return predicted_totals(network, ids, answer, against, ablate, False)
     written = {}
 
-    def keep(name: str):
-        def hook(_module, _args, _kwargs, output):
-            written[name] = output
+    def keep(name: str, _module, _args, _kwargs, output) -> None:
+        written[name] = output
 
-        return hook
-
-    after = [(network.get_submodule(part.writer), keep(part.name)) for part in branches(network, ids)]
+    after = [(network.get_submodule(part.writer), partial(keep, part.name)) for part in branches(network, ids)]
     with torch.enable_grad(), hooked(after=after):
         logits = network(input_ids=ids, use_cache=False).logits[:, -1]
         wanted = logits.gather(1, answer[:, None])
