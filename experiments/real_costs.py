@@ -174,7 +174,10 @@ class Changeable:
 
     def frozen(self, sites: Sequence[ng.NormSite]) -> pd.DataFrame:
         """These norms divide by the means of their scales: a row a block."""
-        frozen = {site.module: ReducedNorm(site, site.kind == "layer", self.scale(site)) for site in sites}
+        frozen = {}
+        for site in sites:
+            scale = float(scales(site, self.inputs[site.name][:, 1:]).mean())
+            frozen[site.module] = ReducedNorm(site, site.kind == "layer", scale)
         return self.cost(replaced(frozen, True), sites)
 
     def cost(self, change: AbstractContextManager, sites: Sequence[ng.NormSite]) -> pd.DataFrame:
@@ -184,10 +187,6 @@ class Changeable:
         kl = (self.logp.exp() * (self.logp - logp)).sum(-1)
         cost = (self._loss(logp) - self.loss).mean(1)
         return pd.DataFrame(dict(block=range(len(kl)), cost=cost, kl=kl.mean(1)))
-
-    def scale(self, site: ng.NormSite) -> float:
-        """The mean scale of a norm."""
-        return float(scales(site, self.inputs[site.name][:, 1:]).mean())
 
     @torch.no_grad()
     def moved(self, site: ng.NormSite, u: Tensor) -> Tensor:

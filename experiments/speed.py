@@ -109,20 +109,14 @@ def ratios(seen: pd.DataFrame) -> pd.DataFrame:
 
 def speed_of_norms(process: int, threads: int, rounds: int, shapes: Sequence, device: str) -> list[dict]:
     torch.set_num_threads(threads)
-    # glibc is told to keep what is freed: else it clears fresh pages for every large tensor, which takes longer than
-    # the norms do, in some rounds and not in others
-    malloc(M_MMAP_MAX=0, M_TRIM_THRESHOLD=2**31 - 1, M_TOP_PAD=2**28)
+    # glibc is told to keep what is freed (mallopt(3): M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD): else it clears fresh
+    # pages for every large tensor, which takes longer than the norms do, in some rounds and not in others
+    for option, value in ((-4, 0), (-1, 2**31 - 1), (-2, 2**28)):
+        ctypes.CDLL(None).mallopt(option, value)
     rows = []
     for shape, dtype, backward in product(shapes, (torch.float32, torch.bfloat16), (False, True)):
         rows += race(*shape, dtype, backward, rounds * MORE_ROUNDS.get(shape, 1), device)
     return rows
-
-
-def malloc(**settings: int) -> None:
-    """Tell glibc how to get and return memory, as in mallopt(3)."""
-    numbers = dict(M_TRIM_THRESHOLD=-1, M_TOP_PAD=-2, M_MMAP_THRESHOLD=-3, M_MMAP_MAX=-4)
-    for name, value in settings.items():
-        ctypes.CDLL(None).mallopt(numbers[name], value)
 
 
 experiment(
