@@ -7,7 +7,7 @@ import pandas as pd
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens, windows
 from normgeom_lab.common.typed import KINDS
-from normgeom_lab.without_mean import by_shift, by_site, compare, without_subtraction
+from normgeom_lab.without_mean import by_shift, compare, without_subtraction
 
 from experiments.registry import experiment
 from experiments.twins import HELD_OUT, SEEDS, trained
@@ -20,14 +20,11 @@ SHIFTS = (0.0, *(sign * c for c in (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 100) 
     {
         "dropping-ways": "The loss of LayerNorm twins whose norms do not subtract the mean: in the weights as they "
         "stand, after the writers were centred (the conversion to RMSNorm), and trained without (the RMSNorm twin).",
-        "dropping-sites": "The loss of LayerNorm twins without the subtraction at one norm, and at all, in the weights "
-        "as they stand; drop_error: the mean relative change of the norm's output before the bias.",
         "dropping-gauge": "The loss of LayerNorm twins without any subtraction when the writers have been centred and "
         "c was then added to each entry of the token embedding, which leaves the function as it is (kept: the "
         "divergence with the subtraction); drop_error: mean over the norms.",
     },
     dict(seed=SEEDS),
-    minutes=15,
     model="pre-norm GPT-2 twins, 4 blocks, d = 128, byte tokens, 600 updates, as the experiment training makes them "
     "at a rate of 0.001 and a decay of 0.1",
     corpus=f"the last {HELD_OUT} bytes of the standard library's documentation strings (corpus stdlib), which the "
@@ -47,6 +44,5 @@ def dropping(seed: int, steps: int | None = None) -> dict[str, pd.DataFrame]:
     }
     return {
         "dropping-ways": compare(layer, ways, batches).rename_axis("way").reset_index(),
-        "dropping-sites": by_site(layer, batches),
         "dropping-gauge": by_shift(layer, SHIFTS, batches),
     }

@@ -1,5 +1,7 @@
 """What the parts of published language models do to a logit: credits, direct and total effects, and patching."""
 
+from contextlib import nullcontext
+from functools import partial
 from unittest.mock import patch
 
 import normgeom as ng
@@ -41,13 +43,12 @@ def at_the_end(y: Tensor, _other: None = None) -> Tensor:
         "one.  mean, zero, resample: replaced by their mean over texts and positions, by zero, by those of another "
         "text; logit: by the mean, for the logit alone; last: by the mean, at the last position only; heads: the "
         "heads, by their mean.  Means over texts of the columns of normgeom.attribute.  low, high: 90 % of the means "
-        "of total over resampled texts.  off_direct: mean size of credit less direct; off_total: of direct less total; "
-        "size: of total.  whole: the difference, or the logit.",
+        "of total over resampled texts.  off_direct: mean size of credit less direct; off_total: of direct less total.",
         "published-agreement": "How alike the columns of published-credits rank the parts, or the heads, of a model: "
         "rank correlations over the parts of one text, means over texts.  low, high: 90 % over resampled texts.  "
-        "other: of one column with the second column of the next text.  top: over the texts, top_texts, in which the "
-        "model finds the next token likeliest.  late: over the last third of the parts.  linear: the correlation "
-        "itself.  total, mean: of total with total for replacement by the mean, in the same text.",
+        "other: of one column with the second column of the next text.  top: over the texts in which the model finds "
+        "the next token likeliest.  late: over the last third of the parts.  total, mean: of total with total for "
+        "replacement by the mean, in the same text.",
         "published-patching": "What gradients predict for total of published-credits, of attentions and MLPs, means "
         "over texts: live, with norms as they are, held, with their scales held; rank_…: rank correlations with total "
         "over the parts of one text, means over texts.",
@@ -59,7 +60,6 @@ def at_the_end(y: Tensor, _other: None = None) -> Tensor:
         dict(model=LANGUAGE, text=PARTS, setting=["heads"]),
         dict(model=LANGUAGE, text=PARTS[:1], setting=["heads zero", "heads resample"]),
     ],
-    minutes=45,
     corpus=ON,
     **about(*LANGUAGE),
 )
@@ -80,8 +80,9 @@ def of_parts(model: str, text: str, setting: str) -> dict[str, pd.DataFrame]:
     patched = [part.name for part in branches(network, ids)]
     total = values[2, [names.index(name) for name in patched]]
     table = pd.DataFrame(dict(part=patched, total=total.mean(1)))
-    for way, holds in (("live", False), ("held", True)):
-        predicted = torch.stack([*predicted_totals(network, ids, answer, against, ablate, holds).values()])
+    for way, norms in dict(live=nullcontext(), held=ng.held_scales(network, ids)).items():
+        with norms:
+            predicted = torch.stack([*predicted_totals(network, ids, answer, against, ablate).values()])
         table[way], table[f"rank_{way}"] = predicted.mean(1), correlations(predicted, total).mean()
     return found | {"published-patching": table.round(4)}
 
@@ -97,7 +98,6 @@ def of_parts(model: str, text: str, setting: str) -> dict[str, pd.DataFrame]:
     "of largest and clipped over heads.  against: the logit of the next token less that of the likeliest other one "
     "(rival) or the mean logit.",
     dict(model=LANGUAGE, text=PARTS[:1]),
-    minutes=2,
     corpus=ON,
     **about(*LANGUAGE),
 )
@@ -174,13 +174,11 @@ def case(model: str, text: str) -> tuple[nn.Module, Tensor, Tensor, Tensor, Tens
 
 def summary(names: list[str], values: Tensor) -> pd.DataFrame:
     """A row a part but the baseline."""
-    whole = float(values[0].sum(0).mean())
     credit, direct, total, _ = values = values[:, :-1]
     low, high = zip(*(map(float, resampled(row, torch.Generator().manual_seed(0))) for row in total), strict=True)
-    off = dict(off_direct=credit - direct, off_total=direct - total, size=total)
+    off = dict(off_direct=credit - direct, off_total=direct - total)
     table = pd.DataFrame({"part": names[:-1], **dict(zip(COLUMNS, values.mean(-1).tolist(), strict=True))})
-    table = table.assign(low=low, high=high, **{name: error.abs().mean(-1).tolist() for name, error in off.items()})
-    return table.assign(whole=whole)
+    return table.assign(low=low, high=high, **{name: error.abs().mean(-1).tolist() for name, error in off.items()})
 
 
 def agreements(names: list[str], values: Tensor, by_mean: Tensor | None, top: Tensor) -> pd.DataFrame:
@@ -195,16 +193,15 @@ def agreements(names: list[str], values: Tensor, by_mean: Tensor | None, top: Te
         ranks = torch.tensor(correlations(a, b).to_numpy())
         low, high = resampled(ranks, torch.Generator().manual_seed(0))
         row = dict(pair=pair, rank=ranks.mean(), low=low, high=high, other=correlations(a, b.roll(-1, 1)).mean())
-        row |= dict(top=ranks[top].mean(), top_texts=top.sum(), late=correlations(a[late:], b[late:]).mean())
-        row |= dict(linear=correlations(a, b, ranked=False).mean())
+        row |= dict(top=ranks[top].mean(), late=correlations(a[late:], b[late:]).mean())
         rows.append({name: value if isinstance(value, str) else float(value) for name, value in row.items()})
     return pd.DataFrame(rows)
 
 
-def correlations(a: Tensor, b: Tensor, ranked: bool = True) -> pd.Series:
-    """Over the parts of each text of two numbers ``(parts, texts)``, or of their ranks."""
-    a, b = (pd.DataFrame(t.numpy()) for t in (a, b))
-    return a.rank().corrwith(b.rank()) if ranked else a.corrwith(b)
+def correlations(a: Tensor, b: Tensor) -> pd.Series:
+    """Rank correlations over the parts of each text of two numbers ``(parts, texts)``."""
+    a, b = (pd.DataFrame(t.numpy()).rank() for t in (a, b))
+    return a.corrwith(b)
 
 
 def branches(network: nn.Module, ids: Tensor) -> list[Part]:
@@ -213,20 +210,14 @@ def branches(network: nn.Module, ids: Tensor) -> list[Part]:
     return [part for part in parts if not isinstance(network.get_submodule(part.writer), nn.Embedding)]
 
 
-def predicted_totals(network: nn.Module, ids: Tensor, answer, against, ablate: str, held: bool) -> dict[str, Tensor]:
+def predicted_totals(network: nn.Module, ids: Tensor, answer, against, ablate: str) -> dict[str, Tensor]:
     """What gradients predict for the total effect of each attention and MLP (attribution patching)."""
-    if held:
-        with ng.held_scales(network, ids):
-            return predicted_totals(network, ids, answer, against, ablate, False)
     written = {}
 
-    def keep(name: str):
-        def hook(_module, _args, _kwargs, output):
-            written[name] = output
+    def keep(name: str, _module, _args, _kwargs, output) -> None:
+        written[name] = output
 
-        return hook
-
-    after = [(network.get_submodule(part.writer), keep(part.name)) for part in branches(network, ids)]
+    after = [(network.get_submodule(part.writer), partial(keep, part.name)) for part in branches(network, ids)]
     with torch.enable_grad(), hooked(after=after):
         logits = network(input_ids=ids, use_cache=False).logits[:, -1]
         wanted = logits.gather(1, answer[:, None])

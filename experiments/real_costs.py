@@ -46,7 +46,6 @@ WHAT = (
     f"One norm at a time.  {WHAT}  cost_valid, se_valid and the like: in each text.  angle: the mean angle of the "
     "norm's input to the direction.",
     [dict(model=[name], norm=range(count)) for name, count in NORMS.items()],
-    minutes=12,
     corpus=ON,
     **about(*LANGUAGE),
 )
@@ -67,7 +66,6 @@ def one_norm(model: str, norm: int) -> pd.DataFrame:
     "predictions in nats, the mean over blocks.  lost: blocks in which numbers overflow, left out of the mean.  The "
     "first position is spared.",
     [dict(model=[name], norm=range(-1, count)) for name, count in NORMS.items()],
-    minutes=20,
     corpus=ON,
     **about(*LANGUAGE),
 )
@@ -84,7 +82,6 @@ def one_frozen(model: str, norm: int) -> dict:
     "relative change, for directions as in published-costs and for the mean of three vectors of signs.  predicted: the "
     "same on average over all signs (prop-dense-direction).  The first position is left out.",
     dict(model=LANGUAGE, text=PARTS),
-    minutes=1,
     corpus=ON,
     **about(*LANGUAGE),
 )
@@ -102,7 +99,6 @@ def moved_outputs(model: str, text: str) -> list[dict]:
     "published-removed",
     f"All norms at once.  {WHAT}  none: the loss itself.",
     dict(model=LANGUAGE),
-    minutes=25,
     corpus=f"WikiText-2 and the standard library's documentation strings, {COUNT} blocks of {LENGTH} tokens spread "
     "over each text, begun by BOS",
     **about(*LANGUAGE),
@@ -178,25 +174,19 @@ class Changeable:
 
     def frozen(self, sites: Sequence[ng.NormSite]) -> pd.DataFrame:
         """These norms divide by the means of their scales: a row a block."""
-        frozen = {site.module: ReducedNorm(site, site.kind == "layer", self.scale(site)) for site in sites}
+        frozen = {}
+        for site in sites:
+            scale = float(scales(site, self.inputs[site.name][:, 1:]).mean())
+            frozen[site.module] = ReducedNorm(site, site.kind == "layer", scale)
         return self.cost(replaced(frozen, True), sites)
 
     def cost(self, change: AbstractContextManager, sites: Sequence[ng.NormSite]) -> pd.DataFrame:
         """What a change of some norms costs: loss and divergence from the unchanged predictions, a row a block."""
         with change:
-            logp = self._predictions(min(map(self.layer, sites)))
+            logp = self._predictions(min(self.resumed.block_of(site.module) for site in sites))
         kl = (self.logp.exp() * (self.logp - logp)).sum(-1)
         cost = (self._loss(logp) - self.loss).mean(1)
         return pd.DataFrame(dict(block=range(len(kl)), cost=cost, kl=kl.mean(1)))
-
-    def layer(self, site: ng.NormSite) -> int:
-        """The number of the layer in which a norm is; the final norm is one of its own."""
-        _, kind, *rest = site.name.split(".")
-        return int(rest[0]) if kind == "layers" else len(self.resumed.blocks) - 1
-
-    def scale(self, site: ng.NormSite) -> float:
-        """The mean scale of a norm."""
-        return float(scales(site, self.inputs[site.name][:, 1:]).mean())
 
     @torch.no_grad()
     def moved(self, site: ng.NormSite, u: Tensor) -> Tensor:

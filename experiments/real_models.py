@@ -28,7 +28,6 @@ def about(*names: str) -> dict[str, object]:
     paths = [*(FOLDER / name for name in names), SPEECH if "whisper-base" in names else TEXTS]
     copies = (f"{name} ({MODELS[name].copy}; {', '.join(MODELS[name].wheels)})" for name in names)
     return dict(
-        optional=True,
         needs=lambda: ", ".join(str(path) for path in paths if not path.exists()),
         models="; ".join(copies),
         seed="0: of all directions, named as in normgeom.Survey",
@@ -90,7 +89,7 @@ def removed(directions: Mapping[nn.Module, Tensor], spare_first: bool) -> Abstra
     return hooked(before=[(norm, cut(u)) for norm, u in directions.items()])
 
 
-def replaced(norms: Mapping[nn.Module, nn.Module], spare_first: bool) -> AbstractContextManager:
+def replaced(norms: Mapping[nn.Module, Callable[[Tensor], Tensor]], spare_first: bool) -> AbstractContextManager:
     """While the block runs, others compute in place of these norms."""
 
     def hook(module, args, _kwargs, output):
@@ -111,6 +110,10 @@ class Resumed:
 
         with hooked(before=[(block, keep) for block in self.blocks]):
             run()
+
+    def block_of(self, module: nn.Module) -> int:
+        """The number of the block that a module is in."""
+        return next(i for i, block in enumerate(self.blocks) if module in block.modules())
 
     @torch.no_grad()
     def ends(self, start: int = 0) -> list[Tensor]:

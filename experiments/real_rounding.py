@@ -1,19 +1,20 @@
 """Rounding inside the norms of published models: errors by depth, measured and predicted, and at the end."""
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from functools import reduce
+from functools import partial, reduce
 from itertools import product
 
 import normgeom as ng
 import torch
-from normgeom.models.watch import forward, hooked
-from torch import Tensor, nn
+from normgeom.models.watch import forward
+from torch import Tensor
 from transformers import WhisperForConditionalGeneration
 
 from experiments.models import FOLDER, spectrogram
-from experiments.real_models import LANGUAGE, SPEECH, Resumed, about, blocks, language_model, resampled
+from experiments.real_models import LANGUAGE, SPEECH, Resumed, about, blocks, language_model, replaced, resampled
 from experiments.registry import experiment
 
 Norm = Callable[[ng.NormSite, Tensor], Tensor]  # what is computed in place of a norm
@@ -51,15 +52,10 @@ def factor(c: Tensor, eps: float, dtype: torch.dtype, way: str = "") -> Tensor:
     return (mean + (eps * power.square()).to(dtype)).rsqrt().to(c.dtype) * power
 
 
-def normalised(site: ng.NormSite, x: Tensor) -> Tensor:
-    """A norm's output before gain and bias."""
-    c = centred(site, x)
-    return c * factor(c, site.eps, c.dtype)
-
-
 def unrounded(site: ng.NormSite, x: Tensor) -> Tensor:
     """The norm itself, computed in at least float32; its result has the input's format."""
-    n = normalised(site, x)
+    c = centred(site, x)
+    n = c * factor(c, site.eps, c.dtype)
     return (n * site.weight.to(n.dtype) + site.bias.to(n.dtype)).to(x.dtype)
 
 
@@ -91,46 +87,35 @@ class Network(Resumed):
 
     Attributes:
         model: a copy, in ``dtype``.
-        example: inputs that run all of it; None for a language model.
         modules: the norms of these blocks.
-        block: the number of the block of each norm.
     """
 
     def __init__(self, name: str, dtype: torch.dtype = torch.float32):
         if name == WHISPER:
             model, part = WhisperForConditionalGeneration.from_pretrained(FOLDER / name).eval(), "model.encoder"
             features = spectrogram(FOLDER / name, SPEECH / f"{RECORDING}.wav")
-            self.example = dict(input_features=features, decoder_input_ids=torch.tensor([[model.config.bos_token_id]]))
+            example = dict(input_features=features, decoder_input_ids=torch.tensor([[model.config.bos_token_id]]))
             inputs, self.shape = dict(input_features=features.to(dtype)), (SECONDS, 50)
         else:
-            (model, tokenizer), part, self.example = language_model(name), "model", None
+            (model, tokenizer), part, example = language_model(name), "model", None
             inputs = dict(input_ids=blocks(tokenizer, "test", BLOCKS, LENGTH), use_cache=False)
             self.shape = (BLOCKS, LENGTH - 1)
-        sites = [site for site in ng.find_norms(model, self.example) if site.name.startswith(part)]
+        sites = [site for site in ng.find_norms(model, example) if site.name.startswith(part)]
         self.model = copy.deepcopy(model).to(dtype)
         inner = self.model.get_submodule(part)
         in_order = [*inner.layers, inner.layer_norm if name == WHISPER else inner.norm]
         self.modules = {site: self.model.get_submodule(site.name) for site in sites}
-        number = {module: i for i, block in enumerate(in_order) for module in block.modules()}
-        self.block = {site: number[module] for site, module in self.modules.items()}
         with self.norms_replaced(unrounded):
             super().__init__(in_order, lambda: forward(inner, inputs))
 
     def norms_replaced(self, norm: Norm) -> AbstractContextManager:
-        def hook(site: ng.NormSite) -> tuple[nn.Module, Callable]:
-            return self.modules[site], lambda _module, args, _kwargs, _output: norm(site, args[0])
-
-        return hooked(after=map(hook, self.modules))
+        return replaced({module: partial(norm, site) for site, module in self.modules.items()}, spare_first=False)
 
     def run(self, norm: Norm, start: int = 0) -> list[Tensor]:
         """What leaves each block from ``start`` on, and the last norm, ``(windows or seconds, positions, d)``."""
+        count = math.prod(self.shape)  # of positions that are measured, out of all
         with self.norms_replaced(norm):
-            return [self.measured(h).double() for h in self.ends(start)]
-
-    def measured(self, h: Tensor) -> Tensor:
-        """The positions that are measured, out of all."""
-        windows, length = self.shape
-        return h[:, 1:].flatten(0, 1)[: windows * length].unflatten(0, self.shape)
+            return [h[:, 1:].flatten(0, 1)[:count].unflatten(0, self.shape).double() for h in self.ends(start)]
 
     def inputs(self) -> dict[ng.NormSite, Tensor]:
         """What each norm reads."""
@@ -197,7 +182,6 @@ def short(row: dict) -> dict:
         "length, largest share of ε; bias_, spread_: of its scale's relative error with bfloat16 statistics.",
     },
     dict(model=MODELS),
-    minutes=12,
     workers=1,
     corpus=CORPUS,
     **about(*MODELS),
@@ -241,7 +225,7 @@ def predicted(network: Network, inputs: dict, read: dict) -> dict[str, Tensor]:
     effects = {}  # of an error of one norm's scales of size 1 and random sign, squared, behind each block
     for site, x in inputs.items():
         signs = torch.randint(2, (*x.shape[:-1], 1), generator=generator) * 2.0 - 1
-        later = network.run(with_errors({site: SHIFT * signs}), network.block[site])
+        later = network.run(with_errors({site: SHIFT * signs}), network.block_of(network.modules[site]))
         effect = squared_errors(later, base).mean(-1) / SHIFT**2
         effects[site] = torch.cat([torch.zeros(len(base) - len(effect)), effect])
     columns = {}

@@ -1,4 +1,14 @@
-"""Whisper without the subtraction of the mean: as trained, and after its writers are centred."""
+"""Whisper without the subtraction of the mean: as trained, and after its writers are centred.
+
+It reads ``_build/speech``: NAME.wav (16 kHz, 16 bits, one channel), in which 0.3 s of silence follow each sentence, and
+NAME.txt, a sentence a line.
+
+* *real*: the recordings in test/data/librivox of the source archive of pocketsphinx 5.1.1, joined by name.
+* *synthetic-valid-1*, *synthetic-test-1*: sentences of that part of WikiText-2, each read by ``espeak-ng -v en`` and
+  resampled by sox, as many as fit into 29 s.  Sentences end at " . "; those that count have 6 to 13 tokens with the
+  full stop, a capital first, and otherwise only letters, spaces, commas and apostrophes.  Of n such sentences, every
+  (n // 60)th is read, beginning with the first, without the spaces before stops, commas and apostrophes.
+"""
 
 import copy
 from collections.abc import Iterable, Sequence
@@ -46,7 +56,6 @@ def speech(*names: str) -> "Speech":
     "published-speech-angles",
     "As published-angles, at the inputs of Whisper's norms; of the encoder up to where speech ends.",
     dict(recording=RECORDINGS),
-    minutes=2,
     **ABOUT,
 )
 def angles(recording: str) -> list[dict]:
@@ -59,7 +68,6 @@ def angles(recording: str) -> list[dict]:
     f"One norm at a time.  {COSTS}  angle: the mean angle of the norm's input to the direction, of 1 where it is "
     "dropped.",
     dict(norm=range(32)),
-    minutes=15,
     **ABOUT,
 )
 def one_norm(norm: int) -> pd.DataFrame:
@@ -70,7 +78,7 @@ def one_norm(norm: int) -> pd.DataFrame:
     return rows.assign(site=site.name, angle=rows.direction.replace("dropped", "uniform").map(degrees))
 
 
-@experiment("published-speech-removed", f"At all norms.  {COSTS}", {}, minutes=3, **ABOUT)
+@experiment("published-speech-removed", f"At all norms.  {COSTS}", {}, **ABOUT)
 def all_norms() -> pd.DataFrame:
     whisper = speech(*RECORDINGS)
     return whisper.without(whisper.sites)
@@ -82,7 +90,6 @@ def all_norms() -> pd.DataFrame:
     "the encoder's stem: word errors, and the largest difference of a teacher-forced logit from the unconverted "
     "model's in float64, by dtype.",
     dict(recording=RECORDINGS[:2]),
-    minutes=3,
     **ABOUT,
 )
 def converted(recording: str) -> dict:

@@ -1,4 +1,4 @@
-"""What the streams of published models say and do before the last norm: lenses, steering, and lengths."""
+"""What the streams of published models say and do before the last norm: lenses and steering."""
 
 from contextlib import nullcontext
 
@@ -19,7 +19,6 @@ COUNTED, EVERY = 24_000, 12  # windows of the other text; every so many are fitt
 UNIFORM = 0.1  # share of a uniform guess in that by frequency
 RIDGE = 1e-5  # of the mean square of an entry
 ALPHAS = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1, 4)
-LONG, TOKENS = 20, 128
 
 
 def read_by_blocks(network: nn.Module) -> list[ng.NormSite]:
@@ -69,10 +68,8 @@ def translators(network: nn.Module, ids: Tensor) -> tuple[dict[str, Tensor], Ten
     "final one (mean), and with an affine map in place of the norm (fitted): from the normalised stream to what the "
     f"final norm writes, by least squares on {COUNTED // EVERY} windows of {LENGTH} tokens of the other part of "
     "WikiText-2.  uniform: of a uniform guess; frequency: of the frequencies of tokens in that other part, with "
-    f"{UNIFORM:.0%} of a uniform guess.  ratio: the stream's scale over the final one; agree, agree_fitted: how often "
-    "the lens (with any scale), or the fitted one, chooses the model's token.  Means over all positions but the first.",
+    f"{UNIFORM:.0%} of a uniform guess.  Means over all positions but the first.",
     dict(model=LANGUAGE, text=PARTS),
-    minutes=15,
     corpus=ON,
     **about(*LANGUAGE),
 )
@@ -100,9 +97,7 @@ def lens(model: str, text: str) -> pd.DataFrame:
         linear = network.lm_head(normalised(end, x) @ fitted[name])
         tempered = dict(final=z * (s / last)[:, None].to(z), mean=z * (s / mean)[:, None].to(z))
         kl = {lens: apart(logits) for lens, logits in dict(own=z, **tempered, fitted=linear).items()}
-        agree = [float((logits.argmax(-1) == truth.argmax(-1)).float().mean()) for logits in (z, linear)]
-        about_it = dict(ratio=float((s / last).mean()), agree=agree[0], agree_fitted=agree[1])
-        rows.append(dict(site=name) | kl | null | about_it)
+        rows.append(dict(site=name) | kl | null)
     return pd.DataFrame(rows).round(4)
 
 
@@ -115,7 +110,6 @@ def lens(model: str, text: str) -> pd.DataFrame:
     "live, with norms as they are; held, with all scales held as without the vector; ratio, held over live.  low, "
     "high: 90 % over resampled texts.",
     dict(model=LANGUAGE, text=PARTS[:1]),
-    minutes=4,
     corpus=ON,
     **about(*LANGUAGE),
 )
@@ -160,27 +154,3 @@ def steered(network: nn.Module, ids: Tensor, vectors: dict) -> dict:
 
     before = logits(torch.zeros(ids.shape[1] - 1, 1))
     return {name: (logits(v) - before).std(-1, correction=0) for name, v in vectors.items()}
-
-
-@experiment(
-    "published-lengths",
-    "Lengths of the streams that the middle block reads, over the median of all but the first positions; of: x, the "
-    "stream, or x/s, divided by the scale of the block's first norm (for an RMSNorm √d, up to ε).  tokens: all, or "
-    "all but the first of each text.  share_first: of the squared lengths, that of first positions.",
-    dict(model=LANGUAGE, text=PARTS),
-    minutes=3,
-    corpus=f"WikiText-2, {LONG} windows of {TOKENS} tokens spread over each of its parts, begun by BOS",
-    **about(*LANGUAGE),
-)
-def lengths(model: str, text: str) -> list[dict]:
-    network, tokenizer = language_model(model)
-    ids, site = blocks(tokenizer, text, LONG, TOKENS), read_by_blocks(network)[len(network.model.layers) // 2]
-    x, rows = streams(network, ids)[site.name].double(), []
-    for of, vectors in (("x", x), ("x/s", x / scales(site, x)[..., None])):
-        size = vectors.norm(dim=-1)
-        unit, share = size[:, 1:].median(), float(size[:, 0].square().sum() / size.square().sum())
-        for tokens, chosen in (("all", size), ("but first", size[:, 1:])):
-            names, at = ("least", "quarter", "median", "three_quarters", "most"), torch.linspace(0, 1, 5).double()
-            found = dict(zip(names, (chosen.flatten().quantile(at) / unit).tolist(), strict=True))
-            rows.append(dict(of=of, tokens=tokens) | found | dict(share_first=share))
-    return rows

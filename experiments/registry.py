@@ -34,32 +34,27 @@ class Experiment:
     Attributes:
         measure: called with the values of one point; returns a row, or rows, or such by record.
         what: for each record, a sentence that says what it holds.
-        grid: values by name, or a list of such grids; or a function that returns one of these out of the rows so far.
-        minutes: that it takes, roughly, on two processor cores.
+        grid: values by name, or a list of such grids.
         about: what else the provenance says.
         workers: processes at a time; with 1, each point has a fresh process.
-        summary: makes the tables, in the order of ``what``, out of the rows of all points.
-        needs: says what is not here that it needs; empty where all is.
-        optional: whether the book does without it; it is measured where it is named.
+        summary: makes the table of an experiment with one record out of the rows of all points.
+        needs: says what is not here that it needs, empty where all is; the book does without a record that has needs.
         stamp: the digests of what it goes through, by name; by default of its module and what that imports.
     """
 
     name: str
     measure: Callable[..., object]
     what: dict[str, str]
-    grid: dict | list | Callable
-    minutes: float
+    grid: dict | list
     about: dict[str, object]
     workers: int = os.cpu_count()
     summary: Callable | None = None
-    needs: Callable[[], str] = lambda: ""
-    optional: bool = False
+    needs: Callable[[], str] | None = None
     stamp: Callable[[], dict[str, str]] | None = None
 
-    def points(self, rows: Sequence[pd.DataFrame] = ()) -> list[dict]:
+    def points(self) -> list[dict]:
         """The grid's points, in order."""
-        grid = self.grid(*rows) if callable(self.grid) else self.grid
-        parts = grid if isinstance(grid, list) else [grid]
+        parts = self.grid if isinstance(self.grid, list) else [self.grid]
         return [dict(zip(part, values, strict=True)) for part in parts for values in product(*part.values())]
 
 
@@ -74,11 +69,11 @@ class Registry:
         self.folder, self.kept = folder, kept
         self.experiments: dict[str, Experiment] = {}
 
-    def experiment(self, name: str, what: str | dict, grid: dict | list | Callable, **settings: object) -> Callable:
+    def experiment(self, name: str, what: str | dict, grid: dict | list, **settings: object) -> Callable:
         """Register a function that measures one point.
 
         Args:
-            settings: ``minutes`` and what else is an attribute of :class:`Experiment`; all others are ``about``.
+            settings: attributes of :class:`Experiment`; all others are ``about``.
 
         Raises:
             ValueError: another experiment has this name or writes a record of this name.
@@ -100,7 +95,7 @@ class Registry:
         return {name: experiment for experiment in self.experiments.values() for name in experiment.what}
 
     def select(self, names: Sequence[str]) -> list[Experiment]:
-        """The experiments of some names, cheapest first; all without names.
+        """The experiments of some names; all without names.
 
         A name is that of an experiment or of a record, ``*`` for anything.
 
@@ -113,7 +108,7 @@ class Registry:
             if not chosen:
                 raise ValueError(f"name: expected some of {', '.join(sorted(self.experiments))}, got {wanted!r}")
             found |= chosen
-        return sorted(found.values(), key=lambda e: e.minutes)
+        return list(found.values())
 
     # what has become of records
 
@@ -156,12 +151,11 @@ class Registry:
             stamp = experiment.stamp()
             tables = self._measured(experiment, self.kept / experiment.name / f"{key(stamp)}.jsonl")
             if experiment.summary:
-                made = experiment.summary(*tables)
-                tables = made if isinstance(made, tuple) else (made,)
-            grid = {} if callable(experiment.grid) else dict(grid=json.dumps(experiment.grid, default=list))
+                tables = [experiment.summary(*tables)]
+            grid = json.dumps(experiment.grid, default=list)
             for (name, what), table in zip(experiment.what.items(), tables, strict=True):
                 command = f"make experiments ONLY={experiment.name}"
-                about = experiment.about | grid | dict(command=command, stamp=_written(stamp))
+                about = experiment.about | dict(grid=grid, command=command, stamp=_written(stamp))
                 (record_tensors if isinstance(table, dict) else record)(name, table, what, self.folder, **about)
 
     def restamp(self, experiment: Experiment) -> Iterator[str]:
@@ -176,20 +170,15 @@ class Registry:
                     yield f"{name}: restamped ({why})"
 
     def _measured(self, experiment: Experiment, kept: Path) -> list[pd.DataFrame]:
-        done, tables, known = _kept(kept), [], None
-        while True:  # a grid may depend on the rows so far
-            points = {json.dumps(point): point for point in experiment.points(tables)}
-            if points == known:
-                return tables
-            for point, rows in _in_pool(experiment, [point for name, point in points.items() if name not in done]):
-                done[json.dumps(point)] = rows
-                with kept.open("a", encoding="utf-8") as file:
-                    file.write("\n" + json.dumps([point, rows]))  # an end that was cut off keeps its own line
-            tables = [
-                pd.DataFrame([point | row for at, point in points.items() for row in done[at][name]])
-                for name in experiment.what
-            ]
-            known = points
+        done, points = _kept(kept), {json.dumps(point): point for point in experiment.points()}
+        for point, rows in _in_pool(experiment, [point for name, point in points.items() if name not in done]):
+            done[json.dumps(point)] = rows
+            with kept.open("a", encoding="utf-8") as file:
+                file.write("\n" + json.dumps([point, rows]))  # an end that was cut off keeps its own line
+        return [
+            pd.DataFrame([point | row for at, point in points.items() for row in done[at][name]])
+            for name in experiment.what
+        ]
 
 
 def _in_pool(experiment: Experiment, points: list[dict]) -> Iterator[tuple[dict, dict]]:

@@ -25,20 +25,11 @@ SHAPES = ((4096, 768), (4096, 4096), (512, 16384), (16, 768))  # rows and featur
 MORE_ROUNDS = {(4096, 768): 2, (512, 16384): 2}
 # Results that stay where they are, more than a cache holds: as in a network, no output takes the last one's place.
 KEPT = 8
-# Times of torch's over ours: (norm, dtype, with the backward pass).
-GOALS = {
-    ("rms", "float32", False): 1.5,
-    ("rms", "bfloat16", False): 2.5,
-    ("rms", "float32", True): 2.0,
-    ("rms", "bfloat16", True): 2.5,
-    ("layer", "float32", False): 0.95,
-    ("layer", "float32", True): 0.95,
-}
 CELL = ["threads", "rows", "d", "dtype", "backward"]
 OF_NORMS = (
     "Time of each way over that of a copy of its input, and of torch's own function over that of the way: medians of "
     "rounds in which all ran in turns; the worst of the runs' medians of the latter. Forward without gradients, or "
-    "forward and backward with gradients by input, gain and (LayerNorm) bias. A goal of 0 is none."
+    "forward and backward with gradients by input, gain and (LayerNorm) bias."
 )
 ABOUT_NORMS = dict(
     results=f"the last {KEPT} stay where they are, so that no output is in a cache before it is written", seed=0
@@ -107,40 +98,31 @@ def ratios(seen: pd.DataFrame) -> pd.DataFrame:
     seen = seen.merge(copies, on=turn, suffixes=("", "_copy"))
     seen = seen.merge(rivals, on=[*turn, "norm"], suffixes=("", "_torch"))
     seen["over_copy"] = seen.seconds / seen.seconds_copy
-    seen["torch_over_this"] = seen["lowest"] = seen.seconds_torch / seen.seconds
-    kinds = dict(seconds="median", over_copy="median", torch_over_this="median", lowest="min")
+    seen["torch_over_this"] = seen.seconds_torch / seen.seconds
+    kinds = dict(seconds="median", over_copy="median", torch_over_this="median")
     table = seen.groupby([*CELL, "norm", "way"], sort=False, as_index=False).agg(dict(round="size", **kinds))
     table = table.rename(columns={"round": "rounds"})
     by_run = seen.groupby([*CELL, "norm", "way", "process"], sort=False).torch_over_this.median()
-    table["worst"] = by_run.groupby(level=[*CELL, "norm", "way"], sort=False).min().to_numpy()
-    large = (table.way == "normgeom") & (table.rows * table.d > 10**6)
-    keys = zip(table.norm, table.dtype, table.backward, strict=True)
-    return table.assign(goal=large * [GOALS.get(key, 0.0) for key in keys])
+    worst = by_run.groupby(level=[*CELL, "norm", "way"], sort=False).min()
+    return table.assign(worst=worst.to_numpy())
 
 
 def speed_of_norms(process: int, threads: int, rounds: int, shapes: Sequence, device: str) -> list[dict]:
     torch.set_num_threads(threads)
-    # glibc is told to keep what is freed: else it clears fresh pages for every large tensor, which takes longer than
-    # the norms do, in some rounds and not in others
-    malloc(M_MMAP_MAX=0, M_TRIM_THRESHOLD=2**31 - 1, M_TOP_PAD=2**28)
+    # glibc is told to keep what is freed (mallopt(3): M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD): else it clears fresh
+    # pages for every large tensor, which takes longer than the norms do, in some rounds and not in others
+    for option, value in ((-4, 0), (-1, 2**31 - 1), (-2, 2**28)):
+        ctypes.CDLL(None).mallopt(option, value)
     rows = []
     for shape, dtype, backward in product(shapes, (torch.float32, torch.bfloat16), (False, True)):
         rows += race(*shape, dtype, backward, rounds * MORE_ROUNDS.get(shape, 1), device)
     return rows
 
 
-def malloc(**settings: int) -> None:
-    """Tell glibc how to get and return memory, as in mallopt(3)."""
-    numbers = dict(M_TRIM_THRESHOLD=-1, M_TOP_PAD=-2, M_MMAP_THRESHOLD=-3, M_MMAP_MAX=-4)
-    for name, value in settings.items():
-        ctypes.CDLL(None).mallopt(numbers[name], value)
-
-
 experiment(
     "speed-norms",
     OF_NORMS,
     dict(process=(0, 1, 2), threads=(1, 2)),
-    minutes=14,
     workers=1,
     summary=ratios,
     processes=3,
@@ -152,12 +134,10 @@ experiment(
     "speed-norms-cuda",
     OF_NORMS,
     dict(process=(0, 1), threads=(1,)),
-    minutes=8,
     workers=1,
-    summary=lambda seen: ratios(seen).assign(goal=lambda table: 0.95 * (table.way == "normgeom")),
+    summary=ratios,
     processes=2,
     needs=lambda: "" if torch.cuda.is_available() else "a GPU",
-    optional=True,
     **ABOUT_NORMS,
 )(partial(speed_of_norms, rounds=15, shapes=((8192, 4096), (4096, 768), (512, 16384)), device="cuda"))
 
@@ -170,9 +150,7 @@ experiment(
     "Time of the alternative over ours: the median ratio, and the lowest, of rounds in which both ran in turns, in "
     "float64; the Jacobian is there already when products are timed.",
     dict(what=("semi-axes", "axes", "product J v"), d=(4096,)),
-    minutes=3,
     workers=1,
-    summary=lambda table: table[["what", "against", "d", "seconds", "ratio", "lowest", "goal"]],
     seed=0,
 )
 def geometry(what: str, d: int) -> dict:
@@ -182,39 +160,36 @@ def geometry(what: str, d: int) -> dict:
     dense = torch.diag(gain**2) - torch.outer(gain, gain) / d
     norm = partial(F.layer_norm, normalized_shape=(d,), weight=gain, eps=eps)
     jacobian = ng.NormJacobian(x, gain, eps)
-    races = {  # the other way, the goal, rounds, and both calls; the dense solvers take seconds
-        "semi-axes": ("torch.linalg.eigvalsh", 40, 3, lambda: ng.Ellipsoid(gain).semi_axes, torch.linalg.eigvalsh),
-        "axes": ("torch.linalg.eigh", 25, 3, lambda: ng.Ellipsoid(gain).axes(), torch.linalg.eigh),
-        "product J v": ("torch.func.jvp", 20, 31, lambda: jacobian.matvec(v), None),
+    races = {  # the other way, rounds, and both calls; the dense solvers take seconds
+        "semi-axes": ("torch.linalg.eigvalsh", 3, lambda: ng.Ellipsoid(gain).semi_axes, torch.linalg.eigvalsh),
+        "axes": ("torch.linalg.eigh", 3, lambda: ng.Ellipsoid(gain).axes(), torch.linalg.eigh),
+        "product J v": ("torch.func.jvp", 31, lambda: jacobian.matvec(v), None),
     }
-    against, goal, rounds, ours, solver = races[what]
+    against, rounds, ours, solver = races[what]
     theirs = partial(solver, dense) if solver else lambda: torch.func.jvp(norm, (x,), (v,))
     seconds = in_turns({"ours": ours, "theirs": theirs}, rounds, fill=0.005)
     ratio = seconds.theirs / seconds.ours
-    times = dict(seconds=seconds.ours.median(), ratio=ratio.median(), lowest=ratio.min())
-    return dict(against=against, **times, goal=goal)
+    return dict(against=against, seconds=seconds.ours.median(), ratio=ratio.median(), lowest=ratio.min())
 
 
 # surveys
 
-# Texts and tokens of a batch: what a survey may take at most, over the bare pass.
-SURVEYED = {(4, 256): 1.08, (1, 128): 1.10}
+SURVEYED = ((4, 256), (1, 128))  # texts and tokens of a batch
 DIRECTIONS = ("uniform", "random_a", "random_b")
 
 
 def of_runs(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row a batch: medians of the runs' medians; lowest and highest round; worst: the largest of the medians."""
-    medians = dict(seconds=("seconds", "median"), ratio=("ratio", "median"), worst=("ratio", "max"))
+    """One row a batch: medians of the runs' medians; lowest and highest round."""
+    medians = dict(seconds=("seconds", "median"), ratio=("ratio", "median"))
     rounds = dict(lowest=("lowest", "min"), highest=("highest", "max"))
-    return runs.groupby(["texts", "length", "goal"], sort=False, as_index=False).agg(**medians, **rounds)
+    return runs.groupby(["texts", "length"], sort=False, as_index=False).agg(**medians, **rounds)
 
 
 @experiment(
     "speed-survey",
     "Time of ng.Survey on one batch over that of the bare forward pass of the same round, both in turns: the median of "
-    "the runs' medians, the worst of these, the lowest and highest round; and the survey's seconds.",
+    "the runs' medians, the lowest and highest round; and the survey's seconds.",
     dict(process=(0, 1, 2)),
-    minutes=4,
     workers=1,
     summary=of_runs,
     model="GPT-2 small with its head, random weights, float32",
@@ -224,16 +199,16 @@ def of_runs(runs: pd.DataFrame) -> pd.DataFrame:
     seed=0,
 )
 @torch.no_grad()
-def survey_over_bare(process: int, batches: dict = SURVEYED, rounds: int = 15, **sizes: int) -> list[dict]:
+def survey_over_bare(process: int, batches: Sequence = SURVEYED, rounds: int = 15, **sizes: int) -> list[dict]:
     """One row a batch, of a GPT-2 of small's shape but for ``sizes``."""
     torch.manual_seed(0)
     model, rows = GPT2LMHeadModel(GPT2Config(use_cache=False, **sizes)).eval(), []
     survey = ng.Survey(model, DIRECTIONS)
-    for (texts, length), goal in batches.items():
+    for texts, length in batches:
         ids = torch.randint(model.config.vocab_size, (texts, length))
         calls = {"bare": partial(model, ids), "survey": partial(survey.run, [ids], progress=False)}
         seconds = in_turns(calls, rounds)
         ratio = seconds.survey / seconds.bare
         found = dict(seconds=seconds.survey.median(), ratio=ratio.median(), lowest=ratio.min(), highest=ratio.max())
-        rows.append(dict(texts=texts, length=length, goal=goal, **found))
+        rows.append(dict(texts=texts, length=length, **found))
     return rows

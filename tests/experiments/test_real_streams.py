@@ -1,4 +1,4 @@
-"""Streams of published models, tried on tiny ones: lenses, steering and lengths against whole runs by hand."""
+"""Streams of published models, tried on tiny ones: lenses and steering against whole runs by hand."""
 
 import normgeom as ng
 import pytest
@@ -59,8 +59,6 @@ def test_lenses_are_whole_runs_read_by_hand(model):
             lenses = dict(own=z, final=z * s / last, mean=z * s / rms(fit[-1]).mean(), fitted=linear)
             for lens, logits in lenses.items():
                 assert row[lens] == pytest.approx(kl(truth, logits.log_softmax(-1)), rel=3e-3, abs=3e-4), (i, lens)
-            chosen = (linear.argmax(-1) == truth.argmax(-1)).float().mean()
-            assert row.agree_fitted == pytest.approx(float(chosen), abs=0.02)
     assert row.fitted < 1e-3, "at the end the map is the final norm's gain"
     counts = torch.tensor([(other[:, 1:] == token).sum() for token in range(50)])
     guess = 0.9 * counts / counts.sum() + 0.1 / 50
@@ -88,16 +86,3 @@ def test_steering_is_a_whole_run_with_a_longer_stream(model):
         with ng.held_scales(model, ids):
             assert found["text", alpha, "held"] == pytest.approx(moved(alpha), rel=1e-3)
     assert all(row["low"] <= row["moved"] <= row["high"] for row in rows) and found["random", 4, "ratio"] > 1
-
-
-def test_lengths_are_quartiles_of_hidden_states(model):
-    x, scaled = (
-        {row["tokens"]: row for row in real_streams.lengths("tiny", "test") if row["of"] == of} for of in ("x", "x/s")
-    )
-    with torch.no_grad():
-        h = model(windows(None, "test", 20, 128), output_hidden_states=True).hidden_states[MIDDLE].double().norm(dim=-1)
-    unit = h[:, 1:].median()
-    assert x["but first"]["three_quarters"] == pytest.approx(float(h[:, 1:].quantile(0.75) / unit), rel=1e-5)
-    assert x["all"]["most"] == pytest.approx(float(h.max() / unit), rel=1e-5)
-    assert x["all"]["share_first"] == pytest.approx(float(h[:, 0].square().sum() / h.square().sum()), rel=1e-5)
-    assert scaled["all"]["least"] == pytest.approx(1, abs=1e-3) == scaled["all"]["most"]

@@ -7,9 +7,7 @@ import pytest
 import torch
 from normgeom_lab.common.parts import shifted
 from normgeom_lab.without_mean import (
-    ALL,
     by_shift,
-    by_site,
     compare,
     drop_errors,
     least_divergence,
@@ -121,17 +119,6 @@ def test_drop_errors_are_those_of_the_outputs(model):
         scale = (x.square().mean(-1, keepdim=True) + site.eps).sqrt()
         off = (x * site.weight / scale + site.bias - y).norm(dim=-1) / (y - site.bias).norm(dim=-1)
         assert found[site.name] == pytest.approx(float(off.mean()), rel=1e-6), "the bias left in? Another mean?"
-
-
-def test_each_site_alone_and_all_at_once(model):
-    table = by_site(model, BATCHES)
-    assert table.site.tolist() == [*(site.name for site in ng.find_norms(model)), ALL]
-    for row in table.itertuples():
-        chosen = None if row.site == ALL else [row.site]
-        wanted = by_hand(model, ng.drop_mean_subtraction(copy.deepcopy(model), chosen))
-        assert (row.nll, row.kl, row.largest) == pytest.approx(wanted, rel=1e-8), row.site
-    errors = drop_errors(model, BATCHES)
-    assert table.drop_error.tolist() == pytest.approx([*errors, errors.mean()])
 
 
 def test_shifts_start_from_centred_writers(model):

@@ -74,18 +74,6 @@ def with_head(model: nn.Module, direction: Tensor, token: int, t: float) -> nn.M
     return model
 
 
-def by_site(model: nn.Module, batches: Sequence[Tensor]) -> pd.DataFrame:
-    """The cost of dropping the subtraction at one LayerNorm at a time, one row per ``site``, and at all of them.
-
-    Columns: ``drop_error``, from :func:`drop_errors` or their mean, then those of :func:`compare`.
-    """
-    errors = drop_errors(model, batches)
-    changed = {site: without_subtraction(model, [site]) for site in errors.index}
-    table = compare(model, changed | {ALL: without_subtraction(model)}, batches)
-    table.insert(0, "drop_error", [*errors, errors.mean()])
-    return table.rename_axis("site").reset_index()
-
-
 def by_shift(model: nn.Module, shifts: Sequence[float], batches: Sequence[Tensor]) -> pd.DataFrame:
     """The cost of dropping every subtraction in weights that compute one function: centred, plus each shift ``c``.
 

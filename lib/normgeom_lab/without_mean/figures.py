@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from normgeom.view.style import COLORS, WIDTH, style
@@ -45,46 +44,6 @@ def cost_table(costs: pd.DataFrame) -> None:
     words = [COLUMNS[name] for name in costs if name not in names]
     shown = costs.set_index(names).set_axis([name for name, _ in words], axis=1)
     table(shown, digits=dict(words), first=[ROWS.get(name, name) for name in names])
-
-
-def costs_by_site(alone: pd.DataFrame, together: pd.DataFrame, paths: pd.DataFrame) -> tuple[Figure, str]:
-    """KL against the relative change in the norms' outputs, both logarithmic."""
-    first, second, *others, final = alone.site.unique()
-    at = {site: alone[alone.site == site] for site in (first, second, final)}
-    groups = {  # points, marker, color, and the side of its name
-        "first norm": (at[first], "s", COLORS["random_a"], "right"),
-        "second norm": (at[second], "D", "#CC79A7", "right"),
-        "final norm": (at[final], "^", COLORS["random_b"], "left"),
-        "other norms": (alone[alone.site.isin(others)], "o", COLORS["uniform"], "left"),
-        "all norms": (together, "*", COLORS["ink"], "left"),
-    }
-    paths = paths[paths.c > 0]
-    with style():
-        figure, axes = plt.subplots(figsize=(WIDTH, 4.6))
-        for name, (points, marker, color, side) in groups.items():
-            axes.loglog(points.drop_error, points.kl, marker, color=color, markersize=8 if marker == "*" else 5)
-            edge, space, align = ("min", -9, "right") if side == "left" else ("max", 9, "left")
-            place = points.drop_error.agg(edge), points.kl.median()
-            look = dict(textcoords="offset points", horizontalalignment=align, verticalalignment="center")
-            axes.annotate(name, place, (space, 0), **look)
-        for _, path in paths.groupby("seed"):
-            axes.loglog(path.drop_error, path.kl, color=COLORS["null"])
-        axes.text(1.5, 1e-3, "all norms, equivalent weights", horizontalalignment="right")
-        reach = np.array([0.01, 0.3])
-        axes.loglog(reach, 1e-8 * (reach / 0.01) ** 2, ":", color=COLORS["ink"], lw=1)
-        axes.text(0.1, 2e-7, "slope 2")
-        axes.set(xlabel="relative change in the norms' outputs", ylabel="KL / nats per byte", xlim=(0.002, 2))
-        ticks_of_powers(axes.xaxis, axes.yaxis)
-    words = "; ".join(
-        f"{name}: change {100 * points.drop_error.min():.1f} to {100 * points.drop_error.max():.1f} %, "
-        f"KL {points.kl.min():.1g} to {points.kl.max():.1g} nats"
-        for name, (points, *_) in groups.items()
-    )
-    return figure, (
-        f"KL against relative change, both logarithmic. {words}. For other weights that compute the same functions, "
-        f"lines rise from {paths.kl.min():.0e} at {100 * paths.drop_error.min():.1f} %, with an initial slope of two, "
-        f"to about {paths.kl.max():.1f} nats."
-    )
 
 
 def costs_by_shift(paths: pd.DataFrame, standing: pd.Series) -> tuple[Figure, str]:
