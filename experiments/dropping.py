@@ -22,7 +22,7 @@ SHIFTS = (0.0, *(sign * c for c in (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 100) 
         "stand, after the writers were centred (the conversion to RMSNorm), and trained without (the RMSNorm twin).",
         "dropping-gauge": "The loss of LayerNorm twins without any subtraction when the writers have been centred and "
         "c was then added to each entry of the token embedding, which leaves the function as it is (kept: the "
-        "divergence with the subtraction); drop_error: mean over the norms.",
+        "divergence with the subtraction).",
     },
     dict(seed=SEEDS),
     model="pre-norm GPT-2 twins, 4 blocks, d = 128, byte tokens, 600 updates, as the experiment training makes them "

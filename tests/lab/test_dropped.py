@@ -1,13 +1,9 @@
 """What dropping the mean costs, as a table and as pictures: they show the numbers they were given."""
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
-from normgeom.view.tables import number
 from normgeom_lab.without_mean import cost_table, next_after_shift
-
-SITES = ["stem.norm", "h.0.ln_1", "h.0.ln_2", "h.1.ln_1", "ln_f"]  # in order of use, which is not that of names
 
 
 @pytest.fixture
@@ -24,16 +20,6 @@ def shown(monkeypatch):
     return call
 
 
-def by_site():
-    rng = np.random.default_rng(0)
-    rows = [
-        dict(seed=seed, site=site, drop_error=rng.uniform(0.01, 0.05), kl=10.0 ** rng.uniform(-8, -4))
-        for seed in range(3)
-        for site in [*SITES, "all"]
-    ]
-    return pd.DataFrame(rows)
-
-
 def test_a_comparison_has_its_models_for_names(shown):
     costs = pd.DataFrame(
         dict(nll=[2.5, 2.49994], more=[0.0, -6e-5], kl=[0.0, 1.23e-7], largest=[0.0, 0.171]),
@@ -43,14 +29,6 @@ def test_a_comparison_has_its_models_for_names(shown):
     assert head == ["model", "NLL / nats", "change in NLL / nats", "KL / nats", "largest change in log p"]
     assert first == ["as it is", "2.500", "0", "0", "0"]
     assert second == ["dropped", "2.500", "−6.0·10⁻⁵", "1.2·10⁻⁷", "0.17"], "other digits, or columns in another order"
-
-
-def test_norms_are_numbered_in_their_order(shown):
-    one = by_site().query("seed == 0").drop(columns="seed")
-    head, *rows = shown(one)
-    assert head == ["norm", "change in the output", "KL / nats"]
-    assert [row[0] for row in rows] == ["1", "2", "3", "4", "5", "all"], "by name, or all of them counted as one more"
-    assert [row[2] for row in rows] == [number(kl, 2) for kl in one.kl]
 
 
 def test_predictions_with_the_subtraction_and_without():

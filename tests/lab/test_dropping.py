@@ -9,7 +9,6 @@ from normgeom_lab.common.parts import shifted
 from normgeom_lab.without_mean import (
     by_shift,
     compare,
-    drop_errors,
     least_divergence,
     logit_errors,
     next_by_shift,
@@ -108,29 +107,15 @@ def test_a_head_that_reads_more_moves_one_logit(family):
     assert kept <= {id(p) for p in changed.parameters()}, "more than the head was copied"
 
 
-def test_drop_errors_are_those_of_the_outputs(model):
-    found = drop_errors(model, BATCHES)
-    sites, seen = ng.find_norms(model), {}
-    with ng.watch(model, sites, lambda site, x, y: seen.setdefault(site.name, (x, y))):
-        logits(model, IDS)
-    assert list(found.index) == list(seen), "sites in another order"
-    for site in sites:
-        x, y = seen[site.name]
-        scale = (x.square().mean(-1, keepdim=True) + site.eps).sqrt()
-        off = (x * site.weight / scale + site.bias - y).norm(dim=-1) / (y - site.bias).norm(dim=-1)
-        assert found[site.name] == pytest.approx(float(off.mean()), rel=1e-6), "the bias left in? Another mean?"
-
-
 def test_shifts_start_from_centred_writers(model):
     table = by_shift(model, [0.0, 1.0, -1.0], BATCHES).set_index("c")
-    assert table.largest[0.0] < BOUND and table.drop_error[0.0] < BOUND, "the writers were not centred"
+    assert table.largest[0.0] < BOUND, "the writers were not centred"
     assert (table.kept < BOUND**2).all(), "the shift changed the function"
     centred = ng.center_writers(copy.deepcopy(model))
     for c in (1.0, -1.0):
         moved = shifted(centred, c)
         nll, kl, _ = by_hand(model, ng.drop_mean_subtraction(copy.deepcopy(moved)))
         assert (table.nll[c], table.kl[c]) == pytest.approx((nll, kl), rel=1e-8), "not dropped, or not at all norms"
-        assert table.drop_error[c] == pytest.approx(drop_errors(moved, BATCHES).mean())
     assert table.kl[1.0] > 1e-3 and table.kl[1.0] != table.kl[-1.0]
 
 

@@ -12,15 +12,12 @@ from normgeom.models.sites import find_norms
 from normgeom.models.watch import evaluating, forward
 from normgeom.surgery.ablation import drop_mean_subtraction
 from normgeom.surgery.surgery import center_writers, fold_norms, to_rms_norm
-from normgeom.survey.survey import Survey
 from torch import Tensor, nn
 
 from normgeom_lab.common.checks import error
 from normgeom_lab.common.parts import sharing, shifted
 from normgeom_lab.common.stream import final_norm, flow_of, head_of
 from normgeom_lab.common.tiny import divergence
-
-ALL = "all"  # instead of a site: at every norm
 
 
 def compare(model: nn.Module, changed: Mapping[str, nn.Module], batches: Iterable[Tensor]) -> pd.DataFrame:
@@ -77,16 +74,15 @@ def with_head(model: nn.Module, direction: Tensor, token: int, t: float) -> nn.M
 def by_shift(model: nn.Module, shifts: Sequence[float], batches: Sequence[Tensor]) -> pd.DataFrame:
     """The cost of dropping every subtraction in weights that compute one function: centred, plus each shift ``c``.
 
-    One row per shift: ``drop_error``, the mean of :func:`drop_errors`; the columns of :func:`compare`; and ``kept``,
-    the ``kl`` with the subtraction kept, which is 0 up to rounding.
+    One row per shift: the columns of :func:`compare`, and ``kept``, the ``kl`` with the subtraction kept, which is 0 up
+    to rounding.
     """
     centred = center_writers(copy.deepcopy(model))
     rows = []
     for c in shifts:
         kept = shifted(centred, c)
         found = compare(model, {"kept": kept, "dropped": without_subtraction(kept)}, batches)
-        error = drop_errors(kept, batches).mean()
-        rows.append(dict(c=c, drop_error=error, **found.loc["dropped"], kept=found.kl["kept"]))
+        rows.append(dict(c=c, **found.loc["dropped"], kept=found.kl["kept"]))
     return pd.DataFrame(rows)
 
 
@@ -129,13 +125,6 @@ def logit_errors(model: nn.Module, dtype: torch.dtype, batches: Sequence[Tensor]
         exact = error(logits(to_rms_norm(wide)), right)
     before = error(logits(rounded), right)
     return dict(exact=exact, before=before, after=error(logits(to_rms_norm(rounded)), right))
-
-
-def drop_errors(model: nn.Module, batches: Iterable[Tensor]) -> pd.Series:
-    """The mean relative change of each LayerNorm's output before the bias without the subtraction (eq-drop-error)."""
-    names = [site.name for site in find_norms(model) if site.kind == "layer"]
-    survey = Survey(model, ["uniform"]).run(batches, progress=False).table()
-    return survey[(survey.side == "in") & (survey.positions == "all")].set_index("site").drop_error[names]
 
 
 def _logits(model: nn.Module, ids: Tensor) -> list[Tensor]:

@@ -12,7 +12,6 @@ from normgeom.view.tables import table
 from torch import Tensor
 
 from normgeom_lab.common.axes import label_ends, ticks_of_powers
-from normgeom_lab.without_mean.experiments import ALL
 
 WORDS = {  # columns of the record published-speech-converted, as rows of a table
     "words": "words spoken",
@@ -24,26 +23,20 @@ WORDS = {  # columns of the record published-speech-converted, as rows of a tabl
 }
 
 COLUMNS = {  # of a table of costs: the name in words, and digits
-    "drop_error": ("change in the output", ".2g"),
     "nll": ("NLL / nats", 3),
     "more": ("change in NLL / nats", ".2g"),
     "kl": ("KL / nats", ".2g"),
     "largest": ("largest change in log p", ".2g"),
 }
 
-ROWS = {"way": "operation", "site": "norm"}  # what distinguishes rows, in words
-
 
 def cost_table(costs: pd.DataFrame) -> None:
     """Display a table of costs."""
     costs = costs if costs.index.name is None else costs.reset_index()
     names = [name for name in costs if name not in COLUMNS]
-    if "site" in names:
-        numbers = {site: str(number) for number, site in enumerate(costs.site.unique(), 1)} | {ALL: ALL}
-        costs = costs.assign(site=costs.site.map(numbers))
     words = [COLUMNS[name] for name in costs if name not in names]
     shown = costs.set_index(names).set_axis([name for name, _ in words], axis=1)
-    table(shown, digits=dict(words), first=[ROWS.get(name, name) for name in names])
+    table(shown, digits=dict(words), first=names)
 
 
 def costs_by_shift(paths: pd.DataFrame, standing: pd.Series) -> tuple[Figure, str]:
