@@ -31,7 +31,6 @@ def _one_line(stopped: str = "the same command resumes from here") -> Iterator[N
 
 
 def _end(status: int, said: str) -> NoReturn:
-    """Exit after a line on standard error."""
     click.echo(" ".join(said.split()), err=True)
     sys.exit(status)
 
@@ -47,15 +46,9 @@ class _WholeNumber(click.IntRange):
         return super().convert(value, param, ctx)
 
 
-# Options that several commands share.
-_DEVICES, _DTYPES = ["cpu", "cuda", "mps", "xpu"], ["auto", "float64", "float32", "bfloat16", "float16"]
 _COUNT = _WholeNumber(1)
-_DEVICE = click.option("--device", type=click.Choice(_DEVICES), help="[default: an accelerator if there is one]")
-_OUT = click.option("--out", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Folder for results.")
-_QUIET = click.option(
-    "-q", "--quiet", "progress", flag_value=False, default=True, show_default=False, help="Show no progress bars."
-)
-_SEED = click.option("--seed", default=0, type=click.IntRange(0, 2**32 - 1), help="Seed of all random draws.")
+_DEVICES = click.Choice(["cpu", "cuda", "mps", "xpu"])
+_DTYPES = click.Choice(["auto", "float64", "float32", "bfloat16", "float16"])
 
 
 @click.group(context_settings=dict(help_option_names=["-h", "--help"], show_default=True))
@@ -66,16 +59,16 @@ def main() -> None:
 
 @main.command()
 @click.option("--model", required=True, help="Name on the hub, or a folder written by save_pretrained.")
-@_OUT
+@click.option("--out", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Folder for results.")
 @click.option("--tokens", default=1_000_000, type=_COUNT, help="Largest number of tokens to read.")
 @click.option("--corpus", default="wikipedia", help="wikipedia, stdlib or a text file.")
 @click.option("--length", default=512, type=_COUNT, help="Tokens per window; not more than the model's positions.")
 @click.option("--batch-size", default=8, type=_COUNT, help="Windows per batch.")
 @click.option("--nulls", default=0, type=click.IntRange(0), help="More directions per null: random, signs.")
-@_SEED
-@_DEVICE
-@click.option("--dtype", default="auto", type=click.Choice(_DTYPES), help="auto: the dtype of the saved model.")
-@_QUIET
+@click.option("--seed", default=0, type=click.IntRange(0, 2**32 - 1), help="Seed of all random draws.")
+@click.option("--device", type=_DEVICES, help="[default: an accelerator if there is one]")
+@click.option("--dtype", default="auto", type=_DTYPES, help="auto: the dtype of the saved model.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress bars.")
 def survey(out: str, **options: object) -> None:
     """Measure angles between hidden vectors and fixed directions, before and after every norm of a model.
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normgeom.commands.loading import load_config, load_model, most_tokens
-from normgeom.models.doctor import Finding, NormSheet, Report, doctor
+from normgeom.models.doctor import Finding, Report, doctor
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import first_windows, load_tokenizer
 
@@ -21,8 +21,8 @@ COLUMNS = ("norms", "", "kind", "d", "gain", "ε", "where", "rounded to bfloat16
 def examine(name: str) -> Report:
     """:func:`normgeom.doctor` of a model on the hub or in a folder.
 
-    A language model reads the standard library's documentation; others, and one without a tokenizer, read what
-    :func:`normgeom.find_norms` makes up.
+    A language model with a tokenizer reads the standard library's documentation; other models read the example that
+    :func:`normgeom.find_norms` makes.
     """
     config = load_config(name)
     network = load_model(name, head=any("ForCausalLM" in kind for kind in config.architectures or ()))
@@ -42,18 +42,18 @@ def _text(name: str, network: nn.Module) -> Tensor | None:
 
 
 def lines(report: Report) -> Iterator[str]:
-    """A table of norms and a line for each finding; norms that agree across blocks share a row, findings a line.
+    """A table of norms and a line for each finding; norms or findings that differ only in their block share a line.
 
-    The last column is the share of a vector's square length in its largest entry: the median, of blocks the largest.
+    The last column is the largest entry's share of a vector's squared length: the median, and of several blocks the
+    largest.
     """
-    alike: dict[tuple, list[NormSheet]] = {}
-    for sheet in report.norms:
-        told = (sheet.kind, sheet.dim, sheet.gain, f"{sheet.eps:g}", sheet.place, sheet.casts)
-        alike.setdefault((_pattern(sheet.name), *told), []).append(sheet)
+    alike: dict[tuple, list[float]] = {}
+    for norm in report.norms:
+        told = (norm.kind, str(norm.dim), norm.gain, f"{norm.eps:g}", norm.place, norm.casts)
+        alike.setdefault((_pattern(norm.name), *told), []).append(norm.measured["share"])
     rows = [COLUMNS]
-    for (name, *told), some in alike.items():
-        share = max(sheet.measured["share"] for sheet in some)
-        rows.append((name, f"× {len(some)}", *map(str, told), f"{share:.0%}"))
+    for (name, *told), shares in alike.items():
+        rows.append((name, f"× {len(shares)}", *told, f"{max(shares):.0%}"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(map(str.ljust, row, widths)).rstrip()

@@ -38,10 +38,9 @@ def _converted(name: str) -> dict | None:
 def load_config(name: str) -> PreTrainedConfig:
     """The configuration of the model that :func:`load_model` loads; it raises the same OSError."""
     with _reading(name):
-        settings = _converted(name)
-        if settings is None:
-            return AutoConfig.from_pretrained(name, trust_remote_code=False)
-        return CONFIG_MAPPING[settings["model_type"]].from_dict(settings)
+        if settings := _converted(name):
+            return CONFIG_MAPPING[settings["model_type"]].from_dict(settings)
+        return AutoConfig.from_pretrained(name, trust_remote_code=False)
 
 
 def most_tokens(config: PreTrainedConfig, length: int) -> int:

@@ -27,7 +27,7 @@ def survey_model(
     seed: int = 0,
     device: str | None = None,
     dtype: str = "auto",
-    progress: bool = True,
+    quiet: bool = False,
 ) -> dict:
     """Survey a transformers model and write the results to a folder; the arguments are the command's options.
 
@@ -48,7 +48,7 @@ def survey_model(
     with locked(out):
         network = load_model(model, dtype).to(device)
         survey = Survey(network, [*DEFAULT, *names_of_nulls(nulls)], seed)
-        survey.run(batches, progress=progress, checkpoint=out / STATE)
+        survey.run(batches, progress=not quiet, checkpoint=out / STATE)
         with atomic_path(out / TABLE) as part:
             survey.table().to_parquet(part, index=False)
         return write_provenance(
