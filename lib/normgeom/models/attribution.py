@@ -40,8 +40,8 @@ def attribute(
       close to ``direct`` if kappa is small compared with the ratio of ``direct`` to the logit.
 
     The last row, ``baseline``, contains the logit that remains, at the same scale, when all parts are replaced; with
-    ``ablate="zero"``, it comes from the biases of the final norm and of the unembedding.  The credits of all rows
-    therefore add up to the logit, or to the difference of the two logits.  The other columns of this row are NaN.
+    ``ablate="zero"``, it comes from the biases of the final norm and of the unembedding.  Its other columns are NaN.
+    The credits of all rows add up to the logit, or to the difference of the two logits.
 
     Args:
         model: a language model whose blocks read the stream through LayerNorms or RMSNorms.  Its attentions and MLPs
@@ -52,26 +52,23 @@ def attribute(
         inputs: token ids ``(batch, length)``, without padding, or a mapping passed as ``model(**inputs)``.
         answer: a token id, or a list with one for each sequence.  For a word, use the first of
             ``tokenizer(" Paris", add_special_tokens=False).input_ids``.
-        against: another id, or one for each sequence.  If given, the logit of ``answer`` minus that of ``against`` is
-            attributed.
+        against: another id, or one for each sequence, whose logit is subtracted from that of ``answer``.
         ablate: the replacement of a part: ``"zero"``, its ``"mean"`` over the positions and sequences of ``inputs``, or
             ``"resample"``, its value in the next sequence of the batch.  The first position is neither replaced nor
-            included in the mean, because in many models its vector is unlike the others, which attend to it
-            (claim-massive).
+            included in the mean, because in many models its vector is unlike all others (claim-massive).
         by: ``"part"``, or ``"head"`` for one row per attention head instead of one per attention.  The bias of an
             attention's output belongs to no head and is included in ``baseline``.  If a branch ends in a norm, this
             norm keeps its scale from the run for ``credit``, ``direct`` and ``kappa``.  A branch with a convolution
             before its output (``"conv 0"``) has no heads.
-        reference: token ids from which replacements are taken instead of from ``inputs``: the ``"mean"`` is over them;
-            for ``"resample"``, as many sequences of the same length, such as corrupted prompts, each of which replaces
-            one of ``inputs``.
+        reference: token ids that replacements come from instead of ``inputs``: the ``"mean"`` is over them; for
+            ``"resample"``, each of these sequences, such as a corrupted prompt, replaces the one of ``inputs`` in the
+            same place and has its length.
 
     Returns:
         one row per part, in the order in which the parts run: ``part`` (an embedding's name, ``"attn 0"``, ``"mlp 0"``,
         …, ``"head 0.3"``) and the four numbers, averaged over the sequences.  The model runs once per part in its own
-        dtype, and a float64 copy of it runs once on a few tokens; sums are float64.
-        For the numbers of one sequence, pass only that sequence, and others as ``reference``; for the logit at position
-        t, pass ``inputs[:, : t + 1]``.
+        dtype, and a float64 copy of it runs once on a few tokens; sums are float64.  For the numbers of one sequence,
+        pass only that sequence, and others as ``reference``; for the logit at position t, ``inputs[:, : t + 1]``.
 
     Raises:
         ValueError: ``inputs`` or ``reference`` are padded, or their shapes do not fit; a token id or an answer is
@@ -114,7 +111,7 @@ def effects(model, inputs, answer, against=None, ablate="mean", by="part", refer
         for name, writer, taken, change in run.pieces(part, REPLACED[ablate], by == "head", other):
             names.append(name)
             changes.append(change)
-            ends.append(run.without(writer, taken))
+            ends.append(run.result([run.taking(writer, taken)])[0])
     changes, ends, per_s = torch.stack(changes), torch.stack(ends), per_unit(final, x)
 
     def reads(x: Tensor, per_s: Tensor) -> Tensor:
@@ -176,7 +173,7 @@ class Run:
             if isinstance(model.get_submodule(name), nn.MultiheadAttention):
                 raise ValueError(f"model: expected attentions that end in a linear map, {name} is torch's own")
         with watch(model, {name for part in self.stream.parts for name in (part.writer, part.map)}, keep):
-            self.end, self.logits = self._forward()
+            self.end, self.logits = self.result()
         if len(self.logits) != shape[0]:
             raise ValueError("model: expected one that keeps sequences along the first axis throughout")
         for writer in dict.fromkeys(part.writer for part in self.stream.parts):
@@ -191,12 +188,8 @@ class Run:
             end = self.stream.final.name
             raise ValueError(f"model: its stream cannot be followed to {end}, whose input is not the sum of its parts")
 
-    def without(self, writer: str, taken: Tensor) -> Tensor:
-        """The end of the stream in a run in which ``taken`` is subtracted from the output of a module."""
-        return self._forward([self.taking(writer, taken)])[0]
-
-    def _forward(self, after: Sequence = ()) -> tuple[Tensor, Tensor]:
-        """The end of the stream and the last logits."""
+    def result(self, after: Sequence = ()) -> tuple[Tensor, Tensor]:
+        """The end of the stream and the last logits of a run with these hooks after modules."""
         seen = []
 
         def keep(module, args, kwargs):
@@ -245,12 +238,12 @@ class Run:
         self, part: Part, replaced: Callable, heads: bool, other: Run | None = None
     ) -> Iterator[tuple[str, str, Tensor, Tensor]]:
         """For a part, or each head in it: name, module, and what its replacement subtracts there and at the end."""
-        of = "read" if heads and part.mixes else "written"
-        name = part.map if of == "read" else part.writer
-        y = self.spread(getattr(self, of)[name])
-        instead = replaced(y, other and other.spread(getattr(other, of)[name]))
-        taken = y.double() - instead.double()
-        if of == "written":
+        heads = heads and part.mixes
+        y, reference = (
+            run and run.spread(run.read[part.map] if heads else run.written[part.writer]) for run in (self, other)
+        )
+        taken = y.double() - replaced(y, reference).double()
+        if not heads:
             yield part.name, part.writer, taken, part.factor * taken[:, -1]
             return
         width = taken.shape[-1]
