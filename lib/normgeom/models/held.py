@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normgeom.models.sites import find_norms
-from normgeom.models.watch import NormSite, by_its_modules, evaluating, forward, hooked, watch
+from normgeom.models.watch import NormSite, Source, by_its_modules, evaluating, forward, hooked, watch
 from normgeom.norms.formula import affine, center, rstd, upcast
 
 
@@ -120,7 +120,7 @@ def per_unit(site: NormSite, x: Tensor) -> Tensor:
 def acting(site: NormSite) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
     """Functions that return the current γ and β: the effective parameter, plus 1 if needed, or the tensor found."""
 
-    def of(found: Tensor, source: tuple[str | None, float] | None) -> Callable[[], Tensor]:
+    def of(found: Tensor, source: Source) -> Callable[[], Tensor]:
         name, offset = source or (None, 0.0)
         if name is None:
             return lambda: found

@@ -1,4 +1,4 @@
-"""How a module acts on chosen rows, if as a norm along their last axis: what find_norms and doctor measure."""
+"""How a module acts on chosen rows, from which find_norms and doctor tell whether it is a norm of the last axis."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from normgeom.models.watch import set_mode
+from normgeom.models.watch import Source, set_mode
 from normgeom.norms.functions import layer_norm, rms_norm
 
 NORMS = {"layer": layer_norm, "rms": rms_norm}
@@ -44,7 +44,7 @@ class Probe:
         return _of_each_head(gain.float()), _of_each_head(self.bias.float())
 
     def again(self, drawn: nn.Module) -> Probe:
-        """With what the module shows after other parameters were drawn."""
+        """The same rows, with what the module makes of them once its parameters are random."""
         return replace(self, **_ends(drawn.forward, self.unit))
 
     def fit(self, place: str) -> tuple[float, float]:
@@ -63,9 +63,9 @@ class Probe:
 
 @torch.no_grad()
 def probe(copied: nn.Module, shape: Sequence[int], token_axis: int | None, dtype=torch.float32) -> Probe | None:
-    """What a module, of :func:`plain_copy`, shows that takes inputs of ``shape``; None if it ignores their sign.
+    """What a copy from :func:`plain_copy` makes of inputs of ``shape``; None if its output ignores their sign.
 
-    Raises what the module raises that takes another shape or more arguments, which is more than a norm.
+    Raises what the module raises; a module that takes another shape or more arguments is more than a norm.
     """
     *lead, d = shape
     # A gain may differ from head to head, but not from text to text or from position to position.
@@ -91,14 +91,11 @@ def _ends(run: Callable, unit: Tensor) -> dict[str, Tensor]:
     return dict(surface=(plus - minus) / 2, bias=(plus + minus) / 2)
 
 
-Sources = tuple[tuple[str | None, float] | None, tuple[str | None, float] | None]
-
-
-def sources(drawn: nn.Module, gain: Tensor, bias: Tensor, near: float) -> Sources:
-    """Which of a module's parameters, which were drawn, act as γ and β, as :class:`NormSite` says it."""
+def sources(drawn: nn.Module, gain: Tensor, bias: Tensor, near: float) -> tuple[Source, Source]:
+    """The parameters that act as γ and β, as :class:`NormSite` names them, of a module with random parameters."""
     left = dict(drawn.named_parameters())
 
-    def of(acts: Tensor, offsets: tuple[float, ...], none: float) -> tuple[str | None, float] | None:
+    def of(acts: Tensor, offsets: tuple[float, ...], none: float) -> Source:
         for offset, (name, parameter) in itertools.product(offsets, left.items()):
             shown = parameter.detach().float() + offset
             if parameter.shape == acts.shape and torch.allclose(shown, acts, rtol=near, atol=near):
@@ -110,7 +107,7 @@ def sources(drawn: nn.Module, gain: Tensor, bias: Tensor, near: float) -> Source
 
 
 def near(a: Tensor, b: Tensor, size: Tensor) -> bool:
-    """Whether outputs of a size are the same to a twentieth of it."""
+    """Whether two outputs of this size agree to a twentieth of it."""
     return bool(((a - b).abs() <= 0.05 * size).all())
 
 
@@ -125,14 +122,14 @@ def plain_copy(module: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Modu
 
 
 def as_stated(module: nn.Module, eps: float, dtype: torch.dtype) -> float:
-    """A measured ε as an attribute of the module holds it, or as the machine epsilon; else to two digits."""
+    """A measured ε: the attribute of the module, or the machine epsilon, that is close to it; else two digits."""
     stated = [v for v in vars(module).values() if isinstance(v, float)]
     exact = (v for v in (*stated, torch.finfo(dtype).eps) if math.isclose(v, eps, rel_tol=0.01))
     return next(exact, float(f"{eps:.2g}"))
 
 
 def _of_each_head(vector: Tensor) -> Tensor:
-    """``(dim,)`` where it is the same for all heads, else without the leading axes of size one."""
+    """``(dim,)`` if all heads have the same; else without the leading axes of size one."""
     first = vector.flatten(0, -2)[0]
     if torch.allclose(vector, first):
         return first

@@ -62,7 +62,7 @@ def each_norm(model: nn.Module, example_inputs: Tensor | Mapping | None, measure
         if any(part in found for part in module.modules()):
             continue
         axis = _token_axis(read.shape, batch, tokens)
-        # of what a module is asked, the user has not asked it; one that raises takes more arguments or another shape
+        # the user asked for none of these calls; a module that raises takes more arguments or another shape
         with warnings.catch_warnings(action="ignore"), suppress(Exception):
             if (measured := measure(names[module], module, read, axis)) is not None:
                 found[module] = measured
@@ -92,7 +92,7 @@ def _site(name: str, module: nn.Module, read: Tensor, token_axis: int | None) ->
     if not torch.allclose(found.outputs, expected.to(dtype), rtol=1e-3, atol=1e-4 * size):
         return None
     generator = torch.Generator().manual_seed(0)
-    for parameter in copied.parameters():  # only a parameter that acts moves the gain by what it is moved
+    for parameter in copied.parameters():  # the gain follows only a parameter that acts
         parameter.data = torch.randn(parameter.shape, generator=generator).to(parameter)
     acts = sources(copied, *found.again(copied).acting("inside the root", eps), near=1e-5)
     return NormSite(name, module, found.kind, weight, bias, eps, read.shape[-1], token_axis, acts)
@@ -138,7 +138,7 @@ def _token_axis(shape: Sequence[int], batch: int | None, tokens: int | None) -> 
     if tokens in shape[1:-1]:
         return shape.index(tokens, 1)
     if shape[0] == batch:
-        return 1  # of another length: a decoder beside its encoder
+        return 1  # of another length, as in an encoder with a decoder
     return 0 if tuple(shape[:2]) == (tokens, batch) else None
 
 

@@ -47,9 +47,8 @@ def matrix_of(module: nn.Module, kinds: dict[type, Matrix]) -> Matrix | None:
 class Read(NamedTuple):
     """What a norm or a map was given in one call, or, without a name, what the model returned.
 
-    ``sources`` are the norms, maps and parameters that are in it, in the order in which they ran, each with the sum of
-    the factors of its vectors in one vector of the read: 1 for a copy or an average.  None for a source that is in it
-    otherwise than as a summand.
+    ``sources`` are the norms, maps and parameters that it contains, in the order in which they ran, each with the sum
+    of the factors of its vectors in one vector of the read: 1 for a copy or an average, None if it is no summand.
     """
 
     name: str
@@ -58,7 +57,7 @@ class Read(NamedTuple):
 
     @property
     def odd(self) -> str | None:
-        """What it reads that is no sum of the sources, in words; None if it is their sum."""
+        """What it contains besides a sum of the sources, in words; None if it is their sum."""
         if other := next((source for source, factor in self.sources.items() if factor is None), None):
             return f"{other} otherwise than as a summand"
         other = "comes from no map, embedding, norm or parameter, such as what a hook adds"
@@ -73,18 +72,17 @@ class Projection(nn.Module):
 
 
 class Trace:
-    """A run of ``model`` by ``call``, which returns what the caller gets, as tensors.
+    """A run of ``model`` by ``call``, which returns the model's outputs as tensors.
 
-    What each norm, map and embedding puts out is cut off from what made it: it is a leaf of autograd's graph, as the
-    parameters are.  So the gradient of what a norm or a map reads is zero for all that reaches it through another one.
+    The output of each norm, map and embedding is detached: it is a leaf of autograd's graph, as the parameters are.  So
+    the gradient of what a norm or a map reads is zero with respect to all that reaches it only through another one.
 
     Attributes:
         modules, parameters: of the model, by name.
         norms: what :func:`normgeom.find_norms` found in it, by name.
         given: what norms and maps were given, by name and in the order in which they ran, and what the caller got.
-        used: the parameters that took part and the names of what moved something else, as far as :meth:`read` has been
-            asked.
-        rewritten: the names of those that the run itself changed.
+        used: parameters that had an effect, and names of modules whose output had one on a read made so far.
+        rewritten: the names of the parameters that the run itself changed.
     """
 
     def __init__(self, model: nn.Module, sites: list[NormSite], call: Callable[[], list[Tensor]]):
@@ -100,14 +98,15 @@ class Trace:
             def leave(module, args, kwargs, output):
                 if not torch.is_grad_enabled():
                     raise RuntimeError(f"{name} runs without them")
-                # attention puts out its weights, too
+                # attention returns its weights, too
                 first, others = (output, ()) if isinstance(output, Tensor) else (output[0], output[1:])
                 self.used.update(_acting(module, first))
                 self.given.append((name, _inputs(args, kwargs)))
                 leaf = first.detach().requires_grad_()
                 self._leaves.append((name, leaf, 1 - module.weight.dim() if isinstance(module, _ConvNd) else -1))
                 instead = leaf.clone()  # which an operation may change in place
-                return instead if first is output else (instead, *tree_map(_detached, others))
+                detached = tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, others)
+                return instead if first is output else (instead, *detached)
 
             return leave
 
@@ -120,12 +119,15 @@ class Trace:
 
     @cached_property
     def reads(self) -> list[Read]:
-        """Of all that norms and maps were given, the caller last."""
+        """Of every call of a norm or map; the last one is that of the caller."""
         return [self.read(name, tensors) for name, tensors in self.given]
 
+    def first(self, name: str) -> list[Tensor]:
+        """What the first call of a norm or map was given."""
+        return next(tensors for called, tensors in self.given if called == name)
+
     def read_by(self, name: str) -> Read:
-        """Of the first call of a norm or map."""
-        return self.read(name, next(tensors for called, tensors in self.given if called == name))
+        return self.read(name, self.first(name))
 
     @torch.enable_grad()
     def read(self, name: str, tensors: list[Tensor]) -> Read:
@@ -165,8 +167,8 @@ class Trace:
 
     @torch.enable_grad()
     def mixes(self, name: str) -> bool:
-        """Whether the last vector that ``name`` was given depends on other rows than the last of an earlier output."""
-        given = next(tensors for called, tensors in self.given if called == name)[0].flatten(0, -2)[-1].sum()
+        """Whether the last vector that ``name`` reads depends on rows of an earlier output other than its last."""
+        given = self.first(name)[0].flatten(0, -2)[-1].sum()
         outputs = [leaf for _, leaf, _ in self._leaves if not isinstance(leaf, nn.Parameter)]
         gradients = torch.autograd.grad(given, outputs, retain_graph=True, allow_unused=True)
         return any(bool(g.flatten(0, -2)[:-1].any()) for g in gradients if g is not None)
@@ -182,7 +184,7 @@ def _acting(module: nn.Module, output: Tensor) -> list[nn.Parameter]:
 
 
 def _multiples(rows: Tensor, vectors: dict[int, Tensor]) -> Tensor | None:
-    """The sum of the multiples of the one vector of their length that rows are; None if they are none."""
+    """The sum of m if each row is m times the vector of its length; None if a row is no multiple of it."""
     if (vector := vectors.get(rows.shape[-1])) is None:
         return None
     multiples = rows @ vector / vector.square().sum()
@@ -191,11 +193,7 @@ def _multiples(rows: Tensor, vectors: dict[int, Tensor]) -> Tensor | None:
 
 
 def _inputs(args: tuple, kwargs: dict) -> list[Tensor]:
-    """The vectors that a module is given; attention is given masks, too."""
+    """The vectors among a module's arguments, without the masks of attention."""
     given = [*args, *(value for name, value in kwargs.items() if "mask" not in name)]
     # copied, for the model may add to them in place later
     return [value.clone() for value in given if isinstance(value, Tensor) and value.is_floating_point()]
-
-
-def _detached(leaf: object) -> object:
-    return leaf.detach() if isinstance(leaf, Tensor) else leaf

@@ -21,6 +21,7 @@ except ImportError:  # a torch without this name: what fails under vmap fails wi
 
 
 Hooks = Iterable[tuple[nn.Module, Callable]]
+Source = tuple[str | None, float] | None  # see NormSite.sources
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +56,7 @@ class NormSite:
     eps: float
     dim: int
     token_axis: int | None
-    sources: tuple[tuple[str | None, float] | None, tuple[str | None, float] | None]
+    sources: tuple[Source, Source]
 
     def __repr__(self) -> str:
         kind = {"layer": "LayerNorm", "rms": "RMSNorm"}[self.kind]
