@@ -25,11 +25,10 @@ from normgeom.models.watch import by_its_modules, check_module, hooked, set_mode
 def stream(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> Flow:
     """The residual stream of a model: its norms, who reads them, and who writes to it.
 
-    Names of classes and modules play no part.  A float64 copy of the model on the CPU, all its parameters drawn, runs
-    once, which takes twice the memory of float32 weights.  A norm is of the stream if it reads a sum of what
-    embeddings, linear maps, convolutions and parameters wrote.  What the run on the example does not reach, such as
-    another branch of the code, is not seen.
-    Model and example are as in :func:`normgeom.find_norms`; a ValueError says why no copy runs, or shows no norm.
+    A float64 copy of the model on the CPU runs once with random weights; it takes twice the memory of float32 weights.
+    Names of classes and modules do not matter.  A norm belongs to the stream if it reads a sum of parameters and
+    outputs of embeddings, linear maps and convolutions.  Code that the run does not reach is not seen.  Model and
+    example are as in :func:`normgeom.find_norms`; a ValueError says that no copy runs, and why, or runs no norm.
 
     >>> import torch
     >>> from normgeom.models.flow import stream
@@ -58,15 +57,16 @@ class Stream(NamedTuple):
     parts: list[Part]  # in the order in which they are added
     final: NormSite  # the norm that reads their sum
     head: str  # the linear map that reads the norm
-    factor: float  # the logits are so many times what the head puts out
+    factor: float  # the logits are the output of the head times this
 
 
 def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
-    """The stream of a decoder as its own weights write it, on the beginning of ``inputs``; norms may end its branches.
+    """The stream of a decoder with its own weights, on the beginning of ``inputs``; its branches may end in norms.
 
     A ValueError says where it cannot be followed.
     """
-    beginning = tree_map(_beginning, inputs if isinstance(inputs, Tensor) else dict(inputs))
+    few = lambda x: x[:2, :11] if isinstance(x, Tensor) and x.dim() == 2 else x  # noqa: E731
+    beginning = tree_map(few, inputs if isinstance(inputs, Tensor) else dict(inputs))
     trace = Trial(model, beginning, drawn=False).trace
     sites = {site.name: site for site in find_norms(model, inputs)}  # under held scales it takes no others
     ran = [name for name, _ in trace.given]
@@ -86,11 +86,6 @@ def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
     names = [part.name for part in parts]
     parts = [part if names.count(part.name) == 1 else part._replace(name=part.writer) for part in parts]
     return Stream(parts, sites[final], after[0], factor)
-
-
-def _beginning(value: object) -> object:
-    """Of token ids the beginning of two texts."""
-    return value[:2, :11] if isinstance(value, Tensor) and value.dim() == 2 else value
 
 
 def _part(trace: Trace, sites: Mapping[str, NormSite], writer: str, factor: float) -> Part:
@@ -131,12 +126,9 @@ def call_of(model: nn.Module, example_inputs: Tensor | Mapping | None) -> tuple[
 
 
 class Trial:
-    """A float64 copy of a model, run once on an example.
+    """A float64 copy ``model``, run once with the arguments and keywords of ``call``; ``trace`` is what the run showed.
 
-    Attributes:
-        model: the copy, its parameters drawn, or the model's own.
-        call: arguments and keywords of the run.
-        trace: what the run showed.
+    Its parameters are random if ``drawn``, else those of the original.
     """
 
     def __init__(self, model: nn.Module, example_inputs: Tensor | Mapping | None, drawn: bool = True):
@@ -157,7 +149,7 @@ class Trial:
         return answer(self.model, self.call)
 
     def projected(self, flow: Flow) -> Flow:
-        """The flow after a projection at the beginning of the stream, if that makes it one that can be centred."""
+        """The flow with a projection where the stream begins, if this makes its weights able to centre it."""
         names = {module: name for name, module in self.model.named_modules()}
         began: list[tuple[str, Tensor | None]] = []
 
@@ -177,7 +169,7 @@ class Trial:
 
 
 def project_input(module: nn.Module) -> None:
-    """Let a module read its first argument less its mean; once."""
+    """Subtract the mean from the first argument of a module, if it is not subtracted already."""
     if not hasattr(module, "projection"):
         module.projection = Projection()
         module.register_forward_pre_hook(_project)
@@ -188,9 +180,9 @@ def _project(module: nn.Module, args: tuple) -> tuple:
 
 
 def answer(model: nn.Module, call: tuple) -> list[Tensor]:
-    """The floating-point numbers that a model returns, on the CPU, but no hidden states where there are logits.
+    """The floating-point tensors that a model returns, on the CPU; without hidden states if there are logits.
 
-    It is called in the dtype of its weights.  A model of float64 weights computes in float64 throughout.
+    The model is called in the dtype of its weights; with float64 weights it computes in float64 throughout.
     """
     args, kwargs = cast(call, dtype := dtype_of(model), next(model.parameters()).device)
     with double_throughout() if dtype == torch.float64 else nullcontext(), by_its_modules():
@@ -212,7 +204,7 @@ def dtype_of(model: nn.Module) -> torch.dtype:
 
 
 def cast(inputs: object, dtype: torch.dtype, device: torch.device) -> object:
-    """The same on a device, floating-point numbers in a dtype; what is no tensor copied, for a run may change it."""
+    """``inputs`` on a device, floating-point tensors in a dtype; what is no tensor is copied: a run may change it."""
 
     def there(leaf: object) -> object:
         if not isinstance(leaf, Tensor):
@@ -222,19 +214,18 @@ def cast(inputs: object, dtype: torch.dtype, device: torch.device) -> object:
     return tree_map(there, inputs)
 
 
-def cpu_copy(model: nn.Module, double: bool = True) -> nn.Module:
-    """A copy on the CPU, in evaluation mode, in float64 or as the model is."""
-    copied = copy.deepcopy(model).cpu()
-    copied = copied.double() if double else copied
+def cpu_copy(model: nn.Module) -> nn.Module:
+    """A float64 copy on the CPU in evaluation mode."""
+    copied = copy.deepcopy(model).cpu().double()
     set_mode(copied.modules(), False)
     if hasattr(copied, "set_experts_implementation"):
-        copied.set_experts_implementation("eager")  # the others know no float64
+        copied.set_experts_implementation("eager")  # the others cannot compute in float64
     return copied
 
 
 @torch.no_grad()
 def _drawn(model: nn.Module) -> nn.Module:
-    """The model itself, its parameters drawn: matrices of variance 1 over their last axis, vectors about 1/2."""
+    """The model itself with random parameters: matrices of variance 1 over their last axis, vectors about 1/2."""
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
         noise = torch.randn(parameter.shape, generator=generator)
@@ -244,10 +235,10 @@ def _drawn(model: nn.Module) -> nn.Module:
 
 
 class double_throughout(TorchFunctionMode):
-    """While the block runs, a model of float64 weights computes in float64 also where its code asks for float32.
+    """While the block runs, a model with float64 weights computes in float64 also where its code says float32.
 
-    Models of transformers cast to float32 what they hold too delicate for float16, and do so still after
-    :meth:`torch.nn.Module.double`: RMSNorm in all of them, the attention of GPT-J and GPT-Neo, softmax.
+    The models of transformers do in float32 what is too delicate for float16, even after
+    :meth:`torch.nn.Module.double`: every RMSNorm, the attention of GPT-J and GPT-Neo, softmax.
     """
 
     def __enter__(self):

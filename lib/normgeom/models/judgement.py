@@ -29,13 +29,12 @@ class Flow:
     writers: tuple[str, ...]  # the names of embeddings, convolutions and linear maps
     added: tuple[str, ...]  # the names of parameters, their last axis along the stream
     obstacle: str | None  # why centring the writers would leave a mean on the stream or change the outputs, in words
-    unseen: str | None  # a map or embedding that took no part, in words
+    unseen: str | None  # a parameter of a map or embedding that the run did not use, in words
     blocked: str | None  # the first norm of the stream that reads what no weights centre
     projected: str | None = None  # the module before which a projection takes the mean out
 
 
 def judged(trace: Trace) -> Flow:
-    """What a run shows of a stream."""
     by_norms = [read for read in trace.reads if read.name in trace.norms]
     begun = {source for read in by_norms if _is_of_stream(trace, read) for source in _summands(trace, read)}
     of_stream = [read for read in by_norms if begun & _summands(trace, read)]
@@ -55,7 +54,7 @@ def judged(trace: Trace) -> Flow:
 
 
 def _is_of_stream(trace: Trace, read: Read) -> bool:
-    """Whether it is a sum, or what begins a stream; a map's output alone is none."""
+    """Whether it is a sum, or what a stream begins with; the output of one linear map is neither."""
     summands = _summands(trace, read)
     begins = (nn.Embedding, _ConvNd, Projection)
     begun = any(source in trace.parameters or isinstance(trace.modules[source], begins) for source in summands)
@@ -75,7 +74,7 @@ def _blocked(trace: Trace, of_stream: list[Read]) -> Iterator[str]:
 
 
 def _obstacles(trace: Trace, of_stream: list[Read], written: list[str]) -> Iterator[str]:
-    """Why the mean does not come out of the stream, or matters."""
+    """Why the mean cannot be taken out of the stream, or matters."""
     by_norms = [read for read in trace.reads if read.name in trace.norms]
     for name in trace.norms:
         if any(read.sources.get(name) is not None for read in by_norms):
@@ -96,15 +95,15 @@ def _obstacles(trace: Trace, of_stream: list[Read], written: list[str]) -> Itera
             yield f"{name}, a {type(module).__name__} of {module.groups} groups, writes what no change of it centres"
     yield from _unseen(trace, of_maps=False)
     for name in (name for name, _ in trace.given if name and name not in trace.used):
-        yield f"what {name} puts out changes nothing in what the example runs"
+        yield f"the output of {name} has no effect on the example"
 
 
 def _unseen(trace: Trace, of_maps: bool) -> Iterator[str]:
-    """Parameters of maps and embeddings, or others, that took no part."""
+    """Parameters that the run did not use: those of maps and embeddings, or the others."""
     for name, parameter in trace.parameters.items():
         owner = trace.modules[name.rpartition(".")[0]]
         if parameter not in trace.used and bool(matrix_of(owner, WRITES)) == of_maps:
-            yield f"{name}, of a {type(owner).__name__}, has no place in what the example runs"
+            yield f"the example does not use {name}, a parameter of a {type(owner).__name__}"
 
 
 def _as_norm(trace: Trace, site: NormSite) -> StreamNorm:
@@ -115,11 +114,11 @@ def _as_norm(trace: Trace, site: NormSite) -> StreamNorm:
         by = (others[0] or "the caller") if others else "nothing"
         kept = f"{site.name}, a norm, is read by {by}, and not only by linear maps that read it alone and as it is"
     elif not all(source and "." not in str(source[0]) for source in site.sources):
-        kept = f"gain or bias of {site.name} is none of its parameters"
+        kept = f"the gain or bias of {site.name} is not one of its parameters"
     return StreamNorm(**vars(site), readers=tuple(readers), kept=kept)
 
 
 def _takes_gain(trace: Trace, read: Read, norm: str) -> bool:
-    """Whether a linear map reads a norm alone and as it is, copied or averaged."""
+    """Whether a linear map reads the norm's output or an average of it, and nothing else."""
     alone = read.sources.keys() == {norm} and not read.odd and abs(read.sources[norm] - 1) < 1e-9
     return alone and matrix_of(trace.modules[read.name], READS) is not None

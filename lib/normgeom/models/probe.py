@@ -111,7 +111,7 @@ def near(a: Tensor, b: Tensor, size: Tensor) -> bool:
     return bool(((a - b).abs() <= 0.05 * size).all())
 
 
-def plain_copy(module: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
+def plain_copy(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     """A copy on the CPU in evaluation mode, without hooks."""
     copied = copy.deepcopy(module).to(device="cpu", dtype=dtype)
     for part in copied.modules():

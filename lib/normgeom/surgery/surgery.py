@@ -215,7 +215,7 @@ def _far(model: nn.Module, flow: Flow, steps: list[Callable]) -> Iterator[tuple[
     readers = [module for norm in folded for module in maps(norm.readers)]
     grown = [(module, lambda *call: call[-1] * _FAR) for module in maps(norm.name for norm in folded)]
     shrunk = [(module, lambda _, *given: tree_map(lambda x: x / _FAR, given)) for module in readers]
-    yield "when norms put out larger numbers and their readers shrink them again", BOUND, (shrunk, grown)
+    yield "when norms return larger vectors and their readers shrink them again", BOUND, (shrunk, grown)
 
 
 def _untie(model: nn.Module, flow: Flow) -> None:

@@ -181,7 +181,7 @@ def pruned():
     return model
 
 
-NO_PLACE = "down.task, of a Tasks, has no place in what"
+NO_PLACE = "the example does not use down.task, a parameter of a Tasks"
 AGAIN = "computes something else when it runs again: it draws random numbers, or keeps"
 NO_GRADIENTS = r"no float64 copy of this Blind runs with gradients \(words runs without them\)"
 IN_FLOAT32 = "with its own weights in torch.float32 computes something else when changed, on the example by"
@@ -359,13 +359,13 @@ transposed = altered(
 configured = altered(set_up=lambda self: setattr(self, "config", PretrainedConfig(tie_word_embeddings=True)))
 ALONG_0 = "on the example twice in a row along axis 0 by"
 SILENT = {  # how it is made, by which surgery, on what example, and why it is refused; None where it is exact
-    "places for images": (image, CONVERT, FEW, "what see puts out changes nothing in what the example runs"),
-    "a token that is not there": (token, CONVERT, FEW, "token, of a Altered, has no place in what the example runs"),
-    "added tokens": (added, CENTER, FEW, "what added puts out changes nothing in what the example runs"),
+    "places for images": (image, CONVERT, FEW, "the output of see has no effect on the example"),
+    "a token that is not there": (token, CONVERT, FEW, "the example does not use token, a parameter of a Altered"),
+    "added tokens": (added, CENTER, FEW, "the output of added has no effect on the example"),
     "added tokens, folded": (added, FOLD, FEW, None),
-    "experts without a row": (mixed, FOLD, FEW, "ups.12.weight, of a Linear, has no place in what the example runs"),
+    "experts without a row": (mixed, FOLD, FEW, "the example does not use ups.12.weight, a parameter of a Linear"),
     "a bound from below": (floored, CENTER, FEW, "when a number is added to all entries of its stream: the mean matt"),
-    "a clip behind a norm": (clipped, FOLD, FEW, "when norms put out larger numbers and their readers shrink them"),
+    "a clip behind a norm": (clipped, FOLD, FEW, "when norms return larger vectors and their readers shrink them"),
     "a norm in a function": (with_closure, FOLD, FEW, "with its own weights .* holds one of them in a function"),
     "a norm in an object": (in_object, CONVERT, FEW, "still runs a LayerNorm that was replaced, which it holds in"),
     "made in inference mode": (in_inference_mode, FOLD, FEW, "words.weight was made in torch.inference_mode"),
