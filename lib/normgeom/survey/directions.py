@@ -26,13 +26,12 @@ def nulls(count: int) -> list[str]:
 
 
 def check_names(directions: Iterable[str], vectors: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """The names of directions, each once, those of own vectors last; a ValueError if they are not as they must be."""
+    """The names of directions, each once, and then those of ``vectors``; a ValueError if one of them is unusable."""
     names = tuple(dict.fromkeys(listed(directions)))
     if not (names or vectors):
         raise ValueError("directions: expected at least one, got none")
     for name in names:
-        known = isinstance(name, str) and (name == "uniform" or name.startswith((RANDOM, SIGNS)))
-        if not known:
+        if not isinstance(name, str) or not (name == "uniform" or name.startswith((RANDOM, SIGNS))):
             kinds = f"expected 'uniform', '{RANDOM}…' or '{SIGNS}…'"
             raise ValueError(f"directions: {kinds}, got {name!r:.40}; vectors takes your own")
     for name, vector in vectors.items():
@@ -43,7 +42,7 @@ def check_names(directions: Iterable[str], vectors: Mapping[str, Tensor]) -> tup
 
 
 def units(names: Iterable[str], d: int, seed: int, vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The directions of these names as :func:`unit` has them, own vectors scaled to length 1."""
+    """Unit vectors by name, ``(d,)`` float64: those of :func:`unit`, and ``vectors`` scaled to length 1."""
     found = {name: unit(name, d, seed) for name in names if name not in vectors}
     for name, vector in vectors.items():
         own = nn.functional.normalize(vector.detach().cpu().double(), dim=0)
@@ -53,7 +52,8 @@ def units(names: Iterable[str], d: int, seed: int, vectors: Mapping[str, Tensor]
 
 def unit(name: str, d: int, seed: int) -> Tensor:
     """The direction of this name, of length 1, ``(d,)`` float64 on the CPU."""
-    generator = _seeded(seed, name, d)
+    digest = hashlib.sha256(f"{seed} {name} {d}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
     if name == "uniform":
         vector = uniform_vector(d, dtype=torch.float64)
     elif name.startswith(RANDOM):
@@ -61,8 +61,3 @@ def unit(name: str, d: int, seed: int) -> Tensor:
     else:  # prop-random-signs
         vector = torch.randint(2, (d,), generator=generator).double() * 2 - 1
     return nn.functional.normalize(vector, dim=0)
-
-
-def _seeded(*key: object) -> torch.Generator:
-    digest = hashlib.sha256(" ".join(map(str, key)).encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))

@@ -29,8 +29,6 @@ _COUNTED = ("tokens", "batches", "digest")
 _FORMAT = "normgeom survey 6"
 _REMEDY = "delete it or name another"
 SAVE_EVERY = 60  # seconds
-_SIDES = ("in", "out")
-POSITIONS = ("first", "rest", "all")
 
 
 class Survey:
@@ -202,7 +200,8 @@ class Survey:
             mean_norm=length / tokens,
             drop_error=drop_error / with_drop_error,
         )
-        places = dict(site=sites.index, positions=POSITIONS, side=_SIDES, direction=self.directions)
+        sides, positions = ["in", "out"], ["first", "rest", "all"]
+        places = dict(site=sites.index, positions=positions, side=sides, direction=self.directions)
         table = pd.MultiIndex.from_product(places.values(), names=places).to_frame(index=False)
         table = table[["site", "side", "direction", "positions"]].join(sites, on="site")
         return table.assign(**{name: column.flatten().numpy() for name, column in columns.items()})

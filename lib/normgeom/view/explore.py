@@ -111,13 +111,13 @@ def _image(draw: Callable[..., tuple[Figure, str]], chosen: dict) -> str:
 
 def _page(values: dict[str, Sequence], images: list[str], ask: str) -> str:
     labels = [list(map(_label, positions)) for positions in values.values()]
-    starts = list(map(_start, values.values()))
+    starts = [len(own) // 2 for own in labels]
     sliders = [
         _SLIDER.format(name=escape(_name(name)), last=len(own) - 1, start=start)
         for name, own, start in zip(values, labels, starts, strict=True)
     ]
     shown = list(itertools.product(*(range(len(own)) for own in labels))).index(tuple(starts))
-    # the others are not drawn before they are asked for: twenty that are take half a second of a page's start
+    # the other frames are rendered when they are first shown: twenty of them would delay the page by half a second
     frames = [frame.replace("<img ", '<img hidden loading="lazy" ', 1) for frame in images]
     frames[shown] = images[shown]
     return _PAGE.format(
@@ -127,10 +127,6 @@ def _page(values: dict[str, Sequence], images: list[str], ask: str) -> str:
         frames="".join(frames),
         labels=json.dumps(labels, ensure_ascii=False).replace("<", "\\u003c"),
     )
-
-
-def _start(positions: Sequence) -> int:
-    return len(positions) // 2
 
 
 def _name(name: str) -> str:
