@@ -1,4 +1,4 @@
-"""Whether a model answers as before: to an example, half and twice of it, and padded."""
+"""Whether a changed model answers as before: on an example, on half and twice of it, and with padding."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +31,7 @@ def prove(
     weights: str,
     before: Answers | None = None,
 ) -> None:
-    """Change a model by ``take``; a ValueError unless it answers as before, and runs none of the modules replaced."""
+    """Change a model by ``take``; a ValueError if it then answers differently or runs a module that was replaced."""
     dtype, before = dtype_of(model), before or answers(model, call)
     with running_without(model, list(map(model.get_submodule, replaced))):
         take(model)
@@ -48,7 +47,7 @@ def prove(
 
 
 def answers(model: nn.Module, call: tuple, only: Iterable[str] | None = None) -> Answers:
-    """What a model answers to the example and its variants, where it takes them; or to ``only`` some, which it must."""
+    """The outputs of a model for the variants of the example that it can run; or for those of ``only``, or an error."""
     found = {}
     with evaluating(model):
         for name, variant in _variants(model, call):
@@ -59,13 +58,13 @@ def answers(model: nn.Module, call: tuple, only: Iterable[str] | None = None) ->
 
 
 def _variants(model: nn.Module, call: tuple) -> Iterator[tuple[str, tuple]]:
-    """The example; half and twice of it along the first two axes of its texts; and padded, if the model knows that."""
+    """The example; half and twice of it along its first two axes; and padded, if the model takes a mask."""
     yield "the example", call
     tensors = [leaf for leaf in tree_leaves(call) if isinstance(leaf, Tensor) and leaf.dim()]
     for axis, (name, change) in itertools.product((1, 0), _LENGTHS.items()):
-        sizes = {id(tensor): tensor.shape[axis] for tensor in tensors if tensor.dim() > axis}
-        texts = {key for key, size in sizes.items() if size == next(iter(sizes.values()))}
-        yield f"{name} along axis {axis}", tree_map(partial(_where, texts, partial(change, axis=axis)), call)
+        long = [tensor for tensor in tensors if tensor.dim() > axis]
+        changed = {id(t): change(t, axis) for t in long if t.shape[axis] == long[0].shape[axis]}
+        yield f"{name} along axis {axis}", tree_map(lambda leaf, by=changed: by.get(id(leaf), leaf), call)
     args, kwargs = call
     if "attention_mask" in inspect.signature(model.forward).parameters:
         mask = kwargs.get("attention_mask")
@@ -74,12 +73,8 @@ def _variants(model: nn.Module, call: tuple) -> Iterator[tuple[str, tuple]]:
         yield "the example with padding", (args, {**kwargs, "attention_mask": mask})
 
 
-def _where(chosen: set[int], change: Callable, leaf: object) -> object:
-    return change(leaf) if id(leaf) in chosen else leaf
-
-
 def change_of(after: list[Tensor], before: list[Tensor]) -> float:
-    """The largest difference over the largest output that changed; NaN, and what masks an output, may stay."""
+    """The largest difference, relative to the largest output that changed; NaN may stay NaN."""
     changes = [torch.zeros((), dtype=torch.float64)]
     for pair in zip(after, before, strict=True):
         x, y = (tensor.double() for tensor in pair)

@@ -18,7 +18,7 @@ from normgeom.models.watch import Hooks, hooked, replace_module, undone_by_error
 from normgeom.norms.functions import RMSNorm
 from normgeom.surgery.proof import BOUND, answers, change_of, prove
 
-_FAR, _FAR_BOUND = 2.0**20, 1e-3  # a mean that no bound on a stream lets pass, and the change that is rounding
+_FAR, _FAR_BOUND = 2.0**20, 1e-3  # a mean beyond every bound on a stream, and the change that rounding can cause
 
 
 def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> nn.Module:
@@ -172,7 +172,6 @@ def _operate(model: nn.Module, steps: list[Callable], example_inputs: Tensor | M
 
 
 def _reasons(model: nn.Module, trial: Trial, flow: Flow, steps: list[Callable]) -> Iterator[str]:
-    """Why the steps cannot be taken, as far as a run shows it."""
     kind, norms = type(model).__name__, (*flow.norms, *flow.aside)
     if _center in steps:
         if flow.obstacle:
@@ -201,7 +200,7 @@ def _reasons(model: nn.Module, trial: Trial, flow: Flow, steps: list[Callable]) 
 
 
 def _far(model: nn.Module, flow: Flow, steps: list[Callable]) -> Iterator[tuple[str, float, tuple[Hooks, Hooks]]]:
-    """What must change no answer and reaches what no example does: in words, with a bound, and as hooks."""
+    """Changes by hooks that must not move an output, and that reach what no example does: in words, bound, hooks."""
 
     def maps(names: Iterable[str]) -> list[nn.Module]:
         return [m for m in map(model.get_submodule, names) if not isinstance(m, nn.MultiheadAttention)]
@@ -219,7 +218,7 @@ def _far(model: nn.Module, flow: Flow, steps: list[Callable]) -> Iterator[tuple[
 
 
 def _untie(model: nn.Module, flow: Flow) -> None:
-    """Give a head that shares an embedding's weight a copy of its own, for good."""
+    """Give a head that shares an embedding's weight a copy of its own."""
     names = {module: name for name, module in model.named_modules()}
     embeddings = {module.weight for module in names if isinstance(module, nn.Embedding)}
     tied = [m for m in names if not isinstance(m, nn.Embedding) and getattr(m, "weight", None) in embeddings]
@@ -253,7 +252,6 @@ def _fold(model: nn.Module, flow: Flow) -> None:
 
 
 def make_bias(reader: nn.Module) -> None:
-    """Give a reader a bias of zeros."""
     matrix = matrix_of(reader, READS)
     weight = getattr(reader, matrix.weight)
     zeros = weight.new_zeros(weight.shape[1 - matrix.axis])
@@ -261,7 +259,6 @@ def make_bias(reader: nn.Module) -> None:
 
 
 def _center(model: nn.Module, flow: Flow) -> None:
-    """Take the mean out of everything that is written to the stream."""
     if flow.projected:
         project_input(model.get_submodule(flow.projected))
     tensors = [(model.get_parameter(name), -1) for name in flow.added]
@@ -275,7 +272,6 @@ def _center(model: nn.Module, flow: Flow) -> None:
 
 
 def _swap(model: nn.Module, flow: Flow) -> None:
-    """Replace each LayerNorm of the stream by an RMSNorm with its ε and gain 1."""
     for of in flow.norms:
         norm = model.get_submodule(of.name)
         like = next(norm.parameters(), next(model.parameters()))
@@ -283,8 +279,7 @@ def _swap(model: nn.Module, flow: Flow) -> None:
 
 
 def _set(parameter: Tensor, value: Tensor) -> None:
-    """A new tensor, not written into the old one, which another tensor may share."""
-    parameter.data = value.to(parameter)
+    parameter.data = value.to(parameter)  # not in place: another tensor may share the memory
 
 
 def _wide(tensor: Tensor) -> Tensor:
