@@ -21,8 +21,7 @@ COLUMNS = ("norms", "", "kind", "d", "gain", "ε", "where", "rounded to bfloat16
 def examine(name: str) -> Report:
     """:func:`normgeom.doctor` of a model on the hub or in a folder.
 
-    A language model with a tokenizer reads the standard library's documentation; other models read the example that
-    :func:`normgeom.find_norms` makes.
+    A language model with a tokenizer reads the standard library's documentation, others what find_norms gives them.
     """
     config = load_config(name)
     network = load_model(name, head=any("ForCausalLM" in kind for kind in config.architectures or ()))
@@ -44,8 +43,7 @@ def _text(name: str, network: nn.Module) -> Tensor | None:
 def lines(report: Report) -> Iterator[str]:
     """A table of norms and a line for each finding; norms or findings that differ only in their block share a line.
 
-    The last column is the largest entry's share of a vector's squared length: the median, and of several blocks the
-    largest.
+    The last column is the median of the largest entry's share of a vector's squared length; of blocks, the largest.
     """
     alike: dict[tuple, list[float]] = {}
     for norm in report.norms:

@@ -28,8 +28,7 @@ def held_scales(model: nn.Module, inputs: Tensor | Mapping) -> Iterator[None]:
     In contrast, :func:`normgeom.freeze_norms` stores one scale per norm, its mean over a corpus, in the model.
 
     Args:
-        model: any module that :func:`normgeom.find_norms` accepts; it is unchanged after the block, but see the limits
-            in :func:`normgeom.to_rms_norm`.
+        model: as in :func:`normgeom.find_norms`; unchanged after the block, but see :func:`normgeom.to_rms_norm`.
         inputs: token ids ``(batch, length)``, or a mapping passed as ``model(**inputs)``.
 
     Raises:

@@ -133,9 +133,8 @@ class Trace:
     def read(self, name: str, tensors: list[Tensor]) -> Read:
         """What these tensors are the sum of.
 
-        Each of their rows is multiplied with one random vector v, and the products are added up, each with a random
-        weight.  With respect to a source that is a summand, the rows of the gradient are multiples of v: the weights
-        times its factor.
+        The products of their rows with one random vector v are added up with random weights.  If a source is a summand,
+        the rows of the gradient with respect to it are multiples of v: the weights times its factor.
         """
         generator = torch.Generator().manual_seed(0)
 

@@ -32,8 +32,7 @@ class ReducedNorm(nn.Module):
         weight, bias: the effective γ and β, as parameters.
         eps: ε.
         centered: whether the mean is subtracted.
-        scale: the constant that it divides by, a buffer of one entry, which is saved but not trained; None if each
-            vector is divided by its own scale.
+        scale: the constant in place of s, a buffer of one entry, saved but not trained; None if there is none.
     """
 
     def __init__(self, site: NormSite, centered: bool, scale: float | None = None):
@@ -71,9 +70,8 @@ def drop_mean_subtraction(
 
     Raises:
         ValueError: a site is not a LayerNorm of this model, has a different gain in each head, returns something other
-            than its formula, or runs on where it was replaced, as in a plain list; the model has no LayerNorm, or does
-            not run once they are replaced; its parameters are on the meta device or on several devices.  The model is
-            then unchanged.
+            than its formula, or still runs after it was replaced, as in a plain list; the model has no LayerNorm, or
+            fails once they are replaced; its parameters are on the meta or several devices.  The model is unchanged.
         TypeError: an example is needed.
 
     >>> import torch, normgeom as ng
@@ -93,9 +91,9 @@ def freeze_norms(
     r"""Replace the scale of each norm by a constant, the mean of its scales on a text (eq-frozen-norm).
 
     A norm becomes :math:`\gamma\odot\Pi x/\bar s+\beta`.  This differs from holding each token's own scale, as an
-    attribution does: for a vector of scale s, the output minus β becomes :math:`s/\bar s` times what it was, whatever
-    the gain (prop-freezing-error).  The first vector of a text is left out of the mean, because its scale is often many
-    times that of the others (claim-massive).  You cannot undo this; work on a ``copy.deepcopy``.
+    attribution does: for a vector of scale s, the output minus β is multiplied by :math:`s/\bar s`, whatever the gain
+    (prop-freezing-error).  The first vector of a text, whose scale is often many times that of the others, is left out
+    of the mean (claim-massive).  You cannot undo this; work on a ``copy.deepcopy``.
 
     Args:
         model: any model whose norms :func:`normgeom.find_norms` finds.  Changed in place; run in evaluation mode.
@@ -108,8 +106,8 @@ def freeze_norms(
 
     Raises:
         ValueError: there is no batch, or one is padded; token ids are outside the vocabulary; a site is not a norm of
-            this model; the model has no norm; a norm read no vectors but first ones, or its scales are not finite or
-            all 0; sites or parameters as in :func:`drop_mean_subtraction`.  The model is then unchanged.
+            this model; the model has no norm; a norm read only first vectors, or its scales are not finite or all 0;
+            sites or parameters as in :func:`drop_mean_subtraction`.  The model is unchanged.
 
     Sources: Heimersheim (2024); Baroni et al. (2025).
 
@@ -143,7 +141,7 @@ def freeze_norms(
 
 
 def _replaced(model: nn.Module, by: Mapping[NormSite, nn.Module], inputs: Tensor | Mapping | None) -> nn.Module:
-    """The model with other norms, or unchanged, if its own are not what the sites say or run once replaced."""
+    """The model with other norms; after an error, if its own are not what the sites say or still run, unchanged."""
     if inputs is None:
         with suppress(TypeError):  # sites were given, and there may be no example
             inputs = default_example(model)

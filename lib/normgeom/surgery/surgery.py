@@ -45,9 +45,9 @@ def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
         the model.  Products are computed in float64 and cast once to the parameter's dtype.
 
     Raises:
-        ValueError: no norm can be folded; a linear map did not run on the example; or a tensor cannot be changed,
-            because it has 8 bits, is computed from others, is shared, or is on the meta device or on several devices.
-            The model is then unchanged.
+        ValueError: no norm can be folded; a linear map did not run on the example; or parameters cannot be changed,
+            because they have 8 bits, are computed, are shared, or are on the meta or several devices.  The model is
+            unchanged.
         TypeError: an example is needed.
 
     Source: Elhage et al. (2021).
@@ -68,9 +68,8 @@ def center_writers(model: nn.Module, example_inputs: Tensor | Mapping | None = N
     Embeddings, output matrices and their biases become :math:`\Pi W` and :math:`\Pi b` (eq-center-writers).  Each
     reader reads the stream through a LayerNorm, which subtracts the mean anyway, so the model still computes the same
     function; but at every norm the stream is now orthogonal to 1, up to rounding.  A head that shares the embedding's
-    weight gets its own.  If a stream begins after a nonlinear map, as that of Whisper's encoder does after a GELU, no
-    change of weights removes its mean.  Then one projection is inserted before the module that reads the stream first,
-    and a warning names this module.
+    weight gets its own.  If a stream begins after a nonlinear map, as in Whisper's encoder, no weights determine its
+    mean.  Then one projection is inserted before the module that reads the stream first; a warning names this module.
 
     Args:
         model, example_inputs: as in :func:`fold_norms`, which says on which inputs the model is tried.
@@ -98,22 +97,20 @@ def to_rms_norm(model: nn.Module, example_inputs: Tensor | Mapping | None = None
 
     :math:`\mathrm{LN}_\varepsilon(x)=\mathrm{RMSNorm}_\varepsilon(\Pi x)` with the same ε.  :func:`fold_norms` sets γ
     to 1 and β to 0, :func:`center_writers` makes :math:`\Pi x=x` at every norm of the stream, and then each LayerNorm
-    there becomes a :class:`normgeom.RMSNorm` with its ε and gain 1.  Norms that do not read the stream, such as those
-    of queries and keys, stay as they are.
+    there becomes a :class:`normgeom.RMSNorm` with its ε and gain 1.  Other norms, as of queries and keys, stay.
 
     The models are equal in exact arithmetic, in evaluation mode and on token ids.  Dropout on the stream, or
     ``inputs_embeds`` from elsewhere, can add a mean that no norm subtracts any more.  In floating point the changed
-    weights are rounded to their dtype, which is noticeable in bfloat16.  Do not use ``save_pretrained``: transformers
-    would read its folder as a LayerNorm model without the new biases.  ``normgeom convert`` writes a folder for
-    :func:`normgeom.load_converted`.
+    weights are rounded to their dtype, which is noticeable in bfloat16.  Do not use ``save_pretrained``, whose folder
+    transformers loads as a LayerNorm model without the new biases, but ``normgeom convert`` and :func:`load_converted`.
 
     The runs before and after the change (see :func:`fold_norms`) cannot show everything; these limits hold for all
     surgery.  A branch that only other inputs reach, such as texts of a thousand tokens, is not seen.  If a model has
     ``logits``, its hidden states are not compared, and they change.  A bound that only larger vectors reach is seen if
-    it lies on the stream or between a norm and its readers.  Code that reads the parameters of a norm or map outside of
-    a run, such as a penalty on gains, then reads the changed ones.  The model itself runs: counters in its buffers
-    count, and ``max_norm`` of an embedding shortens its rows; so it is with all that looks at a run.  If a norm is
-    called on pieces of texts, the first vector of each piece counts as the first of a text.
+    it is on the stream or between a norm and its readers.  Code that reads parameters outside of a run, such as a
+    penalty on gains, reads the changed ones.  As wherever this library looks at a run, the model itself runs: counters
+    in its buffers count, and ``max_norm`` of an embedding shortens its rows.  If a norm is called on pieces of texts,
+    the first vector of each piece counts as the first of a text.
 
     Args:
         model, example_inputs: as in :func:`fold_norms`, which says on which inputs the model is tried.

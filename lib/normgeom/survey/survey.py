@@ -35,8 +35,7 @@ class Survey:
     """Angles in degrees between a model's hidden vectors and fixed directions, before and after each norm.
 
     Args:
-        model: any module whose norms :func:`normgeom.find_norms` finds; :func:`normgeom.to_rms_norm` lists limits of
-            looking at a run.
+        model: any module whose norms :func:`normgeom.find_norms` finds; see the limits in :func:`normgeom.to_rms_norm`.
         directions: names.  ``"uniform"`` is the vector 1; ``"random_…"`` is a Gaussian draw; ``"signs_…"`` has random
             entries ±1 (prop-random-signs).  By default ``"uniform"`` and thirty sign vectors.
         vectors: directions of your own, ``(dim,)``, by name; at norms of another width their rows are NaN.
@@ -107,8 +106,7 @@ class Survey:
         Args:
             batches: texts without padding.
             checkpoint: a file to which the state is saved after the first batch, then once a minute, and when the run
-                ends for any reason.  If the file exists already, its batches are not measured again; ``batches`` must
-                begin with them.
+                ends for any reason.  If it exists, ``batches`` must begin with its batches, which are not run again.
 
         Raises:
             ValueError: token ids are outside the model's vocabulary; an ``attention_mask`` leaves tokens out; the

@@ -58,12 +58,10 @@ _SLIDER = (
 def explore(draw: Callable[..., tuple[Figure, str]], ask: str = "", **values: Sequence) -> None:
     """Show what ``draw`` draws, with one slider for each of its arguments.
 
-    All frames are drawn at once, and the sliders choose among them, so that they also move without a kernel.  The
-    sliders start in the middle.
+    All frames are drawn at once, so that the sliders also move without a kernel.  They start in the middle.
 
     Args:
-        draw: takes one value by name for each slider and returns a matplotlib figure and its alt text; the figure
-            is closed.
+        draw: takes one value by name for each slider and returns a matplotlib figure, which is closed, and alt text.
         ask: a question above the sliders, about what will happen when they move, with a field for a guess; the figure
             is hidden until the reader asks for it or moves a slider.
         values: the positions of each slider, in order; an underscore in a name is shown as a space, and

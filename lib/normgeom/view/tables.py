@@ -32,13 +32,10 @@ def table(
 
     Args:
         rows: a frame, or a mapping from the name of each row to its entries by column.  Every level of a frame's index
-            becomes a column of names, and rows of one group show the group's name once; levels of its columns are
-            joined by commas.
+            becomes a column of names, in which repeated names are blank; levels of its columns are joined by commas.
         digits: decimals of numbers that are not whole; or a format such as ``".0%"``; or a number of significant
-            digits, as in ``".2g"`` (two) or ``".1e"`` (one more); or a mapping from columns to any of these, with 2
-            decimals for the other columns.
-        first: the head of the column of row names, or the heads for all levels of an index; by default the names of
-            the levels if there are several.
+            digits, as in ``".2g"`` (two) or ``".1e"`` (one more); or a mapping from columns to any of these (else 2).
+        first: the head of the column of row names, or the heads for all levels of an index, by default their names.
 
     Raises:
         ValueError: there is no row, or ``digits`` names a column that the table does not have.
