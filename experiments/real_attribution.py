@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from normgeom.models.attribution import COLUMNS, REPLACED, Run, effects
 from normgeom.models.flow import Part, followed
-from normgeom.models.held import acting, per_unit, projected
+from normgeom.models.held import gain_and_bias, per_unit, projected
 from normgeom.models.watch import forward, hooked
 from torch import Tensor, nn
 
@@ -143,7 +143,7 @@ def _block(name: str) -> int:
 def split(run: Run, row: Tensor, changes: Tensor, live: Tensor, held: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Credits, and by mechanism what makes up for them, ``(heads, texts)``; live, held: ends of the stream."""
     final, x = run.stream.final, run.end
-    w = row.double() * acting(final)[0]()
+    w = row.double() * gain_and_bias(final)[0]
 
     def reads(v: Tensor, at: Tensor) -> Tensor:
         """v as the final norm and the unembedding read it, with the scale of ``at``."""

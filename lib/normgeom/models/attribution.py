@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from normgeom.models.flow import Part, followed
-from normgeom.models.held import acting, per_unit, projected
+from normgeom.models.held import gain_and_bias, per_unit, projected
 from normgeom.models.trace import WRITES, matrix_of
 from normgeom.models.watch import check_texts, entries, evaluating, forward, hooked, watch
 
@@ -231,7 +231,7 @@ class Run:
         if against is not None:
             other, less, rival = of("against", against)
             row, constant, said = row - other, constant - less, said - rival
-        gain, shift = (parameter().to(row) for parameter in acting(self.stream.final))
+        gain, shift = (acting.to(row) for acting in gain_and_bias(self.stream.final))
         return self.stream.factor * gain * row, self.stream.factor * (row @ shift + constant), said
 
     def pieces(
@@ -263,7 +263,7 @@ class Run:
             change = part.factor * written[:, -1]
             if part.norm:  # its scale as in the run
                 per_s = per_unit(part.norm, self.spread(self.read[part.writer])[:, -1].double())
-                change = projected(part.norm, change) * per_s * acting(part.norm)[0]().to(change)
+                change = projected(part.norm, change) * per_s * gain_and_bias(part.norm)[0].to(change)
             yield f"head {part.name.removeprefix('attn ')}.{head}", part.map, written, change
 
 

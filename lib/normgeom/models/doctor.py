@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from normgeom.models.held import acting, projected
+from normgeom.models.held import gain_and_bias, projected
 from normgeom.models.probe import PLACES, ROW, as_stated, near, plain_copy, probe, sources
 from normgeom.models.sites import default_example, each_norm
 from normgeom.models.watch import NormSite, entries, evaluating, forward, watch
@@ -131,7 +131,7 @@ def _sheet(name: str, module: nn.Module, read: Tensor, token_axis: int | None) -
     found = acts.acting(place, eps)
     by = sources(copies[0], *found, near=1e-3)
     site = NormSite(name, copies[0], acts.kind, *found, eps, read.shape[-1], token_axis, by)
-    gain, bias = (of().double() for of in acting(site))
+    gain, bias = (acting.double() for acting in gain_and_bias(site))
     source, _ = by
     parameter, added = source or (None, 0)
     made = "none" if source else "neither w nor 1 + w"

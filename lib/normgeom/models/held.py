@@ -87,13 +87,13 @@ def held_scales(model: nn.Module, inputs: Tensor | Mapping) -> Iterator[None]:
 
 
 def formula(site: NormSite, x: Tensor, per_s: Tensor) -> Tensor:
-    """What a norm makes of the vectors ``x`` if it multiplies by these numbers, in the wide dtype."""
-    gain, bias = (of().to(x.device) for of in acting(site))
+    """The output of a norm for ``x`` if 1/s (or 1/r) is ``per_s``, in the wide dtype."""
+    gain, bias = (acting.to(x.device) for acting in gain_and_bias(site))
     return affine(projected(site, upcast(x)) * per_s, gain, bias)
 
 
 def check_formula(site: NormSite, x: Tensor, output: Tensor) -> None:
-    """Raise a ValueError if a norm returned something other than its formula, by more than rounding explains."""
+    """Raise a ValueError if the output of a norm differs from its formula by more than rounding explains."""
     wide, per_s = upcast(x), per_unit(site, x)
     single = torch.finfo(torch.float32).eps
     cancelled = 4 * single * float((wide.abs() * per_s).max())  # where the mean is far larger than what is left of x
@@ -116,15 +116,15 @@ def per_unit(site: NormSite, x: Tensor) -> Tensor:
     return rstd(projected(site, upcast(x)), site.eps)
 
 
-def acting(site: NormSite) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
-    """Functions that return the current γ and β: the effective parameter, plus 1 if needed, or the tensor found."""
+def gain_and_bias(site: NormSite) -> tuple[Tensor, Tensor]:
+    """The current γ and β: the parameter that acts, plus what is added to it, or the tensor that was found."""
 
-    def of(found: Tensor, source: Source) -> Callable[[], Tensor]:
-        name, offset = source or (None, 0.0)
+    def current(found: Tensor, source: Source) -> Tensor:
+        name, added = source or (None, 0.0)
         if name is None:
-            return lambda: found
-        parameter = attrgetter(name)  # of the module as it is then, which torch.func.functional_call changes
-        return lambda: upcast(parameter(site.module)) + offset if offset else parameter(site.module)
+            return found
+        parameter = attrgetter(name)(site.module)
+        return upcast(parameter) + added if added else parameter
 
     gain, bias = site.sources
-    return of(site.weight, gain), of(site.bias, bias)
+    return current(site.weight, gain), current(site.bias, bias)

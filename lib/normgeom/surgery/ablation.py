@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from normgeom.models.flow import check_present
-from normgeom.models.held import acting, check_formula, projected
+from normgeom.models.held import check_formula, gain_and_bias, projected
 from normgeom.models.sites import NormSite, default_example, find_norms
 from normgeom.models.watch import (
     check_texts,
@@ -37,7 +37,7 @@ class ReducedNorm(nn.Module):
 
     def __init__(self, site: NormSite, centered: bool, scale: float | None = None):
         super().__init__()
-        self.weight, self.bias = (_parameter(of(), site) for of in acting(site))
+        self.weight, self.bias = (_parameter(acting, site) for acting in gain_and_bias(site))
         self.eps, self.centered = site.eps, centered
         held = None if scale is None else torch.tensor(scale, dtype=torch.float64, device=self.weight.device)
         self.register_buffer("scale", held)

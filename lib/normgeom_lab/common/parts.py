@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from normgeom.models.held import acting
+from normgeom.models.held import gain_and_bias
 from normgeom.models.sites import find_norms
 from normgeom.models.watch import evaluating, forward, hooked
 from normgeom.norms.formula import center, rstd, upcast
@@ -70,7 +70,7 @@ class Readout:
     def of(cls, model: nn.Module) -> Readout:
         norm, head = final_norm(model), head_of(model)
         site = next(site for site in find_norms(model) if site.module is norm)
-        gain, bias, unembedding = (upcast(p.detach()) for p in (*(of() for of in acting(site)), head.weight))
+        gain, bias, unembedding = (upcast(p.detach()) for p in (*gain_and_bias(site), head.weight))
         head_bias = unembedding.new_zeros(len(unembedding)) if head.bias is None else upcast(head.bias.detach())
         return cls(gain, bias, site.eps, site.kind == "layer", unembedding, head_bias)
 
