@@ -41,20 +41,14 @@ def check_names(directions: Iterable[str], vectors: Mapping[str, Tensor]) -> tup
     return (*names, *vectors)
 
 
-def units(names: Iterable[str], d: int, seed: int, vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Unit vectors by name, ``(d,)`` float64: those of :func:`unit`, and ``vectors`` scaled to length 1."""
-    found = {name: unit(name, d, seed) for name in names if name not in vectors}
-    for name, vector in vectors.items():
-        own = nn.functional.normalize(vector.detach().cpu().double(), dim=0)
-        found[name] = own if len(own) == d else torch.full((d,), torch.nan, dtype=torch.float64)
-    return found
-
-
-def unit(name: str, d: int, seed: int) -> Tensor:
-    """The direction of this name, of length 1, ``(d,)`` float64 on the CPU."""
+def unit(name: str, d: int, seed: int, vectors: Mapping[str, Tensor] | None = None) -> Tensor:
+    """The direction of this name, of length 1, ``(d,)`` float64 on the CPU; NaN for a vector of another width."""
     digest = hashlib.sha256(f"{seed} {name} {d}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-    if name == "uniform":
+    if vectors and name in vectors:
+        own = vectors[name].detach().cpu().double()
+        vector = own if len(own) == d else torch.full((d,), torch.nan, dtype=torch.float64)
+    elif name == "uniform":
         vector = uniform_vector(d, dtype=torch.float64)
     elif name.startswith(RANDOM):
         vector = torch.randn(d, dtype=torch.float64, generator=generator)

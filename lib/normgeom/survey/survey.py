@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 from normgeom.jobs import atomic_path
 from normgeom.models.sites import NormSite, find_norms
 from normgeom.models.watch import check_texts, entries, evaluating, forward, watch
-from normgeom.survey.directions import DEFAULT, check_names, units
+from normgeom.survey.directions import DEFAULT, check_names, unit
 from normgeom.survey.meter import OF_VECTOR, Meter
 
 _SHARED = ("directions", "sites", "seed", "fingerprint")  # the same in surveys that are merged
@@ -50,13 +50,11 @@ class Survey:
     Vectors with a NaN or Inf entry and vectors of length zero have no angle and do not enter averages.
 
     Attributes:
-        tokens: the number of tokens measured.
-        batches: the number of batches measured.
+        tokens, batches: how many were measured.
         digest: a digest of the batches, in their order.
         fingerprint: a digest of the model, and of ``vectors``.
 
-    >>> import torch
-    >>> import normgeom as ng
+    >>> import torch, normgeom as ng
     >>> model = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.LayerNorm(4))
     >>> batches = [torch.tensor([[1, 5, 2], [7, 0, 3]])]
     >>> survey = ng.Survey(model, ["uniform"], example_inputs=batches[0]).run(batches, progress=False)
@@ -90,7 +88,7 @@ class Survey:
         statistics = 4 * len(self.directions) + len(OF_VECTOR)
         self._sums = torch.zeros(len(sites), 2, statistics, 2, dtype=torch.float64)  # of sides and positions
         self._model, self._sites = model, sites
-        drawn = {d: torch.stack([*units(self.directions, d, self.seed, vectors).values()]) for d in widths}
+        drawn = {d: torch.stack([unit(name, d, self.seed, vectors) for name in self.directions]) for d in widths}
         self._meters = [Meter(site, drawn[site.dim]) for site in sites]
 
     def run(
