@@ -87,9 +87,9 @@ class Survey:
         self.tokens, self.batches, self.digest = 0, 0, ""
         statistics = 4 * len(self.directions) + len(OF_VECTOR)
         self._sums = torch.zeros(len(sites), 2, statistics, 2, dtype=torch.float64)  # of sides and positions
-        self._model, self._sites = model, sites
+        self._model = model
         drawn = {d: torch.stack([unit(name, d, self.seed, vectors) for name in self.directions]) for d in widths}
-        self._meters = [Meter(site, drawn[site.dim]) for site in sites]
+        self._meters = {site: (i, Meter(site, drawn[site.dim])) for i, site in enumerate(sites)}
 
     def run(
         self,
@@ -123,7 +123,7 @@ class Survey:
                 if number > held:
                     self._measure(batch, digest)
                 elif number == held and digest != self.digest:
-                    raise ValueError(f"checkpoint: {os.fspath(checkpoint)} holds other batches than these; {_REMEDY}")
+                    raise ValueError(f"checkpoint: {checkpoint} holds other batches than these; {_REMEDY}")
                 if checkpoint is not None and self.batches > saved and time.monotonic() >= due:
                     self.save(checkpoint)
                     saved, due = self.batches, time.monotonic() + SAVE_EVERY
@@ -131,9 +131,7 @@ class Survey:
             if checkpoint is not None and self.batches > saved:
                 self.save(checkpoint)
         if number < held:
-            raise ValueError(
-                f"checkpoint: {os.fspath(checkpoint)} holds {held} batches, more than these {number}; {_REMEDY}"
-            )
+            raise ValueError(f"checkpoint: {checkpoint} holds {held} batches, more than these {number}; {_REMEDY}")
         if lost := int(self._sums[:, :, -1].sum()):
             warnings.warn(f"{lost} vectors with NaN or Inf entries were left out", stacklevel=2)
         return self
@@ -143,9 +141,9 @@ class Survey:
         if checkpoint is None or not Path(checkpoint).exists():
             return 0
         if self.batches:
-            raise ValueError(f"checkpoint: {os.fspath(checkpoint)} exists, and this survey holds batches already")
+            raise ValueError(f"checkpoint: {checkpoint} exists, and this survey holds batches already")
         held = Survey.load(checkpoint)
-        self._check_same(held, f"checkpoint: {os.fspath(checkpoint)} is of another survey", f"; {_REMEDY}")
+        self._check_same(held, f"checkpoint: {checkpoint} is of another survey", f"; {_REMEDY}")
         for name in (*_COUNTED, "_sums"):
             setattr(self, name, getattr(held, name))
         return self.batches
@@ -155,17 +153,16 @@ class Survey:
         device = next((p.device for p in self._model.parameters()), torch.device("cpu"))
         device = torch.device("cpu") if device.type == "mps" else device  # Apple's GPUs have no float64
         sums = self._sums.to(device, copy=True)
-        number = {site: i for i, site in enumerate(self._sites)}
         members = {}
 
         def look(site: NormSite, x_in: Tensor, x_out: Tensor) -> None:
             layout = x_in.shape[:-1], site.token_axis
             if layout not in members:
                 members[layout] = _members(*layout).to(device, non_blocking=True)  # no wait for a GPU
-            i = number[site]
-            sums[i] += self._meters[i].sums(x_in, x_out, members[layout])
+            i, meter = self._meters[site]
+            sums[i] += meter.sums(x_in, x_out, members[layout])
 
-        with evaluating(self._model), watch(self._model, self._sites, look):
+        with evaluating(self._model), watch(self._model, self._meters, look):
             forward(self._model, batch)
         tokens = self.tokens + _tokens(batch, members)
         # in one step, so that nothing is half done after an interrupt
