@@ -153,13 +153,10 @@ def _sheet(name: str, module: nn.Module, read: Tensor, token_axis: int | None) -
 
 def _drawn(module: nn.Module) -> list[nn.Module]:
     """Copies of a module in float32, bfloat16 and float16, with the same random weights."""
-    generator = torch.Generator().manual_seed(0)
-    copies = [plain_copy(module, dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)]
-    for same in zip(*(copied.parameters() for copied in copies), strict=True):
-        drawn = (128 + torch.randint(128, same[0].shape, generator=generator)) / 512  # which bfloat16 holds
-        for parameter in same:
-            parameter.copy_(drawn)
-    return copies
+    drawn, generator = plain_copy(module, torch.float32), torch.Generator().manual_seed(0)
+    for parameter in drawn.parameters():
+        parameter.copy_((128 + torch.randint(128, parameter.shape, generator=generator)) / 512)  # exact in 16 bits
+    return [plain_copy(drawn, dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)]
 
 
 def _rounding(got: Tensor, n: Tensor, gain: Tensor, bias: Tensor) -> tuple[str, float]:
@@ -175,7 +172,6 @@ def _rounding(got: Tensor, n: Tensor, gain: Tensor, bias: Tensor) -> tuple[str, 
 
 
 def _of_one(sheet: NormSheet) -> Iterator[Finding]:
-    """What looks wrong with one norm."""
     off, eps, s = sheet.measured, sheet.eps, sheet.measured["s"]
     kept = PLACES[sheet.place][0](s, eps)
     stated = [v for name, v in vars(sheet.module).items() if "eps" in name.lower() and isinstance(v, float)]

@@ -44,10 +44,9 @@ def table(
     if frame.empty:
         raise ValueError(f"rows: expected at least one, got a table of shape {frame.shape}")
     frame.columns = [", ".join(map(str, c)) if isinstance(c, tuple) else str(c) for c in frame.columns]
-    named = digits if isinstance(digits, Mapping) else {}
+    named = digits if isinstance(digits, Mapping) else dict.fromkeys(frame.columns, digits)
     if unknown := set(named) - set(frame.columns):
         raise ValueError(f"digits: expected columns of {list(frame.columns)}, got {sorted(unknown)}")
-    default = 2 if isinstance(digits, Mapping) else digits
     given = [first] if isinstance(first, str) else list(first)
     heads = given if len(given) == frame.index.nlevels else [str(name or "") for name in frame.index.names]
     names = [list(map(str, key)) if isinstance(key, tuple) else [str(key)] for key in frame.index]
@@ -56,7 +55,7 @@ def table(
     for at, name in enumerate(frame.columns):
         values = list(frame.iloc[:, at])
         numbers = all(isinstance(v, Real) and not isinstance(v, bool) for v in values)
-        columns.append((name, numbers, [_entry(v, named.get(name, default)) for v in values]))
+        columns.append((name, numbers, [_entry(v, named.get(name, 2)) for v in values]))
     columns = [(_one_line(head), numbers, list(map(_one_line, entries))) for head, numbers, entries in columns]
     display({"text/plain": _plain(columns), "text/markdown": _markdown(columns)}, raw=True)
 
