@@ -38,8 +38,8 @@ class NormSite:
         eps: the effective ε inside the root (eq-layer-norm, eq-rms-norm).
         dim: d, the number of entries of the vectors.
         token_axis: the axis of the norm's input that counts positions; None for flattened tokens and for images.
-        sources: the names of the parameters that act as γ and β, each with the number that is added to it; (None, 0)
-            where none is needed, None where something else acts.
+        sources: for γ and for β, the name of the parameter that acts and the number that is added to it; (None, 0) if
+            none is needed, None if something else acts.
 
     Example:
         >>> import torch, normgeom as ng
@@ -117,7 +117,7 @@ def watch(
 
 
 def listed(one_or_more: Iterable | NormSite | str) -> list:
-    """Sites, names or directions, of which one may be given as it is."""
+    """A list of sites, names or directions, or of the one that is given."""
     return [one_or_more] if isinstance(one_or_more, (str, NormSite)) else list(one_or_more)
 
 
@@ -132,7 +132,7 @@ def entries(inputs: Tensor | Mapping) -> Mapping[str, object]:
 
 
 def check_texts(argument: str, model: nn.Module, batch: Tensor | Mapping) -> None:
-    """Refuse padding, and token ids that the model does not know: on a GPU these end the process."""
+    """Refuse padding, and token ids outside the vocabulary, which end the process on a GPU."""
     for name in ("attention_mask", "decoder_attention_mask"):
         mask = entries(batch).get(name)
         if mask is not None and not mask.all():
@@ -164,7 +164,7 @@ def forward(model: nn.Module, inputs: Tensor | Mapping):
 
 
 def set_mode(modules: Iterable[nn.Module], training: bool) -> None:
-    """Of these modules, and past ``train`` and ``eval``, which may do more."""
+    """Set the mode of these modules without calling their ``train`` and ``eval``, which may do more."""
     for module in modules:
         module.training = training
 
@@ -183,15 +183,12 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def by_its_modules() -> Iterator[None]:
     """Make every module run, so that hooks are called: no fast path of torch's encoders, no compiled code."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with ExitStack() as stack:
-            if "torch._dynamo" in sys.modules:  # else nothing is compiled, and to load it takes a second
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
+    with ExitStack() as stack:
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
+        if "torch._dynamo" in sys.modules:  # else nothing is compiled, and loading it takes a second
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
 
 
 @contextmanager
@@ -211,7 +208,7 @@ def hooked(before: Hooks = (), after: Hooks = (), prepend: bool = False) -> Iter
 
 @contextmanager
 def undone_by_errors(model: nn.Module) -> Iterator[None]:
-    """A model whose parameters, modules, hooks and settings are as before if the block ends in an error."""
+    """If the block ends in an error, restore the model's parameters, modules, hooks and settings."""
     owners = [vars(owner) for owner in (*model.modules(), getattr(model, "config", None)) if owner is not None]
     held = [d for owner in owners for d in (owner, *owner.values()) if isinstance(d, dict)]
     contents, data = [(d, dict(d)) for d in held], [(parameter, parameter.data) for parameter in model.parameters()]
@@ -228,11 +225,11 @@ def undone_by_errors(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def running_without(model: nn.Module, replaced: Iterable[nn.Module]) -> Iterator[None]:
-    """Where a changed model runs: a ValueError if that fails, or if it runs a module that was replaced."""
-    kind, replaced = type(model).__name__, list(replaced)
+    """A block in which a changed model runs; a ValueError if it fails, or runs a module that was replaced."""
+    kind, replaced = type(model).__name__, set(replaced)
 
-    def look(module, args, kwargs):
-        if any(module is old for old in replaced):
+    def look(module, args, kwargs):  # also before the new module, which shares its hooks with the old one
+        if module in replaced:
             where = "which it holds in a list, a dict or another object too"
             raise ValueError(f"model: this {kind} still runs a {type(module).__name__} that was replaced, {where}")
 
