@@ -34,8 +34,7 @@ def attribute(
 
     - ``credit``: :math:`w^\top\Pi\Delta/s`, with the final scale as in the run (eq-attribution);
     - ``direct``: the amount by which the logit falls if only the final norm reads the replacement (eq-removal);
-    - ``total``: the amount by which the logit falls if the part is replaced where it is written, so that all later
-      blocks react;
+    - ``total``: the amount by which the logit falls if all later blocks read the replacement, and react;
     - ``kappa``: :math:`\langle n,\Delta\rangle/(ds)`, the part's share of the scale (eq-scale-ratio); ``credit`` is
       close to ``direct`` if kappa is small compared with the ratio of ``direct`` to the logit.
 
@@ -60,9 +59,8 @@ def attribute(
             attention's output belongs to no head and is included in ``baseline``.  If a branch ends in a norm, this
             norm keeps its scale from the run for ``credit``, ``direct`` and ``kappa``.  A branch with a convolution
             before its output (``"conv 0"``) has no heads.
-        reference: token ids that replacements come from instead of ``inputs``: the ``"mean"`` is over them; for
-            ``"resample"``, each of these sequences, such as a corrupted prompt, replaces the one of ``inputs`` in the
-            same place and has its length.
+        reference: token ids from which replacements are taken: the ``"mean"`` is over them; for ``"resample"``, each of
+            these sequences, such as corrupted prompts, replaces one of ``inputs``, which has the same length.
 
     Returns:
         one row per part, in the order in which the parts run: ``part`` (an embedding's name, ``"attn 0"``, ``"mlp 0"``,

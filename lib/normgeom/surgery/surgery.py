@@ -45,9 +45,8 @@ def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
         the model.  Products are computed in float64 and cast once to the parameter's dtype.
 
     Raises:
-        ValueError: no norm can be folded; a linear map did not run on the example; or parameters cannot be changed,
-            because they have 8 bits, are computed, are shared, or are on the meta or several devices.  The model is
-            unchanged.
+        ValueError: no norm can be folded; a linear map did not run on the example; a parameter has 8 bits, is computed
+            from others or shared; parameters are on the meta or several devices.  The model is unchanged.
         TypeError: an example is needed.
 
     Source: Elhage et al. (2021).
