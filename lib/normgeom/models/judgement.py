@@ -112,7 +112,8 @@ def _as_norm(trace: Trace, site: NormSite) -> StreamNorm:
     kept = None
     if others or not readers:
         by = (others[0] or "the caller") if others else "nothing"
-        kept = f"{site.name}, a norm, is read by {by}, and not only by linear maps that read it alone and as it is"
+        needed = "only linear maps that read it unchanged, and nothing else, can take its gain"
+        kept = f"the norm {site.name} is read by {by}; {needed}"
     elif not all(source and "." not in str(source[0]) for source in site.sources):
         kept = f"the gain or bias of {site.name} is not one of its parameters"
     return StreamNorm(**vars(site), readers=tuple(readers), kept=kept)
@@ -120,5 +121,5 @@ def _as_norm(trace: Trace, site: NormSite) -> StreamNorm:
 
 def _takes_gain(trace: Trace, read: Read, norm: str) -> bool:
     """Whether a linear map reads the norm's output or an average of it, and nothing else."""
-    alone = read.sources.keys() == {norm} and not read.odd and abs(read.sources[norm] - 1) < 1e-9
-    return alone and matrix_of(trace.modules[read.name], READS) is not None
+    only = read.sources.keys() == {norm} and not read.odd and abs(read.sources[norm] - 1) < 1e-9
+    return only and matrix_of(trace.modules[read.name], READS) is not None

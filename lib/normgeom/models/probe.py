@@ -72,7 +72,7 @@ def probe(copied: nn.Module, shape: Sequence[int], token_axis: int | None, dtype
     few, one = ([*(n if axis in (0, token_axis) else size for axis, size in enumerate(lead)), d] for n in (4, 1))
     drawn = torch.randn(few, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
     rows = (ROW * (1 + drawn)).to(dtype)  # with means, of which a norm might subtract a part
-    run = copied.forward  # past hooks
+    run = copied.forward  # without hooks
     outputs = run(rows)
     size = (outputs - run(-rows)).abs().max() / 2  # without the bias
     if d < 2 or not size > 1e-4 * outputs.abs().max():

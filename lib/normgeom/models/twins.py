@@ -1,4 +1,4 @@
-"""GPT-2 models that differ in the norm alone."""
+"""GPT-2 models that differ only in the norm."""
 
 from __future__ import annotations
 

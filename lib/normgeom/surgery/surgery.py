@@ -135,7 +135,7 @@ def to_rms_norm(model: nn.Module, example_inputs: Tensor | Mapping | None = None
 def _operate(model: nn.Module, steps: list[Callable], example_inputs: Tensor | Mapping | None) -> nn.Module:
     """Take the steps, once copies have shown that they change no answer."""
     call = call_of(model, example_inputs)
-    before = answers(model, call)  # first, for a table that is cached outside of the model keeps its dtype
+    before = answers(model, call)  # first: a table that the code caches keeps the dtype of the first run
     trial = Trial(model, example_inputs)
     flow = judged(trial.trace)
     if _center in steps and flow.blocked and all(norm.kind == "layer" for norm in flow.norms):
@@ -151,9 +151,9 @@ def _operate(model: nn.Module, steps: list[Callable], example_inputs: Tensor | M
 
     replaced = [norm.name for norm in flow.norms if _swap in steps]
     drawn = trial.model
-    del trial  # whose trace holds on to the weights
+    del trial  # its trace keeps weights in memory
     prove(drawn, take, replaced, call, "drawn weights")
-    del drawn  # or memory would hold two copies at a time
+    del drawn  # before the next copy is made
     if dtype_of(model) != torch.float64:
         copied = cpu_copy(model)
         prove(copied, take, replaced, call, "its own weights", {"the example": answer(copied, call)})
@@ -163,7 +163,7 @@ def _operate(model: nn.Module, steps: list[Callable], example_inputs: Tensor | M
     if _fold in steps and (kept := next((norm.kept for norm in flow.norms if norm.kept), None)):
         warnings.warn(f"norms of the stream keep gain and bias: {kept}", stacklevel=3)
     if flow.projected:
-        warnings.warn(f"no weights centre what enters {flow.projected}: a projection before it does", stacklevel=3)
+        warnings.warn(f"no weights centre the input of {flow.projected}, so a projection does", stacklevel=3)
     return model
 
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from normgeom.models.sites import NormSite
 
-# Of each direction: the angle less 90 degrees, its square, cos² and |cos|.  Of each vector, behind these:
+# Of each direction: the angle less 90 degrees, its square, cos² and |cos|.  Of each vector, after these:
 OF_VECTOR = ("length", "drop_error", "with_drop_error", "tokens", "nonfinite")
 _BLOCK = 2**17  # entries that are upcast together: on a CPU what its cache holds
-_UNSEEN = torch.finfo(torch.float32).eps ** 2  # relative square of what may be rounding alone
+_UNSEEN = torch.finfo(torch.float32).eps ** 2  # relative square of what may be only rounding
 
 
 class Meter:

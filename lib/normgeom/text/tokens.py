@@ -34,7 +34,7 @@ BYTES = Encoder("bytes", 256, byte_tokens)
 def load_tokenizer(name: str, config: object = None) -> Encoder:
     """``"bytes"``, or what ``AutoTokenizer`` loads by name or from a folder; an OSError if that is not usable.
 
-    A folder without a tokenizer whose ``config``, one of transformers, states 256 token ids reads bytes.
+    If a folder has no tokenizer, and ``config``, one of transformers, states 256 token ids, its model reads bytes.
     """
     if name == "bytes":
         return BYTES
@@ -48,9 +48,9 @@ def load_tokenizer(name: str, config: object = None) -> Encoder:
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         words = tokenizer.get_vocab()
-        if len(words) <= len(tokenizer.all_special_tokens):  # transformers makes that of a model without one
+        if len(words) <= len(tokenizer.all_special_tokens):  # what transformers makes for a model without one
             raise ValueError("it knows no words")
-    except Exception as error:  # a damaged file fails in tokenizers, in JSON or in transformers, each its way
+    except Exception as error:  # a damaged file fails in tokenizers, JSON or transformers, each in its own way
         raise OSError(f"tokenizer: {name!r} has no usable one ({error}); 'bytes' needs none") from error
 
     def encode(text: str) -> Tensor:

@@ -14,7 +14,7 @@ from IPython.display import display
 
 from normgeom.records import Record
 
-_MARKUP = re.compile(r"[\\`*$\[\]<>&|~]|(?<![^\W_])_")  # an underscore behind a letter opens nothing
+_MARKUP = re.compile(r"[\\`*$\[\]<>&|~]|(?<![^\W_])_")  # an underscore after a letter opens nothing
 _SIGNIFICANT = re.compile(r"\.(\d+)([eg])")
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+")  # control characters, and turns of direction
@@ -68,7 +68,7 @@ def how_recorded(record: Record) -> None:
 
 
 def number(value: float, digits: int) -> str:
-    """A number with so many significant digits: plain from 0.001 to 10,000, else with a power of ten, as 2.5·10⁻⁷."""
+    """A number with this many significant digits: plain from 0.001 to 10,000, else with a power of ten, as 2.5·10⁻⁷."""
     factor, _, exponent = f"{value:.{digits - 1}e}".partition("e")
     power = int(exponent or 0)  # infinity has none
     if -3 <= power <= 3:

@@ -166,15 +166,15 @@ def test_exact_too(make, surgery):
 
 PARTLY = {  # the norms that keep gain and bias, and what a warning says of those of the stream
     "gemma2": (r"post_(attention|feedforward)_layernorm", None),
-    "dinov2": (r"dinov2\.layernorm", r"dinov2\.layernorm, a norm, is read by classifier"),
+    "dinov2": (r"dinov2\.layernorm", r"dinov2\.layernorm is read by classifier"),
     "whisper": ("none", None),
-    "bloom": ("word_embeddings_layernorm", r"word_embeddings_layernorm, a norm, is read by .*input_layernorm"),
+    "bloom": ("word_embeddings_layernorm", r"word_embeddings_layernorm is read by .*input_layernorm"),
     "bert": (
         r"embeddings\.LayerNorm|layer\.0|attention\.output\.LayerNorm",
-        r"bert\.embeddings\.LayerNorm, a norm, is read by .*output.LayerNorm",
+        r"bert\.embeddings\.LayerNorm is read by .*output.LayerNorm",
     ),
-    "t5": (r"decoder\.final_layer_norm", r"decoder\.final_layer_norm, a norm, is read by lm_head, and not only by"),
-    "gpt2": ("ln_f", r"ln_f, a norm, is read by the caller"),
+    "t5": (r"decoder\.final_layer_norm", r"decoder\.final_layer_norm is read by lm_head; only linear"),
+    "gpt2": ("ln_f", r"ln_f is read by the caller"),
 }
 
 
@@ -386,11 +386,11 @@ NO_CENTRING = {
     "no norm at the end": (lambda: uneven("opt", _remove_final_layer_norm=True), "read without a norm, by lm_head"),
 }
 NO_CONVERSION = {
-    "no head": (lambda: uneven("gpt2").base_model, r"ln_f, a norm, is read by the caller, and not"),
-    "clip": (lambda: uneven("clip"), r"final_layer_norm, a norm, is read by the caller"),
-    "keys by name": (lambda: Crossed().double(), r"read by attention, and not only"),
-    "one map, two norms": (lambda: uneven("encoder", shared=True), r"linear1, and not only"),
-    "a shared block": (changed("gpt2", shares_a_block), r"c_fc, and not only"),
+    "no head": (lambda: uneven("gpt2").base_model, r"ln_f is read by the caller; only"),
+    "clip": (lambda: uneven("clip"), r"final_layer_norm is read by the caller"),
+    "keys by name": (lambda: Crossed().double(), r"read by attention; only"),
+    "one map, two norms": (lambda: uneven("encoder", shared=True), r"linear1; only linear maps"),
+    "a shared block": (changed("gpt2", shares_a_block), r"c_fc; only linear maps"),
     "a shared weight": (
         changed("gpt2", shares_a_weight),
         r"with drawn weights in torch.float64 computes .* when changed, on the example by \d.*shares a weight",
@@ -429,7 +429,7 @@ PROJECTED = {
 def test_one_projection_centres_what_no_weights_do(make, where, surgery):
     model, means = make(), []
     before, names = answer(model), [norm.name for norm in stream(model, inputs_of(model)).norms]
-    with pytest.warns(UserWarning, match=rf"^no weights centre what enters {where}: a projection before it does$"):
+    with pytest.warns(UserWarning, match=rf"^no weights centre the input of {where}, so a projection does$"):
         surgery(model, inputs_of(model))
     with ng.watch(model, names, lambda name, x, y: means.append(float(x.mean(-1).abs().max() / x.abs().max()))):
         after = answer(model)

@@ -203,7 +203,7 @@ CASES = {  # how it is made, and why folding, centring and converting are refuse
         "with drawn weights",
     ),
     "a norm with an argument": (WithNumber, None, *["read without a norm, by head"] * 2),
-    "rounded, with a derivative": (StraightThrough, None, None, "norm, a norm, is read by up, and not only by linear"),
+    "rounded, with a derivative": (StraightThrough, None, None, "the norm norm is read by up; only linear maps"),
     "a compiled part": (Compiled, None, None, None),
     "a pruned map": (pruned, "does more than its", None, "does more than its"),
 }
