@@ -37,7 +37,6 @@ def write_json(path: Path, content: dict) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file or a folder, if it is there."""
     if path.is_dir():
         shutil.rmtree(path)
     path.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import is_dataclass, replace
+from dataclasses import is_dataclass
 from typing import NamedTuple
 
 import torch
@@ -29,13 +29,6 @@ def stream(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> 
     Names of classes and modules do not matter.  A norm belongs to the stream if it reads a sum of parameters and
     outputs of embeddings, linear maps and convolutions.  Code that the run does not reach is not seen.  Model and
     example are as in :func:`normgeom.find_norms`; a ValueError says that no copy runs, and why, or runs no norm.
-
-    >>> import torch
-    >>> from normgeom.models.flow import stream
-    >>> model = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2))
-    >>> flow = stream(model, torch.arange(9))
-    >>> flow.writers, flow.norms[0].name, flow.norms[0].readers
-    (('0',), '1', ('2',))
     """
     return judged(Trial(model, example_inputs).trace)
 
@@ -165,7 +158,7 @@ class Trial:
         outermost = holders[0]
         project_input(self.model.get_submodule(outermost))
         again = judged(Trace(self.model, self.sites, self.answer))
-        return flow if again.obstacle else replace(again, projected=outermost)
+        return flow if again.obstacle else again._replace(projected=outermost)
 
 
 def project_input(module: nn.Module) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
@@ -20,8 +21,7 @@ class StreamNorm(NormSite):
     kept: str | None  # why its readers cannot take gain and bias, in words
 
 
-@dataclass(frozen=True)
-class Flow:
+class Flow(NamedTuple):
     """A residual stream; norms and writers are in the order in which they run."""
 
     norms: tuple[StreamNorm, ...]  # those that read the stream

@@ -6,7 +6,7 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +26,7 @@ PLACES: dict[str, tuple[Callable, Callable]] = {
 SCALES = torch.logspace(-8, 6, 113, dtype=torch.float32).double()  # which float32 holds
 
 
-@dataclass(frozen=True)
-class Probe:
+class Probe(NamedTuple):
     """What calls of a module show."""
 
     kind: str  # "layer" if a shift along 1 changes nothing, else "rms"
@@ -45,7 +44,7 @@ class Probe:
 
     def again(self, drawn: nn.Module) -> Probe:
         """The same rows, with what the module makes of them once its parameters are random."""
-        return replace(self, **_ends(drawn.forward, self.unit))
+        return self._replace(**_ends(drawn.forward, self.unit))
 
     def fit(self, place: str) -> tuple[float, float]:
         """ε, from the row that loses half of its square length, and how far the others are from the place's curve."""

@@ -43,7 +43,6 @@ class ReducedNorm(nn.Module):
         self.register_buffer("scale", held)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Like the norm that this module replaces, with the same shapes and dtypes."""
         if self.scale is None:
             return rms_norm(x, self.weight, self.bias, self.eps)
         wide = center(upcast(x)) if self.centered else upcast(x)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from operator import attrgetter
 
 import torch
@@ -141,7 +140,7 @@ def _operate(model: nn.Module, steps: list[Callable], example_inputs: Tensor | M
     if _center in steps and flow.blocked and all(norm.kind == "layer" for norm in flow.norms):
         flow = trial.projected(flow)
     if _swap in steps:
-        flow = replace(flow, aside=())
+        flow = flow._replace(aside=())
     for reason in _reasons(model, trial, flow, steps):
         raise ValueError(f"model: {reason}")
 

@@ -16,12 +16,7 @@ DEFAULT = ("uniform", *(f"{SIGNS}{i:03d}" for i in range(30)))  # 1, and enough 
 
 
 def nulls(count: int) -> list[str]:
-    """The names of ``count`` directions of each null: Gaussian, and random signs.
-
-    >>> from normgeom.survey.directions import nulls
-    >>> nulls(1)
-    ['random_000', 'signs_000']
-    """
+    """The names of ``count`` directions of each null: Gaussian (``random_000``, …), and random signs."""
     return [f"{null}{i:03d}" for null in (RANDOM, SIGNS) for i in range(count)]
 
 

@@ -9,16 +9,15 @@ import platform
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 # Path, configuration and commit on the hub: Parquet files, which need no loading script.
 WIKIPEDIA = ("wikimedia/wikipedia", "20231101.en", "b04c8d1ceb2f5cd4588862100d08de323dccfbaa")
 
 
-@dataclass(frozen=True)
-class Corpus:
+class Corpus(NamedTuple):
     """A text: ``texts()`` reads it anew, ``between`` goes between two of them, ``provenance`` says what it is."""
 
     texts: Callable[[], Iterable[str]]
@@ -27,7 +26,6 @@ class Corpus:
 
     @property
     def text(self) -> str:
-        """All of it."""
         return self.between.join(self.texts())
 
 
