@@ -100,8 +100,7 @@ def effects(model, inputs, answer, against=None, ablate="mean", by="part", refer
     run = Run(model, inputs, _shape("inputs", model, inputs, ablate if reference is None else ""))
     other = None if reference is None else Run(model, reference, _shape("reference", model, reference, ""))
     if other and ablate == "resample" and other.shape != run.shape:
-        expected = f"expected sequences that replace those of inputs, {tuple(run.shape)}"
-        raise ValueError(f"reference: {expected}, got {tuple(other.shape)}")
+        raise ValueError(f"reference: expected the shape of inputs, {tuple(run.shape)}, got {tuple(other.shape)}")
     w, constant, said = run.reader(answer, against)
     final, x = run.stream.final, run.end
     names, changes, ends = [], [], []

@@ -151,7 +151,7 @@ def _operate(model: nn.Module, steps: list[Callable], example_inputs: Tensor | M
     replaced = [norm.name for norm in flow.norms if _swap in steps]
     drawn = trial.model
     del trial  # its trace keeps weights in memory
-    prove(drawn, take, replaced, call, "drawn weights")
+    prove(drawn, take, replaced, call, "random weights")
     del drawn  # before the next copy is made
     if dtype_of(model) != torch.float64:
         copied = cpu_copy(model)

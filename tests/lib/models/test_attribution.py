@@ -228,7 +228,7 @@ def mixed(**changes):
         (
             "gpt2",
             dict(reference=IDS[:, 1:], ablate="resample"),
-            r"^reference: expected sequences that replace those of inputs, \(3, 7\), got \(3, 6\)$",
+            r"^reference: expected the shape of inputs, \(3, 7\), got \(3, 6\)$",
         ),
         ("gpt2", dict(ablate="noise"), "^ablate: expected one of 'mean', 'zero', 'resample', got 'noise'$"),
         ("gpt2", dict(by="neuron"), "^by: expected one of 'part', 'head', got 'neuron'$"),

@@ -393,7 +393,7 @@ NO_CONVERSION = {
     "a shared block": (changed("gpt2", shares_a_block), r"c_fc; only linear maps"),
     "a shared weight": (
         changed("gpt2", shares_a_weight),
-        r"with drawn weights in torch.float64 computes .* when changed, on the example by \d.*shares a weight",
+        r"with random weights in torch.float64 computes .* when changed, on the example by \d.*shares a weight",
     ),
 }
 

@@ -198,9 +198,9 @@ CASES = {  # how it is made, and why folding, centring and converting are refuse
     "another branch in float64": (lambda: Wide().float(), None, *[IN_FLOAT32] * 2),
     "a mask on the logits": (
         Masked,
-        "with drawn weights in torch.float64 computes something else",
+        "with random weights in torch.float64 computes something else",
         None,
-        "with drawn weights",
+        "with random weights",
     ),
     "a norm with an argument": (WithNumber, None, *["read without a norm, by head"] * 2),
     "rounded, with a derivative": (StraightThrough, None, None, "the norm norm is read by up; only linear maps"),
