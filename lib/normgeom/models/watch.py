@@ -104,9 +104,8 @@ def watch(
             if is_batchedtensor(x):
                 raise ValueError(f"model: {name} runs under torch.vmap, where its vectors cannot be looked at")
             if x.shape[-1] != getattr(seen, "dim", x.shape[-1]):
-                raise ValueError(
-                    f"model: expected vectors of length {seen.dim} in all calls of {name}, got {x.shape[-1]}"
-                )
+                expected = f"vectors of length {seen.dim} in all calls of {name}"
+                raise ValueError(f"model: expected {expected}, got {x.shape[-1]}")
             callback(seen, x, output.detach())
 
         return module, call
