@@ -65,10 +65,10 @@ def held_scales(model: nn.Module, inputs: Tensor | Mapping) -> Iterator[None]:
             if module is not site.module:  # a copy of the model, made in the block
                 return output
             x = next(iter((*args, *kwargs.values())))
-            if not (then := scales[module][:] if len(scales[module]) == 1 else left.get(module)):
-                raise ValueError(
-                    f"held_scales: {site.name} was held for {len(scales[module])} calls a run of the model"
-                )
+            in_a_run = scales[module]
+            then = in_a_run[:] if len(in_a_run) == 1 else left.get(module)
+            if not then:
+                raise ValueError(f"held_scales: {site.name} was held for {len(in_a_run)} calls a run of the model")
             scale = then.pop(0)
             if scale.shape[:-1] != x.shape[:-1]:
                 made, came = ((*tensor.shape[:-1], site.dim) for tensor in (scale, x))

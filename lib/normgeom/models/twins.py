@@ -12,7 +12,7 @@ from normgeom.norms.functions import RMSNorm
 
 
 def gpt2(vocabulary: int, length: int, width: int, layers: int, heads: int) -> GPT2Config:
-    """The configuration of a GPT-2 without dropout: with it, no statement about gradients along 1 holds exactly."""
+    """The configuration of a GPT-2 without dropout, with which no statement about gradients along 1 would be exact."""
     return GPT2Config(
         vocab_size=vocabulary,
         n_positions=length,

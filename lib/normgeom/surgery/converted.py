@@ -6,7 +6,6 @@ import json
 import os
 from pathlib import Path
 
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import nn
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig
@@ -18,8 +17,7 @@ from normgeom.models.watch import replace_module
 from normgeom.norms.functions import RMSNorm
 from normgeom.surgery.surgery import make_bias
 
-# transformers knows neither this type nor this file: it refuses such a folder instead of reading LayerNorms into it,
-# and all that its error quotes is the type
+# transformers refuses a folder of an unknown type, which its error quotes, instead of loading LayerNorms from it
 MODEL_TYPE = "normgeom-rms-norm, to be loaded by normgeom.load_converted"
 WEIGHTS, CONFIG, GENERATION = "converted.safetensors", "config.json", "generation_config.json"
 
@@ -82,7 +80,7 @@ def load_converted(folder: str | os.PathLike) -> nn.Module:
             make_bias(model.get_submodule(name.rpartition(".")[0]))
         model.load_state_dict(state, assign=True)
         model.tie_weights()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # of JSON, safetensors, transformers or torch, for a folder of another kind
         raise ValueError(f"folder: expected one that normgeom wrote, but {folder} is not ({error})") from error
     if (folder / GENERATION).exists():
         model.generation_config = GenerationConfig.from_pretrained(folder)
