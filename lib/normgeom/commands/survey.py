@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from normgeom.commands.loading import described, load_config, load_model, most_tokens
@@ -16,20 +15,8 @@ from normgeom.text.tokens import first_windows, load_tokenizer
 TABLE, STATE = "table.parquet", "state.safetensors"
 
 
-def survey_model(
-    model: str,
-    out: str | os.PathLike,
-    tokens: int = 1_000_000,
-    corpus: str = "wikipedia",
-    length: int = 512,
-    batch_size: int = 8,
-    nulls: int = 0,
-    seed: int = 0,
-    device: str | None = None,
-    dtype: str = "auto",
-    quiet: bool = False,
-) -> dict:
-    """Survey a transformers model and write the results to a folder; the arguments are the command's options.
+def survey_model(model, out, *, tokens, corpus, length, batch_size, nulls, seed, device, dtype, quiet) -> dict:
+    """Survey a transformers model and write the results to a folder; the arguments are the options in ``cli.py``.
 
     ``table.parquet`` is the table of :class:`normgeom.Survey`.  ``provenance.json``, which is returned, says what was
     measured, on what and with what.  ``state.safetensors`` is saved during the run, so that the same call resumes an

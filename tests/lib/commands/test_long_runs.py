@@ -23,7 +23,7 @@ def run(given):
     """Ten batches, nine of four windows and one of one."""
 
     def call(out, corpus="long", **changes):
-        sizes = dict(tokens=600, length=16, batch_size=4, nulls=1, device="cpu")
+        sizes = dict(tokens=600, length=16, batch_size=4, nulls=1, seed=0, device="cpu", dtype="auto", quiet=False)
         named = dict(model=str(given / "tiny-gpt2"), out=out, corpus=str(given / f"{corpus}.txt"))
         return survey_model(**named | sizes | changes)
 

@@ -25,7 +25,7 @@ DIRECTIONS = [*DEFAULT, *nulls(1)]
 def run(given, tmp_path):
     def call(out=tmp_path / "out", **changes):
         named = dict(model=str(given / "tiny-gpt2"), corpus=str(given / "long.txt"), out=out)
-        sizes = dict(tokens=600, length=16, batch_size=4, nulls=1, device="cpu")
+        sizes = dict(tokens=600, length=16, batch_size=4, nulls=1, seed=0, device="cpu", dtype="auto", quiet=False)
         return survey_model(**named | sizes | changes)
 
     return call
