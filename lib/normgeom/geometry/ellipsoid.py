@@ -117,7 +117,7 @@ class Ellipsoid:
 
         Raises:
             TypeError: ``y`` is not a floating-point tensor.
-            ValueError: the last dimension is wrong, or rows of ``y`` are no outputs of this norm: they are outside the
+            ValueError: the last dimension is wrong, or rows of ``y`` are not outputs of this norm: they lie outside the
                 span of the outputs, or beyond the surface, by more than √ε_machine of their dtype times ‖n‖.
 
         The bound leaves room for kernels that subtract the mean once.  If a gain is so small that the rounding error of

@@ -98,7 +98,7 @@ class _Solved:
 
     Coordinates with nonzero gain and weight and the same squared gain share a pole.  A reflection of these coordinates
     maps the first of them to ``share``, the unit vector along their part of γu.  The first coordinates belong to the
-    roots between the poles.  Every other one, reflected in the same way, is an eigenvector to its squared gain.
+    roots between the poles.  Every other one, reflected in the same way, is an eigenvector, for its squared gain.
     """
 
     def __init__(self, gain: Tensor, u: Tensor | None, deficit: float):

@@ -34,7 +34,7 @@ def attribute(
 
     - ``credit``: :math:`w^\top\Pi\Delta/s`, with the final scale as in the run (eq-attribution);
     - ``direct``: the amount by which the logit falls if only the final norm reads the replacement (eq-removal);
-    - ``total``: the amount by which the logit falls if all later blocks read the replacement, and react;
+    - ``total``: the amount by which the logit falls if everything after the part reads the replacement and reacts;
     - ``kappa``: :math:`\langle n,\Delta\rangle/(ds)`, the part's share of the scale (eq-scale-ratio); ``credit`` is
       close to ``direct`` if kappa is small compared with the ratio of ``direct`` to the logit.
 

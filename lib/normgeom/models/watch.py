@@ -72,7 +72,7 @@ def watch(
     """While the block runs, call ``callback(site, x_in, x_out)`` whenever one of these norms runs.
 
     The tensors ``(..., dim)`` are the norm's own, detached, on its device and in its dtype; copy what you want to keep.
-    In the block, torch uses no compiled code and no fast path for encoders.  It removes its hooks also after an error.
+    In the block, torch uses no compiled code and no fast path for encoders.  Its end, or an error, removes the hooks.
 
     Args:
         model: the model that will run.
@@ -81,7 +81,7 @@ def watch(
         callback: its first argument is the name if a name was given, else a site whose module belongs to this model.
 
     Raises:
-        ValueError: no module has that name.  In the block: a site's norm reads another length, or a norm runs in vmap.
+        ValueError: no module has that name.  In the block: a site's norm reads another length, or one runs under vmap.
 
     Example:
         >>> import torch, normgeom as ng

@@ -70,7 +70,7 @@ def drop_mean_subtraction(
     Raises:
         ValueError: a site is not a LayerNorm of this model, has a different gain in each head, returns something other
             than its formula, or still runs after it was replaced, as in a plain list; the model has no LayerNorm, or
-            fails once they are replaced; its parameters are on the meta or several devices.  The model is unchanged.
+            fails once they are replaced; parameters are on the meta or several devices.  The model is unchanged.
         TypeError: an example is needed.
 
     >>> import torch, normgeom as ng
@@ -140,7 +140,7 @@ def freeze_norms(
 
 
 def _replaced(model: nn.Module, by: Mapping[NormSite, nn.Module], inputs: Tensor | Mapping | None) -> nn.Module:
-    """The model with other norms; after an error, if its own are not what the sites say or still run, unchanged."""
+    """The model with other norms; it is unchanged after an error: its own are not what the sites say, or still run."""
     if inputs is None:
         with suppress(TypeError):  # sites were given, and there may be no example
             inputs = default_example(model)

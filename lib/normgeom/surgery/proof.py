@@ -47,7 +47,7 @@ def prove(
 
 
 def answers(model: nn.Module, call: tuple, only: Iterable[str] | None = None) -> Answers:
-    """The outputs of a model for the variants of the example that it can run; or for those of ``only``, or an error."""
+    """The outputs of a model for each variant of the example that it can run, or for those in ``only``, or an error."""
     found = {}
     with evaluating(model):
         for name, variant in _variants(model, call):

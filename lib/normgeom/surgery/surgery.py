@@ -45,7 +45,7 @@ def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
 
     Raises:
         ValueError: no norm can be folded; a linear map did not run on the example; a parameter has 8 bits, is computed
-            from others or shared; parameters are on the meta or several devices.  The model is unchanged.
+            from others or shared; they are on the meta device or on several devices.  The model is unchanged.
         TypeError: an example is needed.
 
     Source: Elhage et al. (2021).
@@ -95,12 +95,13 @@ def to_rms_norm(model: nn.Module, example_inputs: Tensor | Mapping | None = None
 
     :math:`\mathrm{LN}_\varepsilon(x)=\mathrm{RMSNorm}_\varepsilon(\Pi x)` with the same ε.  :func:`fold_norms` sets γ
     to 1 and β to 0, :func:`center_writers` makes :math:`\Pi x=x` at every norm of the stream, and then each LayerNorm
-    there becomes a :class:`normgeom.RMSNorm` with its ε and gain 1.  Other norms, as of queries and keys, stay.
+    there becomes a :class:`normgeom.RMSNorm` with its ε and gain 1.  Other norms, such as those of queries and keys, do
+    not change.
 
     The models are equal in exact arithmetic, in evaluation mode and on token ids.  Dropout on the stream, or
     ``inputs_embeds`` from elsewhere, can add a mean that no norm subtracts any more.  In floating point the changed
-    weights are rounded to their dtype, which is noticeable in bfloat16.  Do not use ``save_pretrained``, whose folder
-    transformers loads as a LayerNorm model without the new biases, but ``normgeom convert`` and :func:`load_converted`.
+    weights are rounded to their dtype, which is noticeable in bfloat16.  From a folder of ``save_pretrained``,
+    transformers loads a LayerNorm model without the new biases; use ``normgeom convert`` and :func:`load_converted`.
 
     The runs before and after the change (see :func:`fold_norms`) cannot show everything; these limits hold for all
     surgery.  A branch that only other inputs reach, such as texts of a thousand tokens, is not seen.  If a model has
