@@ -19,10 +19,7 @@ COLUMNS = ("norms", "", "kind", "d", "gain", "ε", "where", "rounded to bfloat16
 
 
 def examine(name: str) -> Report:
-    """:func:`normgeom.doctor` of a model on the hub or in a folder.
-
-    A language model with a tokenizer reads the standard library's documentation, others read an example without words.
-    """
+    """:func:`normgeom.doctor` of a model by name; it reads the standard library's documentation if it reads text."""
     config = load_config(name)
     network = load_model(name, head=any("ForCausalLM" in kind for kind in config.architectures or ()))
     return doctor(network, _text(name, network))

@@ -54,10 +54,7 @@ class Stream(NamedTuple):
 
 
 def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
-    """The stream of a decoder with its own weights, on the beginning of ``inputs``; its branches may end in norms.
-
-    A ValueError says where it cannot be followed.
-    """
+    """The stream of a decoder as its own weights write it, or a ValueError that says where it cannot be followed."""
     few = lambda x: x[:2, :11] if isinstance(x, Tensor) and x.dim() == 2 else x  # noqa: E731
     beginning = tree_map(few, inputs if isinstance(inputs, Tensor) else dict(inputs))
     trace = Trial(model, beginning, drawn=False).trace
@@ -119,10 +116,7 @@ def call_of(model: nn.Module, example_inputs: Tensor | Mapping | None) -> tuple[
 
 
 class Trial:
-    """A float64 copy ``model``, run once with the arguments and keywords of ``call``; ``trace`` is what the run showed.
-
-    Its parameters are random if ``drawn``, else those of the original.
-    """
+    """A float64 copy ``model``, with random weights if ``drawn``, run once on ``call``; ``trace`` is what it showed."""
 
     def __init__(self, model: nn.Module, example_inputs: Tensor | Mapping | None, drawn: bool = True):
         self.call = call_of(model, example_inputs)

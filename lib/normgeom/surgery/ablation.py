@@ -30,8 +30,7 @@ class ReducedNorm(nn.Module):
 
     Attributes:
         weight, bias: the effective γ and β, as parameters.
-        eps: ε.
-        centered: whether the mean is subtracted.
+        eps, centered: ε, and whether the mean is subtracted.
         scale: the constant in place of s, a buffer of one entry, saved but not trained; None if there is none.
     """
 

@@ -16,10 +16,7 @@ _UNSEEN = torch.finfo(torch.float32).eps ** 2  # relative square of what may be 
 
 
 class Meter:
-    """One norm with fixed directions of length 1, ``(k, d)`` float64.
-
-    A direction that is NaN gives sums that are NaN.
-    """
+    """One norm with fixed directions of length 1, ``(k, d)`` float64; a direction that is NaN gives sums of NaN."""
 
     def __init__(self, site: NormSite, units: Tensor):
         gain, bias = site.weight.double(), site.bias.double()
