@@ -6,8 +6,7 @@ from pathlib import Path
 
 from normgeom.commands.loading import described, load_config, load_model, most_tokens
 from normgeom.jobs import PROVENANCE, atomic_path, check_empty, locked, usable_device, write_provenance
-from normgeom.survey.directions import DEFAULT
-from normgeom.survey.directions import nulls as names_of_nulls
+from normgeom.survey import directions
 from normgeom.survey.survey import Survey
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import first_windows, load_tokenizer
@@ -34,7 +33,7 @@ def survey_model(model, out, *, tokens, corpus, length, batch_size, nulls, seed,
     batches = first_windows(text, encoder, tokens, length, batch_size)
     with locked(out):
         network = load_model(model, dtype).to(device)
-        survey = Survey(network, [*DEFAULT, *names_of_nulls(nulls)], seed)
+        survey = Survey(network, [*directions.DEFAULT, *directions.nulls(nulls)], seed)
         survey.run(batches, progress=not quiet, checkpoint=out / STATE)
         with atomic_path(out / TABLE) as part:
             survey.table().to_parquet(part, index=False)

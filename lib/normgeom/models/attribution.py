@@ -176,9 +176,7 @@ class Run:
         for writer in dict.fromkeys(part.writer for part in self.stream.parts):
             count = self.written[writer][..., 0].numel() if writer in self.written else 0
             if count not in (shape[1], shape.numel()):
-                raise ValueError(
-                    f"model: expected all tokens of the inputs to reach {writer}, which wrote {count} vectors"
-                )
+                raise ValueError(f"model: expected all tokens of inputs to reach {writer}, which wrote {count} vectors")
         added = sum(part.factor * self.spread(self.written[part.writer])[:, -1].double() for part in self.stream.parts)
         self.near = 0.1 if next(iter(self.written.values())).element_size() < 4 else 1e-4
         if (added - self.end).abs().max() > self.near * self.end.abs().max():

@@ -180,9 +180,7 @@ def answer(model: nn.Module, call: tuple) -> list[Tensor]:
         output = {name: value for name, value in output.items() if "hidden_state" not in name}
     found = [t.cpu() for t in tree_leaves(output) if isinstance(t, Tensor) and t.is_floating_point()]
     if not any(t.isfinite().any() for t in found):
-        raise ValueError(
-            f"model: this {type(model).__name__} returns no finite numbers to compare, or none with random weights"
-        )
+        raise ValueError(f"model: this {type(model).__name__} returns no finite numbers, or none with random weights")
     return found
 
 

@@ -173,10 +173,8 @@ def _reasons(model: nn.Module, trial: Trial, flow: Flow, steps: list[Callable]) 
         if flow.obstacle:
             yield flow.obstacle
         for name in (norm.name for norm in flow.norms if norm.kind == "rms"):
-            yield (
-                f"expected LayerNorm wherever this {kind} normalises its stream, but {name} is a "
-                f"{type(model.get_submodule(name)).__name__}, which does not subtract the mean"
-            )
+            found = type(model.get_submodule(name)).__name__
+            yield f"expected LayerNorms on the stream of this {kind}, but {name}, a {found}, does not subtract the mean"
     if _swap in steps or (_fold in steps and all(norm.kept for norm in norms)):
         yield from (norm.kept for norm in norms if norm.kept)
     if flow.unseen:

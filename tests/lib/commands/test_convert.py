@@ -212,7 +212,7 @@ def test_a_full_disk_or_an_interrupt_leaves_nothing(source, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("family", "message"),
     [
-        ("llama", r"^model: expected LayerNorm .* is a LlamaRMSNorm"),
+        ("llama", r"^model: expected LayerNorms .*, a LlamaRMSNorm"),
         ("bloom", r"^model: transformer\.word_embeddings_layernorm normalises what stays"),
         ("gemma2", r"^model: model\.layers\.0\.post_attention_layernorm normalises what stays"),
     ],

@@ -318,7 +318,7 @@ class Short(LengthFirst):
 
 @pytest.mark.parametrize(("make", "count"), [(Some, 28), (Short, 0)])
 def test_parts_read_all_tokens(make, count):
-    said = rf"^model: expected all tokens of the inputs to reach up, which wrote {count} vectors$"
+    said = rf"^model: expected all tokens of inputs to reach up, which wrote {count} vectors$"
     with pytest.raises(ValueError, match=said):
         ng.attribute(make().eval(), token_ids(4, 14), 5)
 

@@ -375,7 +375,7 @@ SILENT = {  # how it is made, by which surgery, on what example, and why it is r
     "long texts, length first": (long, CONVERT, torch.arange(12).reshape(6, 2), ALONG_0),
     "a convolution in groups": (grouped, CONVERT, FEW, "deep, a Conv1d of 32 groups, writes what no change of it"),
     "a transposed convolution": (transposed, CONVERT, FEW, "deep, a ConvTranspose1d of 1 groups, writes what no"),
-    "nothing finite with other weights": (infinite, FOLD, FEW, "returns no finite numbers to compare, or none with"),
+    "nothing finite with other weights": (infinite, FOLD, FEW, "returns no finite numbers, or none with random"),
     "a forward that is replaced": (replaced_forward, FOLD, FEW, "a copy of this Altered runs no LayerNorm or RMSNorm"),
     "a configuration of another kind": (configured, FOLD, FEW, None),
     "padding is zeroed": (Padded, FOLD, FEW, "on the example with padding by"),
