@@ -234,10 +234,9 @@ class Run:
     ) -> Iterator[tuple[str, str, Tensor, Tensor]]:
         """For a part, or each head in it: name, module, and what its replacement subtracts there and at the end."""
         heads = heads and part.mixes
-        y, reference = (
-            run and run.spread(run.read[part.map] if heads else run.written[part.writer]) for run in (self, other)
-        )
-        taken = y.double() - replaced(y, reference).double()
+        runs = (self,) if other is None else (self, other)
+        own, *reference = (run.spread(run.read[part.map] if heads else run.written[part.writer]) for run in runs)
+        taken = own.double() - replaced(own, *reference).double()
         if not heads:
             yield part.name, part.writer, taken, part.factor * taken[:, -1]
             return
