@@ -229,14 +229,12 @@ class Run:
         gain, shift = (acting.to(row) for acting in gain_and_bias(self.stream.final))
         return self.stream.factor * gain * row, self.stream.factor * (row @ shift + constant), said
 
-    def pieces(
-        self, part: Part, replaced: Callable, heads: bool, other: Run | None = None
-    ) -> Iterator[tuple[str, str, Tensor, Tensor]]:
+    def pieces(self, part: Part, replaced: Callable, heads: bool, other: Run | None = None) -> Iterator[tuple]:
         """For a part, or each head in it: name, module, and what its replacement subtracts there and at the end."""
         heads = heads and part.mixes
         runs = (self,) if other is None else (self, other)
-        own, *reference = (run.spread(run.read[part.map] if heads else run.written[part.writer]) for run in runs)
-        taken = own.double() - replaced(own, *reference).double()
+        y, *reference = (run.spread(run.read[part.map] if heads else run.written[part.writer]) for run in runs)
+        taken = y.double() - replaced(y, *reference).double()
         if not heads:
             yield part.name, part.writer, taken, part.factor * taken[:, -1]
             return
