@@ -80,10 +80,9 @@ def explore(draw: Callable[..., tuple[Figure, str]], ask: str = "", **values: Se
         >>> ng.explore(line, slope=[0, 1, 2])  # doctest: +ELLIPSIS
         {... 'text/plain': 'A figure with sliders for slope.'}
     """
-    sizes = {name: len(positions) for name, positions in values.items()}
-    if not sizes or 0 in sizes.values():
-        raise ValueError(f"values: expected at least one slider with at least one position, got {sizes}")
     chosen = [dict(zip(values, at, strict=True)) for at in itertools.product(*values.values())]
+    if not values or not chosen:
+        raise ValueError(f"values: expected at least one slider with at least one position, got {values}")
     if len(chosen) > MOST_FRAMES:
         raise ValueError(f"values: expected at most {MOST_FRAMES} frames in all, got {len(chosen)}")
     ask = ask and _ASK.format(escape(ask))
