@@ -42,6 +42,9 @@ def judged(trace: Trace) -> Flow:
     sources = {source: share for read in of_stream for source, share in read.sources.items()}
     written = [source for source, share in sources.items() if share is not None and source not in trace.norms]
     norms = [_as_norm(trace, site) for site in trace.norms.values()]
+    odd = [read for read in of_stream if read.odd]
+    uncentred = {source for read in odd[:1] for source, share in read.sources.items() if share is None}
+    blocked = [*(read for read in by_norms if uncentred & read.sources.keys()), *odd]
     return Flow(
         tuple(norm for norm in norms if norm.name in names),
         tuple(norm for norm in norms if norm.name not in names),
@@ -49,7 +52,7 @@ def judged(trace: Trace) -> Flow:
         tuple(name for name in written if name in trace.parameters),
         next(_obstacles(trace, of_stream, written), None),
         next(_unseen(trace, of_maps=True), None),
-        next(_blocked(trace, of_stream), None),
+        blocked[0].name if blocked else None,
     )
 
 
@@ -63,14 +66,6 @@ def _is_of_stream(trace: Trace, read: Read) -> bool:
 
 def _summands(trace: Trace, read: Read) -> set[str]:
     return {source for source, share in read.sources.items() if share is not None} - trace.norms.keys()
-
-
-def _blocked(trace: Trace, of_stream: list[Read]) -> Iterator[str]:
-    """The norms of the stream that are the first to read what no weights centre."""
-    for read in (read for read in of_stream if read.odd):
-        odd = {source for source, share in read.sources.items() if share is None}
-        yield from (first.name for first in trace.reads if first.name in trace.norms and odd & first.sources.keys())
-        yield read.name
 
 
 def _obstacles(trace: Trace, of_stream: list[Read], written: list[str]) -> Iterator[str]:
