@@ -101,7 +101,9 @@ class Trace:
                 # attention returns its weights, too
                 first, others = (output, ()) if isinstance(output, Tensor) else (output[0], output[1:])
                 self.used.update(_acting(module, first))
-                self.given.append((name, _inputs(args, kwargs)))
+                given = [*args, *(value for key, value in kwargs.items() if "mask" not in key)]
+                given = [value for value in given if isinstance(value, Tensor) and value.is_floating_point()]
+                self.given.append((name, [value.clone() for value in given]))  # the model may add to them in place
                 leaf = first.detach().requires_grad_()
                 self._leaves.append((name, leaf, 1 - module.weight.dim() if isinstance(module, _ConvNd) else -1))
                 instead = leaf.clone()  # which an operation may change in place
@@ -189,10 +191,3 @@ def _multiples(rows: Tensor, vectors: dict[int, Tensor]) -> Tensor | None:
     multiples = rows @ vector / vector.square().sum()
     near = dict(rtol=_TOLERANCE, atol=_TOLERANCE * float(rows.abs().max()))
     return multiples.sum() if torch.allclose(rows, multiples[..., None] * vector, **near) else None
-
-
-def _inputs(args: tuple, kwargs: dict) -> list[Tensor]:
-    """The vectors among a module's arguments, without the masks of attention."""
-    given = [*args, *(value for name, value in kwargs.items() if "mask" not in name)]
-    # copied, for the model may add to them in place later
-    return [value.clone() for value in given if isinstance(value, Tensor) and value.is_floating_point()]

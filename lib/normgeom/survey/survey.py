@@ -164,7 +164,9 @@ class Survey:
 
         with evaluating(self._model), watch(self._model, self._meters, look):
             forward(self._model, batch)
-        tokens = self.tokens + _tokens(batch, members)
+        ids = entries(batch).get("input_ids")
+        rows = next((member.shape[1] for member in members.values()), 0)  # of the first norm, if there are no ids
+        tokens = self.tokens + (rows if ids is None or ids.is_floating_point() else ids.numel())
         # in one step, so that nothing is half done after an interrupt
         vars(self).update(_sums=sums, tokens=tokens, batches=self.batches + 1, digest=digest)
 
@@ -253,14 +255,6 @@ def _members(lead: torch.Size, token_axis: int | None) -> Tensor:
     if token_axis is not None:
         first.movedim(token_axis, 0)[:1] = 1
     return torch.stack([first, 1 - first]).flatten(1)
-
-
-def _tokens(batch: Tensor | Mapping, members: Mapping[tuple, Tensor]) -> int:
-    """The number of tokens in a batch; without token ids, the number of rows of the first norm."""
-    ids = entries(batch).get("input_ids")
-    if ids is not None and not ids.is_floating_point():
-        return ids.numel()
-    return next((member.shape[1] for member in members.values()), 0)
 
 
 def _digest(before: str, values: Mapping[str, object]) -> str:
