@@ -28,7 +28,8 @@ class Ellipsoid:
     Attributes:
         dim: the dimension: d minus the number of zero gains, and for LayerNorm d − 1 without zero gains
             (prop-zero-gains).  If it is 0, every output is β.
-        center: β, ``(d,)``.  All results are float64, on the device of ``weight`` (on the CPU if it has no float64).
+        center: β, ``(d,)``.  Like all results it is float64, on the device of ``weight`` (on the CPU if that device has
+            no float64).
 
     Raises:
         TypeError: ``weight`` or ``bias`` is not a floating-point tensor.
@@ -111,17 +112,20 @@ class Ellipsoid:
         return (normal / torch.linalg.vector_norm(normal))[:, None]
 
     def radius(self, y: Tensor) -> Tensor:
-        """The relative radius ``(...)`` of outputs y ``(..., d)``: ‖n‖/√d of the shortest n that gives y (thm-image).
+        """The relative radius ``(...)`` of outputs ``y`` ``(..., d)``: ‖n‖/√d for the shortest n that gives y
+        (thm-image).
 
         It is 1 on the surface and below 1 inside; NaN rows give NaN.
 
         Raises:
             TypeError: ``y`` is not a floating-point tensor.
             ValueError: the last dimension is wrong, or rows of ``y`` are not outputs of this norm: they lie outside the
-                span of the outputs, or beyond the surface, by more than √ε_machine of their dtype times ‖n‖.
+                span of the outputs, or beyond the surface, by more than √ε_machine of the dtype of ``y``, relative to
+                the length of n.
 
         The bound leaves room for kernels that subtract the mean once.  If a gain is so small that the rounding error of
-        ``y`` or of the bias over the gain is large, the result is noise: pass a weight in which this gain is zero.
+        ``y`` or of the bias, divided by the gain, is not small, the result is noise: pass a weight in which this gain
+        is zero.
         """
         check_floating("y", y)
         d = len(self.weight)

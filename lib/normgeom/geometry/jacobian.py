@@ -17,7 +17,8 @@ class NormJacobian:
 
     LayerNorm has :math:`J=\frac1sG(\Pi-\frac1dnn^\top)` with :math:`s=\sqrt{\sigma^2+\varepsilon}`, :math:`n=\Pi x/s`
     (eq-ln-jacobian); RMSNorm has :math:`J=\frac1rG(I-\frac1dnn^\top)` with :math:`r=\sqrt{\overline{x^2}+\varepsilon}`,
-    :math:`n=x/r` (eq-rms-jacobian).  If s or r is 0, which requires ``eps=0``, there is no derivative; results are NaN.
+    :math:`n=x/r` (eq-rms-jacobian).  If s or r is 0, which requires ``eps=0``, no derivative exists, and results are
+    NaN.
 
     Args:
         x: ``(..., d)``, floating point; each row has its own Jacobian.
@@ -52,7 +53,8 @@ class NormJacobian:
         """The Jacobian of ``site``, one of ``ng.find_norms(model)``, at its input ``x`` ``(..., d)``.
 
         Raises:
-            TypeError, ValueError: ``x`` is not an input of a norm of ``site.dim`` features, or heads differ in gain.
+            TypeError, ValueError: ``x`` is not an input of a norm of ``site.dim`` features, or each head has its own
+                gain.
         """
         check_floating("x", x)
         return cls(x, site.weight.to(x.device), site.eps, site.kind == "layer")
@@ -94,7 +96,8 @@ class NormJacobian:
         :math:`JJ^\top` is a diagonal matrix minus one of rank one for RMSNorm and of rank two for LayerNorm.  So there
         is one secular equation per row, and for LayerNorm another one that all rows share; the time is O(d²) per row.
         The smallest value, often far below the rounding error of the largest, keeps its relative accuracy (down to
-        1e-150 of the largest gain over s).  A row that is not finite gives NaN.  ``torch.func.vmap`` does not work.
+        1e-150 of the largest gain over s).  A row that is not finite gives NaN.  ``torch.func.vmap`` does not work
+        here, since rows are already batched.
 
         Raises:
             ValueError: ``weight`` is not finite.

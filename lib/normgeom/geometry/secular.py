@@ -6,7 +6,8 @@ With ``u`` = 1/√d and δ = 0 the matrix is GΠG, whose eigenvalues are the squ
 
 .. math:: \frac{\delta}{0-\lambda}+\sum_i\frac{(1-\delta)\,u_i^2}{\gamma_i^2-\lambda}=0,
 
-a sum of simple poles with positive weights, with one root between neighbouring poles.  Only equal squares share a pole.
+a sum of simple poles with positive weights, which has one root between two neighbouring poles.  No tolerance merges
+poles: only equal squares share one.
 
 Sources: Golub (1973) for the equation; Li (1993) for the rational step; Gu and Eisenstat (1994) for the eigenvectors.
 """
@@ -44,7 +45,8 @@ def eigvalsh(gain: Tensor, u: Tensor | None = None, deficit: float = 0.0) -> Ten
 
     Raises:
         TypeError: ``gain`` or ``u`` is not a floating-point tensor.
-        ValueError: ``gain`` or ``u`` has a wrong shape, is empty or not finite; ``u`` is 0; δ is not in [0, 1].
+        ValueError: ``gain`` or ``u`` has a wrong shape, is empty or is not finite; ``u`` is zero; or ``deficit`` is
+            outside [0, 1].
 
     Source: Golub (1973).
 
@@ -98,7 +100,8 @@ class _Solved:
 
     Coordinates with nonzero gain and weight and the same squared gain share a pole.  A reflection of these coordinates
     maps the first of them to ``share``, the unit vector along their part of γu.  The first coordinates belong to the
-    roots between the poles.  Every other one, reflected in the same way, is an eigenvector, for its squared gain.
+    roots between the poles.  Every other coordinate, reflected in the same way, is an eigenvector, and its squared gain
+    is the eigenvalue.
     """
 
     def __init__(self, gain: Tensor, u: Tensor | None, deficit: float):

@@ -59,8 +59,9 @@ def attribute(
             attention's output belongs to no head and is included in ``baseline``.  If a branch ends in a norm, this
             norm keeps its scale from the run for ``credit``, ``direct`` and ``kappa``.  A branch with a convolution
             before its output (``"conv 0"``) has no heads.
-        reference: token ids from which replacements are taken: the ``"mean"`` is over them; for ``"resample"``, each of
-            these sequences, such as corrupted prompts, replaces one of ``inputs``, which has the same length.
+        reference: token ids from which replacements are taken instead of from ``inputs``: the ``"mean"`` is over them;
+            for ``"resample"``, as many sequences of the same length, such as corrupted prompts, each of which replaces
+            one of ``inputs``.
 
     Returns:
         one row per part, in the order in which the parts run: ``part`` (an embedding's name, ``"attn 0"``, ``"mlp 0"``,

@@ -72,7 +72,8 @@ def watch(
     """While the block runs, call ``callback(site, x_in, x_out)`` whenever one of these norms runs.
 
     The tensors ``(..., dim)`` are the norm's own, detached, on its device and in its dtype; copy what you want to keep.
-    In the block, torch uses no compiled code and no fast path for encoders.  Its end, or an error, removes the hooks.
+    Inside the block, torch uses neither compiled code nor its fast path for encoders, so that hooks run.  The hooks are
+    removed at the end, also after an error.
 
     Args:
         model: the model that will run.
@@ -81,7 +82,8 @@ def watch(
         callback: its first argument is the name if a name was given, else a site whose module belongs to this model.
 
     Raises:
-        ValueError: no module has that name.  In the block: a site's norm reads another length, or one runs under vmap.
+        ValueError: ``model`` has no module of that name.  Inside the block: a site's norm reads vectors of another
+            length, or runs under ``torch.vmap``.
 
     Example:
         >>> import torch, normgeom as ng
@@ -193,7 +195,8 @@ def by_its_modules() -> Iterator[None]:
 def hooked(before: Hooks = (), after: Hooks = (), prepend: bool = False) -> Iterator[None]:
     """Hooks while the block runs: ``hook(module, args, kwargs)`` before a module, or after it with the output as well.
 
-    A value that a hook returns replaces ``(args, kwargs)`` or the output.  With ``prepend``, older hooks run later.
+    A value that a hook returns replaces ``(args, kwargs)`` or the output.  With ``prepend``, hooks after a module run
+    before those that the module has already.
     """
     with ExitStack() as hooks:
         for module, hook in before:

@@ -42,7 +42,8 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
         eps: ε ≥ 0, added to the variance inside the root; in squared units of ``x``.
 
     Returns:
-        ``(..., d)`` in the dtype of ``x``.  A row of equal entries gives β, up to rounding of its mean; NaN if ε is 0.
+        ``(..., d)`` in the dtype of ``x``.  A row whose entries are all equal gives β, up to the rounding of
+        its mean, or NaN if ``eps`` is 0.
 
     Raises:
         TypeError: ``x``, ``weight`` or ``bias`` is not a floating-point tensor, or ``eps`` is not a number.

@@ -98,7 +98,8 @@ def _plain(*given: Tensor) -> bool:
 def _differentiate_again(eps: float, by_inputs: tuple, by_output: tuple) -> tuple | None:
     """A hook on LayerNorm's backward pass: it returns the formula's gradients if these will be differentiated again.
 
-    torch's own are wrong from the third derivative on (claim-third-derivative).  A hook costs less than a Function.
+    torch's own gradients are wrong from the third derivative on (claim-third-derivative).  A hook costs less than an
+    autograd function in Python.
     """
     node = next((g.grad_fn for g in by_inputs if g is not None and g.requires_grad), None)
     if node is None or not torch.is_grad_enabled():
