@@ -50,7 +50,8 @@ class Survey:
     Vectors with a NaN or Inf entry and vectors of length zero have no angle and do not enter averages.
 
     Attributes:
-        tokens, batches: how many were measured.
+        tokens: the number of tokens measured.
+        batches: the number of batches measured.
         digest: a digest of the batches, in their order.
         fingerprint: a digest of the model, and of ``vectors``.
 
