@@ -18,8 +18,8 @@ def readers(network: Network) -> dict[ng.NormSite, Tensor]:
     """For each norm but the last, the matrices that read it, stacked; norms that write to the stream have none."""
     flow, found = stream(network.model, network.example), {}
     maps = {norm.name: norm.readers for norm in flow.norms}
-    for site, block in network.block.items():
-        if block < len(network.blocks) - 1 and maps.get(site.name):
+    for site, module in network.modules.items():
+        if network.block_of(module) < len(network.blocks) - 1 and maps.get(site.name):
             found[site] = torch.cat([network.model.get_submodule(name).weight for name in maps[site.name]]).detach()
     return found
 
@@ -83,7 +83,6 @@ def one_quantised(site: ng.NormSite, x: Tensor, matrices: Tensor, bits: int, tur
         "last norm, KL in nats, share of positions with the same likeliest token (every fourth).",
     },
     dict(model=MODELS),
-    minutes=4,
     workers=1,
     corpus=CORPUS,
     **about(*MODELS),

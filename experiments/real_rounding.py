@@ -119,9 +119,12 @@ class Network(Resumed):
 
     def run(self, norm: Norm, start: int = 0) -> list[Tensor]:
         """What leaves each block from ``start`` on, and the last norm, ``(windows or seconds, positions, d)``."""
-        count = math.prod(self.shape)  # of positions that are measured, out of all
         with self.norms_replaced(norm):
-            return [h[:, 1:].flatten(0, 1)[:count].unflatten(0, self.shape).double() for h in self.ends(start)]
+            return [self.measured(h).double() for h in self.ends(start)]
+
+    def measured(self, h: Tensor) -> Tensor:
+        """Of all positions those that are measured, ``(windows or seconds, positions, d)``."""
+        return h[:, 1:].flatten(0, 1)[: math.prod(self.shape)].unflatten(0, self.shape)
 
     def inputs(self) -> dict[ng.NormSite, Tensor]:
         """What each norm reads."""
