@@ -191,6 +191,7 @@ def short(row: dict) -> dict:
         "length, largest share of ε; bias_, spread_: of its scale's relative error with bfloat16 statistics.",
     },
     dict(model=MODELS),
+    minutes=12,
     workers=1,
     corpus=CORPUS,
     **about(*MODELS),
