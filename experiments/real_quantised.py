@@ -83,6 +83,7 @@ def one_quantised(site: ng.NormSite, x: Tensor, matrices: Tensor, bits: int, tur
         "last norm, KL in nats, share of positions with the same likeliest token (every fourth).",
     },
     dict(model=MODELS),
+    minutes=4,
     workers=1,
     corpus=CORPUS,
     **about(*MODELS),
