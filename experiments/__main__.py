@@ -14,7 +14,7 @@ from experiments.registry import FRESH, MISSING, STALE, Experiment, Failed, Regi
 @click.option("--restamp", is_flag=True, help="Declare that the code's changes cannot have changed these records.")
 @click.pass_obj
 def main(known: Registry | None, names: tuple[str, ...], checked: bool, restamp: bool) -> None:
-    """Measure the experiments of these NAMES, or all whose records are missing or stale.
+    """Measure the experiments of these NAMES, or all whose records are missing or stale, the cheapest first.
 
     A name is that of an experiment or of a record, * for anything.  An interrupted run goes on where it stopped.
     A missing record that needs published models or a GPU is measured where it is named.
@@ -67,7 +67,7 @@ def measure(known: Registry, chosen: list[Experiment], names: tuple[str, ...]) -
         if lacking := experiment.needs and experiment.needs():
             click.echo(f"{experiment.name}: {word}, and left out: it needs {lacking}")
             continue
-        click.echo(f"{experiment.name}: {word}{why and f' ({why})'}, measured now")
+        click.echo(f"{experiment.name}: {word}{why and f' ({why})'}, measured now in about {experiment.minutes:g} min")
         try:
             known.run(experiment)
         except (Failed, BlockingIOError) as error:

@@ -83,6 +83,7 @@ def register_claims(book: Book, register=experiment) -> None:
             f"The measured claims of the chapter {page}, each at {claims.LEAST} seeds: its deviation and that of its "
             "wrong version, the worst of several, in units of the bound.",
             dict(seed=range(claims.LEAST)),
+            minutes=15,
             stamp=stamp,
             seeds="0 to 19: the chapter's parameter seed, of every random draw",
         )(partial(judged, page, book.root))

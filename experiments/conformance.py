@@ -200,6 +200,7 @@ def tried(norm: str, kernel: Callable, dtype: str, part: str, given: dict) -> It
     "outputs, by the bound for two roundings): how many cases each computes, how many with an error above the bound, "
     "the largest error over its bound, the row of that, and all rows that fail.",
     dict(kernel=tuple(KERNELS), dtype=tuple(DTYPES), part=("output", "twice", "x", "gain")),
+    minutes=1,
     seed="none",
 )
 def kernels(kernel: str, dtype: str, part: str) -> dict:

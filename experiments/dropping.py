@@ -25,6 +25,7 @@ SHIFTS = (0.0, *(sign * c for c in (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 100) 
         "divergence with the subtraction).",
     },
     dict(seed=SEEDS),
+    minutes=15,
     model="pre-norm GPT-2 twins, 4 blocks, d = 128, byte tokens, 600 updates, as the experiment training makes them "
     "at a rate of 0.001 and a decay of 0.1",
     corpus=f"the last {HELD_OUT} bytes of the standard library's documentation strings (corpus stdlib), which the "

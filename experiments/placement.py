@@ -45,6 +45,7 @@ def about(batch: int, seeds: str, layer_norm: str = "LayerNorm unless said other
     f"Loss in nats a byte, mean of the last {LAST} of 200 updates, for each placement, number of blocks, learning "
     "rate, length of warm-up and seed.",
     dict(placement=TRAINED, layers=(6, 18), rate=(3e-4, 1e-3, 3e-3), warmup=(0, 100), seed=THREE_SEEDS),
+    minutes=30,
     **about(BATCH, "0, 1, 2: of weights and batches"),
 )
 def sweep(placement: str, layers: int, rate: float, warmup: int, seed: int, steps: int = 200) -> dict:
@@ -57,6 +58,7 @@ def sweep(placement: str, layers: int, rate: float, warmup: int, seed: int, step
     "deep-placement",
     "Loss in nats a byte, means of ten updates, of stacks of 48 blocks without warm-up, at a learning rate of 0.001.",
     dict(placement=TRAINED, layers=(48,), seed=THREE_SEEDS),
+    minutes=7,
     **about(BATCH, "0, 1, 2: of weights and batches"),
 )
 def deep(placement: str, layers: int, seed: int, steps: int = 150) -> list[dict]:
@@ -70,6 +72,7 @@ def deep(placement: str, layers: int, seed: int, steps: int = 150) -> list[dict]
     "final stream's mean square that varies from token to token; length of the gradient of the first block's W₂ over "
     "that of the last one's.",
     dict(rate=(1.5e-3, 2e-3, 3e-3), seed=range(21), placement=("post", "deepnorm")),
+    minutes=8,
     **about(4, "0 to 20: of weights and batches"),
 )
 def start(rate: float, seed: int, placement: str, steps: int = 120) -> dict:
@@ -89,6 +92,7 @@ SEEDS = (3, 4, 5, 6, 7)  # of which means are taken; no setting was chosen on th
     f"byte, mean of the last {LAST} updates, and on {HELD_OUT} windows that it was not trained on; there too the "
     "largest absolute score before the softmax of attention. Infinite where it was not a number.",
     dict(design=tuple(DESIGNS), layers=(6, 18, 24)),
+    minutes=250,
     **about(
         BATCH,
         "of weights and batches; to choose rate and warm-up by held-out loss, 0 to 2 with 6 blocks and 0 with 18 and "

@@ -22,6 +22,7 @@ WINDOWS, LENGTH = 8, 256
     "mean share of the squared length, top_share: that share; gain, rank: its gain, and the rank of that by size, 1 "
     "for the smallest; first_…: of position 0, which the rest leaves out.",
     dict(model=LANGUAGE, text=PARTS),
+    minutes=2,
     corpus=f"WikiText-2, {WINDOWS} windows of {LENGTH} tokens spread over each part, begun by BOS",
     **about(*LANGUAGE),
 )

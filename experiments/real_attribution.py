@@ -60,6 +60,7 @@ def at_the_end(y: Tensor, _other: None = None) -> Tensor:
         dict(model=LANGUAGE, text=PARTS, setting=["heads"]),
         dict(model=LANGUAGE, text=PARTS[:1], setting=["heads zero", "heads resample"]),
     ],
+    minutes=45,
     corpus=ON,
     **about(*LANGUAGE),
 )
@@ -98,6 +99,7 @@ def of_parts(model: str, text: str, setting: str) -> dict[str, pd.DataFrame]:
     "of largest and clipped over heads.  against: the logit of the next token less that of the likeliest other one "
     "(rival) or the mean logit.",
     dict(model=LANGUAGE, text=PARTS[:1]),
+    minutes=2,
     corpus=ON,
     **about(*LANGUAGE),
 )

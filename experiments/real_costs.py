@@ -46,6 +46,7 @@ WHAT = (
     f"One norm at a time.  {WHAT}  cost_valid, se_valid and the like: in each text.  angle: the mean angle of the "
     "norm's input to the direction.",
     [dict(model=[name], norm=range(count)) for name, count in NORMS.items()],
+    minutes=12,
     corpus=ON,
     **about(*LANGUAGE),
 )
@@ -66,6 +67,7 @@ def one_norm(model: str, norm: int) -> pd.DataFrame:
     "predictions in nats, the mean over blocks.  lost: blocks in which numbers overflow, left out of the mean.  The "
     "first position is spared.",
     [dict(model=[name], norm=range(-1, count)) for name, count in NORMS.items()],
+    minutes=20,
     corpus=ON,
     **about(*LANGUAGE),
 )
@@ -82,6 +84,7 @@ def one_frozen(model: str, norm: int) -> dict:
     "relative change, for directions as in published-costs and for the mean of three vectors of signs.  predicted: the "
     "same on average over all signs (prop-dense-direction).  The first position is left out.",
     dict(model=LANGUAGE, text=PARTS),
+    minutes=1,
     corpus=ON,
     **about(*LANGUAGE),
 )
@@ -99,6 +102,7 @@ def moved_outputs(model: str, text: str) -> list[dict]:
     "published-removed",
     f"All norms at once.  {WHAT}  none: the loss itself.",
     dict(model=LANGUAGE),
+    minutes=25,
     corpus=f"WikiText-2 and the standard library's documentation strings, {COUNT} blocks of {LENGTH} tokens spread "
     "over each text, begun by BOS",
     **about(*LANGUAGE),

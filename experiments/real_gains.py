@@ -23,6 +23,7 @@ GEMMA = LANGUAGE[1]
     "published-gains",
     "The gains that act at every norm, those of queries and keys too: quantiles of their sizes.",
     dict(model=LANGUAGE),
+    minutes=1,
     corpus="none",
     **about(*LANGUAGE),
 )
@@ -36,6 +37,7 @@ def gains(model: str) -> list[dict]:
     "published-shapes",
     "The ellipsoids of Whisper's LayerNorms: the columns of normgeom_lab.hyperellipsoid.shapes.",
     {},
+    minutes=1,
     **about("whisper-base") | dict(corpus="none", seed="none"),
 )
 def ellipsoids() -> pd.DataFrame:
@@ -50,6 +52,7 @@ def ellipsoids() -> pd.DataFrame:
     "The largest size of an attention score of Gemma 3, in each head, on two texts; and the bound that its norms of "
     "queries and keys set: d max|γ_q| max|γ_k| over the scores' divisor, d the width of a head.",
     dict(model=(GEMMA,)),
+    minutes=1,
     corpus=ON,
     **about(GEMMA),
 )
@@ -81,6 +84,7 @@ def scores(model: str) -> list[dict]:
     "published-sinks",
     "The mean attention that later positions pay to position 0, in each block, averaged over heads.",
     dict(model=LANGUAGE, text=PARTS),
+    minutes=1,
     corpus=ON,
     **about(*LANGUAGE),
 )

@@ -52,10 +52,15 @@ def factor(c: Tensor, eps: float, dtype: torch.dtype, way: str = "") -> Tensor:
     return (mean + (eps * power.square()).to(dtype)).rsqrt().to(c.dtype) * power
 
 
+def normalised(site: ng.NormSite, x: Tensor) -> Tensor:
+    """A norm's output before gain and bias."""
+    c = centred(site, x)
+    return c * factor(c, site.eps, c.dtype)
+
+
 def unrounded(site: ng.NormSite, x: Tensor) -> Tensor:
     """The norm itself, computed in at least float32; its result has the input's format."""
-    c = centred(site, x)
-    n = c * factor(c, site.eps, c.dtype)
+    n = normalised(site, x)
     return (n * site.weight.to(n.dtype) + site.bias.to(n.dtype)).to(x.dtype)
 
 
@@ -87,6 +92,7 @@ class Network(Resumed):
 
     Attributes:
         model: a copy, in ``dtype``.
+        example: inputs that run all of it; None for a language model.
         modules: the norms of these blocks.
     """
 
@@ -94,13 +100,13 @@ class Network(Resumed):
         if name == WHISPER:
             model, part = WhisperForConditionalGeneration.from_pretrained(FOLDER / name).eval(), "model.encoder"
             features = spectrogram(FOLDER / name, SPEECH / f"{RECORDING}.wav")
-            example = dict(input_features=features, decoder_input_ids=torch.tensor([[model.config.bos_token_id]]))
+            self.example = dict(input_features=features, decoder_input_ids=torch.tensor([[model.config.bos_token_id]]))
             inputs, self.shape = dict(input_features=features.to(dtype)), (SECONDS, 50)
         else:
-            (model, tokenizer), part, example = language_model(name), "model", None
+            (model, tokenizer), part, self.example = language_model(name), "model", None
             inputs = dict(input_ids=blocks(tokenizer, "test", BLOCKS, LENGTH), use_cache=False)
             self.shape = (BLOCKS, LENGTH - 1)
-        sites = [site for site in ng.find_norms(model, example) if site.name.startswith(part)]
+        sites = [site for site in ng.find_norms(model, self.example) if site.name.startswith(part)]
         self.model = copy.deepcopy(model).to(dtype)
         inner = self.model.get_submodule(part)
         in_order = [*inner.layers, inner.layer_norm if name == WHISPER else inner.norm]
@@ -113,9 +119,12 @@ class Network(Resumed):
 
     def run(self, norm: Norm, start: int = 0) -> list[Tensor]:
         """What leaves each block from ``start`` on, and the last norm, ``(windows or seconds, positions, d)``."""
-        count = math.prod(self.shape)  # of positions that are measured, out of all
         with self.norms_replaced(norm):
-            return [h[:, 1:].flatten(0, 1)[:count].unflatten(0, self.shape).double() for h in self.ends(start)]
+            return [self.measured(h).double() for h in self.ends(start)]
+
+    def measured(self, h: Tensor) -> Tensor:
+        """Of all positions those that are measured, ``(windows or seconds, positions, d)``."""
+        return h[:, 1:].flatten(0, 1)[: math.prod(self.shape)].unflatten(0, self.shape)
 
     def inputs(self) -> dict[ng.NormSite, Tensor]:
         """What each norm reads."""
@@ -182,6 +191,7 @@ def short(row: dict) -> dict:
         "length, largest share of ε; bias_, spread_: of its scale's relative error with bfloat16 statistics.",
     },
     dict(model=MODELS),
+    minutes=12,
     workers=1,
     corpus=CORPUS,
     **about(*MODELS),

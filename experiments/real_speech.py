@@ -56,6 +56,7 @@ def speech(*names: str) -> "Speech":
     "published-speech-angles",
     "As published-angles, at the inputs of Whisper's norms; of the encoder up to where speech ends.",
     dict(recording=RECORDINGS),
+    minutes=2,
     **ABOUT,
 )
 def angles(recording: str) -> list[dict]:
@@ -68,6 +69,7 @@ def angles(recording: str) -> list[dict]:
     f"One norm at a time.  {COSTS}  angle: the mean angle of the norm's input to the direction, of 1 where it is "
     "dropped.",
     dict(norm=range(32)),
+    minutes=15,
     **ABOUT,
 )
 def one_norm(norm: int) -> pd.DataFrame:
@@ -78,7 +80,7 @@ def one_norm(norm: int) -> pd.DataFrame:
     return rows.assign(site=site.name, angle=rows.direction.replace("dropped", "uniform").map(degrees))
 
 
-@experiment("published-speech-removed", f"At all norms.  {COSTS}", {}, **ABOUT)
+@experiment("published-speech-removed", f"At all norms.  {COSTS}", {}, minutes=3, **ABOUT)
 def all_norms() -> pd.DataFrame:
     whisper = speech(*RECORDINGS)
     return whisper.without(whisper.sites)
@@ -90,6 +92,7 @@ def all_norms() -> pd.DataFrame:
     "the encoder's stem: word errors, and the largest difference of a teacher-forced logit from the unconverted "
     "model's in float64, by dtype.",
     dict(recording=RECORDINGS[:2]),
+    minutes=3,
     **ABOUT,
 )
 def converted(recording: str) -> dict:

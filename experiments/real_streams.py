@@ -70,6 +70,7 @@ def translators(network: nn.Module, ids: Tensor) -> tuple[dict[str, Tensor], Ten
     "WikiText-2.  uniform: of a uniform guess; frequency: of the frequencies of tokens in that other part, with "
     f"{UNIFORM:.0%} of a uniform guess.  Means over all positions but the first.",
     dict(model=LANGUAGE, text=PARTS),
+    minutes=15,
     corpus=ON,
     **about(*LANGUAGE),
 )
@@ -110,6 +111,7 @@ def lens(model: str, text: str) -> pd.DataFrame:
     "live, with norms as they are; held, with all scales held as without the vector; ratio, held over live.  low, "
     "high: 90 % over resampled texts.",
     dict(model=LANGUAGE, text=PARTS[:1]),
+    minutes=4,
     corpus=ON,
     **about(*LANGUAGE),
 )

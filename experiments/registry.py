@@ -35,6 +35,7 @@ class Experiment:
         measure: called with the values of one point; returns a row, or rows, or such by record.
         what: for each record, a sentence that says what it holds.
         grid: values by name, or a list of such grids.
+        minutes: that it takes, roughly, on two processor cores.
         about: what else the provenance says.
         workers: processes at a time; with 1, each point has a fresh process.
         summary: makes the table of an experiment with one record out of the rows of all points.
@@ -46,6 +47,7 @@ class Experiment:
     measure: Callable[..., object]
     what: dict[str, str]
     grid: dict | list
+    minutes: float
     about: dict[str, object]
     workers: int = os.cpu_count()
     summary: Callable | None = None
@@ -73,7 +75,7 @@ class Registry:
         """Register a function that measures one point.
 
         Args:
-            settings: attributes of :class:`Experiment`; all others are ``about``.
+            settings: ``minutes`` and what else is an attribute of :class:`Experiment`; all others are ``about``.
 
         Raises:
             ValueError: another experiment has this name or writes a record of this name.
@@ -95,7 +97,7 @@ class Registry:
         return {name: experiment for experiment in self.experiments.values() for name in experiment.what}
 
     def select(self, names: Sequence[str]) -> list[Experiment]:
-        """The experiments of some names; all without names.
+        """The experiments of some names, cheapest first; all without names.
 
         A name is that of an experiment or of a record, ``*`` for anything.
 
@@ -108,7 +110,7 @@ class Registry:
             if not chosen:
                 raise ValueError(f"name: expected some of {', '.join(sorted(self.experiments))}, got {wanted!r}")
             found |= chosen
-        return list(found.values())
+        return sorted(found.values(), key=lambda e: e.minutes)
 
     # what has become of records
 

@@ -123,6 +123,7 @@ experiment(
     "speed-norms",
     OF_NORMS,
     dict(process=(0, 1, 2), threads=(1, 2)),
+    minutes=14,
     workers=1,
     summary=ratios,
     processes=3,
@@ -134,6 +135,7 @@ experiment(
     "speed-norms-cuda",
     OF_NORMS,
     dict(process=(0, 1), threads=(1,)),
+    minutes=8,
     workers=1,
     summary=ratios,
     processes=2,
@@ -150,6 +152,7 @@ experiment(
     "Time of the alternative over ours: the median ratio, and the lowest, of rounds in which both ran in turns, in "
     "float64; the Jacobian is there already when products are timed.",
     dict(what=("semi-axes", "axes", "product J v"), d=(4096,)),
+    minutes=3,
     workers=1,
     seed=0,
 )
@@ -190,6 +193,7 @@ def of_runs(runs: pd.DataFrame) -> pd.DataFrame:
     "Time of ng.Survey on one batch over that of the bare forward pass of the same round, both in turns: the median of "
     "the runs' medians, the lowest and highest round; and the survey's seconds.",
     dict(process=(0, 1, 2)),
+    minutes=4,
     workers=1,
     summary=of_runs,
     model="GPT-2 small with its head, random weights, float32",

@@ -84,6 +84,7 @@ def at_stages(table: pd.DataFrame) -> pd.DataFrame:
         "training-forms": FORMS,
     },
     GRID,
+    minutes=70,
     **about("0 to 2, of the part ranks 0 to 39 with RMSNorm and 0 to 9 with LayerNorm"),
 )
 def training(part: str, norm: str, rate: float, seed: int, steps: int | None = None) -> dict:
@@ -114,6 +115,7 @@ def end(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
     "training-rates",
     "Held-out loss in nats a byte after training, of every variant at two rates.",
     RATES,
+    minutes=100,
     **about("0 to 9 of the twins, 0 to 4 of the others"),
 )
 def rates(norm: str, rate: float, seed: int, steps: int | None = None) -> pd.DataFrame:
@@ -136,6 +138,7 @@ def _pages(kind: str) -> Path:
     "twins",
     "Weights of two GPT-2 models that read bytes and differ in the norm alone, rounded to float16.",
     dict(steps=(3000,)),
+    minutes=40,
     summary=halves,
     model="GPT-2, 4 layers, 64 wide, 4 heads, from the same weights",
     layers=4,

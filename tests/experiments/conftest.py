@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 registry = Registry(HERE / "records", HERE / "kept")
 
 
-@registry.experiment("squares", "Squares.", dict(x=(1, 2, 3), sign=("up", "down")), workers=2, seed="none",
+@registry.experiment("squares", "Squares.", dict(x=(1, 2, 3), sign=("up", "down")), minutes=2, workers=2, seed="none",
                      summary=lambda rows: rows.drop(columns="pid"))
 def squares(x, sign):
     (HERE / f"ran-{x}{sign}-{os.getpid()}").touch()
@@ -42,13 +42,13 @@ def squares(x, sign):
     return dict(square=square(x), pid=os.getpid())
 
 
-@registry.experiment("two", {"sums": "Sums.", "alike": "All alike."}, [dict(x=(3, 1)), dict(x=(10,))],
+@registry.experiment("two", {"sums": "Sums.", "alike": "All alike."}, [dict(x=(3, 1)), dict(x=(10,))], minutes=1,
                      workers=1)
 def two(x):
     return dict(sums=dict(square=square(x), pid=os.getpid()), alike=[dict(value=float("inf"))] * 2)
 
 
-@registry.experiment("large", "Needs more.", dict(x=(1,)), needs=lambda: "a GPU")
+@registry.experiment("large", "Needs more.", dict(x=(1,)), minutes=0.5, needs=lambda: "a GPU")
 def large(x):
     return dict(square=square(x))
 '''

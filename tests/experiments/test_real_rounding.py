@@ -1,6 +1,7 @@
 """Rounding in norms of published models, tried on a tiny Llama: each number against a longer way to it."""
 
 import copy
+import math
 
 import pandas as pd
 import pytest
@@ -8,7 +9,8 @@ import torch
 from drawn_weights import perturbed
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from experiments import real_rounding
+from experiments import real_quantised, real_rounding
+from experiments.real_quantised import quantised
 from experiments.real_rounding import SHIFT, factor
 
 IDS = torch.randint(50, (4, 9), generator=torch.Generator().manual_seed(5))
@@ -55,3 +57,14 @@ def test_effects_of_scales_are_those_of_gains(llama):
         assert found.together[block] == pytest.approx(float(off) / SHIFT, rel=0.01)
     assert len(found) == 4 and found.block.to_list() == [1, 2, 3, 4]
     assert (found.statistics < 0.03).all() and (found.statistics > 10 * 2e-6).all()
+
+
+def test_quantised_norms_of_a_model(llama):
+    y = torch.tensor([[7.0, 3.4, -0.6], [70.0, 6.0, -4.0]])
+    assert torch.allclose(quantised(y, 4), torch.tensor([[7.0, 3.0, -1.0], [70.0, 10.0, 0.0]])), "steps by rows"
+    records = {name: pd.DataFrame(rows) for name, rows in real_quantised.int8_and_int4("llama").items()}
+    found, end = (records[f"published-quantised{part}"].set_index(["form", "bits"]) for part in ("", "-end"))
+    assert ((found.ratio_q50 - 1).abs() < 0.15).all(), "errors of what the matrices compute are as predicted"
+    assert (end.xs(8, level="bits").kl < end.xs(4, level="bits").kl).all()
+    assert found.measured["folded", 4] / found.measured["folded", 8] == pytest.approx(127 / 7, rel=0.2)
+    assert math.isclose(found.crest["folded", 8] ** 2 / 16, found.share["folded", 8], rel_tol=0.1), "κ² = s d"

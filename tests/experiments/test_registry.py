@@ -139,4 +139,4 @@ def test_names(toy, command):
     code, said = command("cubes")
     assert (code, said) == (1, "Error: name: expected some of large, squares, two, got 'cubes'\n")
     with pytest.raises(ValueError, match=r"^sums: expected a name of its own, there is already sums$"):
-        sys.modules["toy.measured"].registry.experiment("sums", "Again.", {})
+        sys.modules["toy.measured"].registry.experiment("sums", "Again.", {}, minutes=1)

@@ -120,6 +120,14 @@ def test_drift_shows_what_was_measured_and_what_the_law_predicts():
     assert "predicted 0.005 and 0.005" in alt
 
 
+def test_quantised_forms_have_a_row_each_and_divergences_where_there_are():
+    keys = [dict(model=m, form=f, bits=b) for m in ("a", "b") for f in ("p", "q") for b in (8, 4)]
+    by_form = pd.DataFrame([key | dict(crest=n, measured=2 * n, ratio_q50=3 * n) for n, key in enumerate(keys)])
+    found = lab.quantised_forms(by_form, pd.DataFrame([key | dict(kl=9.0) for key in keys[:4]]))
+    assert found.loc[("a", "q")].to_list() == [2, 4, 6, 9, 6, 9, 9], "κ, then error, over predicted and KL by bits"
+    assert found.loc[("b", "p")].isna().sum() == 2 and found.columns[0] == "κ" and found.columns[1] == "error, 8 bits"
+
+
 def test_predictions_have_intervals_and_counts_and_an_encoder_has_errors():
     """The second model's last way changes little: a mark at the edge in place of a dot."""
     ways = [way for rows in lab.ROUNDED.values() for way in rows]

@@ -15,7 +15,7 @@ from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import first_windows, load_tokenizer
 
 TEXTS, LENGTH = 2, 128  # windows that the model reads, and their tokens
-COLUMNS = ("norms", "", "kind", "d", "gain", "ε", "where", "rounded to bfloat16", "largest entry")
+COLUMNS = ("norms", "", "kind", "d", "gain", "ε", "where", "rounded to bfloat16", "decays by", "largest entry")
 
 
 def examine(name: str) -> Report:
@@ -45,7 +45,8 @@ def lines(report: Report) -> Iterator[str]:
     alike: dict[tuple, list[float]] = {}
     for norm in report.norms:
         told = (norm.kind, str(norm.dim), norm.gain, f"{norm.eps:g}", norm.place, norm.casts)
-        alike.setdefault((_pattern(norm.name), *told), []).append(norm.measured["share"])
+        decays = ", ".join(norm.decays) or "no rule"
+        alike.setdefault((_pattern(norm.name), *told, decays), []).append(norm.measured["share"])
     rows = [COLUMNS]
     for (name, *told), shares in alike.items():
         rows.append((name, f"× {len(shares)}", *told, f"{max(shares):.0%}"))

@@ -40,6 +40,7 @@ class NormSheet:
     dim: int
     w: Tensor | None = field(repr=False)  # the parameter that determines the gain
     gain: str  # "w", "1 + w", "2 + w", "neither w nor 1 + w"; or "none" if it is 1
+    decays: list[str]  # rules under which w decays: "plain AdamW"; "names" exempts norm and bias, "shapes" vectors
     eps: float  # the ε that the outputs show
     place: str  # "inside the root", "outside the root", "after the division" or "none"
     casts: str  # when results are rounded to bfloat16: "after the gain" or "before the gain"
@@ -67,8 +68,8 @@ def doctor(model: nn.Module, inputs: Tensor | Mapping | None = None) -> Report:
 
     Returns:
         a list of findings, each with site, problem, effect, advice and size.  The list's attribute ``.norms`` describes
-        each norm: its kind, gain (such as ``"1 + w"``), eps and the place of eps, casts, and measurements such as
-        ``"share"``, the largest coordinate's share of a vector's squared length.
+        each norm: its kind, gain (such as ``"1 + w"``), eps and the place of eps, casts, the rules under which the gain
+        decays, and measurements such as ``"share"``, the largest coordinate's share of a vector's squared length.
 
     Raises:
         TypeError: ``model`` is not a module, or ``inputs`` are needed and missing.
@@ -148,7 +149,10 @@ def _sheet(name: str, module: nn.Module, read: Tensor, token_axis: int | None) -
         gain=float(gain.mean()),
     )
     w = parameter and module.get_parameter(parameter)
-    return NormSheet(name, module, site.kind, site.dim, w, made, eps, place, casts, measured)
+    unnamed = not any(word in f"{name}.{parameter}".lower() for word in ("norm", "bias"))
+    rules = {"plain AdamW": True, "names": unnamed, "shapes": parameter and w.dim() > 1}
+    decays = [rule for rule, reaches in rules.items() if parameter and reaches]
+    return NormSheet(name, module, site.kind, site.dim, w, made, decays, eps, place, casts, measured)
 
 
 def _drawn(module: nn.Module) -> list[nn.Module]:

@@ -117,6 +117,16 @@ def drift(found: pd.DataFrame) -> tuple[Figure, str]:
     return figure, f"Errors by block, logarithmic. {'; '.join(words)}."
 
 
+def quantised_forms(by_form: pd.DataFrame, ends: pd.DataFrame) -> pd.DataFrame:
+    """What quantising the outputs of norms does, a row a model and form; ``ends`` has the divergences."""
+    words = {"measured": "error", "ratio_q50": "error / predicted", "kl": "KL"}
+    rows = by_form.merge(ends, how="left", on=["model", "form", "bits"]).replace({"model": STACKS})
+    shown = rows.pivot(index=["model", "form"], columns="bits", values=["crest", *words])
+    shown = shown.drop(columns=("crest", 4)).rename(columns=words | {"crest": "κ"})
+    shown.columns = [f"{name}, {bits} bits" if name != "κ" else name for name, bits in shown.columns]
+    return shown.sort_index(axis=1, key=lambda c: c.str[-6:], ascending=False, kind="stable")
+
+
 Groups = Mapping[str, Mapping[Hashable, str]]  # names of rows by key, under a heading
 
 

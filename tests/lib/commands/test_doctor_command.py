@@ -30,7 +30,7 @@ def test_a_sound_model(llama, tmp_path):
         ["model.layers.*.post_attention_layernorm", "×", "2", "rms", "32", "w"],
         ["model.norm", "×", "1", "rms", "32", "w"],
     ]
-    assert all("  before the gain  " in row and row.endswith("%") for row in rows)
+    assert all("  plain AdamW  " in row and row.endswith("%") for row in rows)
 
 
 def test_problems_are_a_line_each_and_the_exit_code(llama, tmp_path):

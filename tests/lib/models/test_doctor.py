@@ -238,11 +238,14 @@ def test_what_a_sheet_says():
     report = ng.doctor(sound("gpt2"), IDS)
     sheet = report.norms[0]
     assert (sheet.gain, sheet.place, sheet.casts) == ("w", "inside the root", "after the gain")
+    assert sheet.decays == ["plain AdamW", "names"], "GPT-2 calls its norms ln, a rule by shapes spares them"
     assert ng.doctor(sound("llama"), IDS).norms[0].casts == "before the gain"
     gemma = ng.doctor(sound("gemma3"), IDS).norms
-    assert {(s.gain, s.casts) for s in gemma} == {("1 + w", "after the gain")}
+    assert {(s.gain, s.casts, tuple(s.decays)) for s in gemma} == {("1 + w", "after the gain", ("plain AdamW",))}
+    cohere = ng.doctor(tiny("cohere_qk", **LONG), IDS).norms[1]
+    assert cohere.decays == ["plain AdamW", "shapes"], "a gain for each head is no vector"
     (plain,) = ng.doctor(nn.Sequential(nn.LayerNorm(8, elementwise_affine=False)), torch.randn(3, 5, 8)).norms
-    assert (plain.gain, plain.w) == ("none", None)
+    assert (plain.gain, plain.w, plain.decays) == ("none", None, [])
     massive = ng.doctor(nn.Sequential(nn.RMSNorm(8, eps=1e-6)), 100 * torch.eye(8)[:3] + 30 * torch.ones(3, 8)).norms[0]
     assert massive.measured["share"] == pytest.approx(130**2 / (130**2 + 7 * 30**2))
 

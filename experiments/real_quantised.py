@@ -1,0 +1,108 @@
+"""What the norms of published models pass on to matrices, rounded to 8 or 4 bits."""
+
+from collections.abc import Mapping
+from functools import cache
+from itertools import product
+
+import normgeom as ng
+import torch
+from normgeom.models.flow import stream
+from torch import Tensor
+
+from experiments.real_models import about
+from experiments.real_rounding import CORPUS, MODELS, Network, Norm, at_the_end, normalised, short, unrounded
+from experiments.registry import experiment
+
+
+def readers(network: Network) -> dict[ng.NormSite, Tensor]:
+    """For each norm but the last, the matrices that read it, stacked; norms that write to the stream have none."""
+    flow, found = stream(network.model, network.example), {}
+    maps = {norm.name: norm.readers for norm in flow.norms}
+    for site, module in network.modules.items():
+        if network.block_of(module) < len(network.blocks) - 1 and maps.get(site.name):
+            found[site] = torch.cat([network.model.get_submodule(name).weight for name in maps[site.name]]).detach()
+    return found
+
+
+@cache
+def rotation(d: int) -> Tensor:
+    """A random rotation of ``d`` dimensions."""
+    return torch.linalg.qr(torch.randn(d, d, generator=torch.Generator().manual_seed(0)))[0]
+
+
+# What is quantised: a norm's output, or its normalised vector, turned by a matrix; the gain is then in the matrices.
+FORMS = {"as trained": lambda d: None, "folded": torch.eye, "rotated": rotation}
+
+
+def quantised(y: Tensor, bits: int) -> Tensor:
+    """Each row rounded to steps of its largest entry over 2^(bits − 1) − 1."""
+    step = y.abs().amax(-1, keepdim=True) / (2 ** (bits - 1) - 1)
+    return (y / step).round() * step
+
+
+def quantising(read: Mapping[ng.NormSite, Tensor], bits: int, turn: Tensor | None) -> Norm:
+    """The norm itself, with what it passes on to matrices quantised in one of :data:`FORMS`."""
+
+    def norm(site: ng.NormSite, x: Tensor) -> Tensor:
+        n = normalised(site, x)
+        if site in read and turn is not None:
+            n = quantised(n @ turn, bits) @ turn.T
+        y = n * site.weight + site.bias
+        return quantised(y, bits) if site in read and turn is None else y
+
+    return norm
+
+
+def one_quantised(site: ng.NormSite, x: Tensor, matrices: Tensor, bits: int, turn: Tensor | None) -> dict[str, Tensor]:
+    """Of a norm: what its outputs look like, and the error of what its matrices compute, measured and predicted."""
+    n = normalised(site, x).flatten(0, 1)
+    y = n * site.weight + site.bias
+    passed, through = (y, matrices) if turn is None else (n @ turn, (matrices * site.weight) @ turn)
+    largest, computed = passed.abs().amax(-1), (y @ matrices.T).norm(dim=-1)
+    error = ((quantised(passed, bits) - passed) @ through.T).norm(dim=-1) / computed
+    uniform = largest / (2 ** (bits - 1) - 1) / 12**0.5 * through.norm() / computed  # errors uniform in a step
+    measured, predicted = error.square().mean().sqrt(), uniform.square().mean().sqrt()
+    return dict(
+        crest=(largest / passed.square().mean(-1).sqrt()).median(),
+        share=(n.square().amax(-1) / n.square().sum(-1)).median(),
+        measured=measured,
+        predicted=predicted,
+        ratio=measured / predicted,
+    )
+
+
+@experiment(
+    "published-quantised",
+    {
+        "published-quantised": "What each norm passes on to the matrices that read it, rounded to 8 or 4 bits by rows "
+        "(step: largest entry over 127 or 7): as trained, with the gain folded into the matrices, and turned by a "
+        "random rotation too.  Medians over norms: crest, largest entry over root mean square; share, of the largest "
+        "coordinate in the normalised vector's square length; measured, relative error of what the matrices compute; "
+        "predicted; ratio_…: measured over predicted, quantiles over norms.",
+        "published-quantised-end": "Where all these norms are quantised at once, against float32: error behind the "
+        "last norm, KL in nats, share of positions with the same likeliest token (every fourth).",
+    },
+    dict(model=MODELS),
+    minutes=4,
+    workers=1,
+    corpus=CORPUS,
+    **about(*MODELS),
+)
+def int8_and_int4(model: str) -> dict[str, list[dict]]:
+    network = Network(model)
+    inputs, base, rows, last = network.inputs(), network.run(unrounded)[-1], [], []
+    read = readers(network)
+    for form, bits in product(FORMS, (8, 4)):
+        q = FORMS[form](base.shape[-1])
+        columns = [one_quantised(site, network.measured(inputs[site]), w, bits, q) for site, w in read.items()]
+        row = {name: torch.stack([found[name] for found in columns]) for name in columns[0]}
+        ratio = row.pop("ratio")
+        row = {name: values.median() for name, values in row.items()} | dict(ratio_q50=ratio.median())
+        row |= {f"ratio_q{at:02d}": ratio.quantile(at / 100) for at in (5, 95)}
+        rows.append(dict(form=form, bits=bits) | short(row))
+        end = network.run(quantising(read, bits, q))[-1]
+        last.append(dict(form=form, bits=bits) | short(at_the_end(network, end, network, base)))
+    return {
+        "published-quantised": rows,
+        "published-quantised-end": [row for row in last if "kl" in row],
+    }
