@@ -4,6 +4,7 @@ Above all of them is the chapters' package: its modules import the library and `
 """
 
 import ast
+import tomllib
 from pathlib import Path
 
 import normgeom as ng
@@ -55,6 +56,14 @@ def test_no_circle_in_a_room():
         for name in leaves:
             del ends[name]
     assert not ends, f"these import each other: {sorted(ends)}"
+
+
+def test_rooms_keep_within_their_lines():
+    root = LIBRARY.parents[1]
+    for room, limit in tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["normgeom"]["lines"].items():
+        files = [path for path in (root / room).rglob("*") if path.suffix in (".py", ".js")]
+        lines = sum(len(path.read_text("utf-8").splitlines()) for path in files)
+        assert 0.9 * limit < lines <= limit, f"{room} has {lines} lines, meant are at most {limit}, and not far fewer"
 
 
 @pytest.mark.parametrize("path", sorted(LIBRARY.rglob("*.py")), ids=lambda path: path.stem)
