@@ -52,13 +52,13 @@ def held(
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 3.6))
         draw_plane(axis)
-        grey, blue, ink = (COLORS[name] for name in ("null", "uniform", "ink"))
+        grey, own, ink = (COLORS[name] for name in ("null", "layer" if centered else "rms", "ink"))
         axis.plot(*flat(torch.tensor([[-1.5] * 3, [1.5] * 3])), color=grey, ls="--", lw=1)
         one = torch.eye(3).double()
         planes = [ONE_UP[:2]] if centered else [one[[i, j]] for i, j in ((0, 1), (1, 2), (2, 0))]
         for plane in planes:  # where n is for ε = 0: a circle, or three circles of a sphere
             axis.plot(*flat(circle(plane)), color=grey, lw=1)
-            axis.plot(*flat(circle(plane) * gain), color=blue)
+            axis.plot(*flat(circle(plane) * gain), color=own)
         way = torch.stack([x, *([x - x.mean()] if centered else []), n, y])
         axis.plot(*flat(way), color=grey, ls=":", lw=1)
         if show == "jacobian":
@@ -67,7 +67,7 @@ def held(
             axis.plot(*flat(x + around), color=ink, lw=2)
             axis.plot(*flat(y + slope.matvec(around)), color=ink, lw=2)
             axis.plot(*flat(norm(x + around, gain, eps=eps)), color=ink, ls="--", lw=0.8)
-        for name, at, color in (("x", x, ink), ("n", n, grey), ("y", y, blue)):
+        for name, at, color in (("x", x, ink), ("n", n, grey), ("y", y, own)):
             axis.plot(*flat(at[None]), "o", color=color, ms=7 if name == "x" else 5)
             axis.annotate(name, flat(at[None])[:, 0].tolist(), (6, 5), textcoords="offset points")
         axis.annotate("(1, 1, 1)", flat(torch.full((1, 3), 1.4))[:, 0].tolist(), (6, 0), textcoords="offset points")
