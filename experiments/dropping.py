@@ -18,8 +18,8 @@ SHIFTS = (0.0, *(sign * c for c in (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 100) 
 @experiment(
     "dropping",
     {
-        "dropping-ways": "The loss of LayerNorm twins whose norms do not subtract the mean: in the weights as they "
-        "stand, after the writers were centred (the conversion to RMSNorm), and trained without (the RMSNorm twin).",
+        "dropping-ways": "The loss of LayerNorm twins whose norms do not subtract the mean: with the weights as "
+        "trained, after the writers were centred (the conversion to RMSNorm), and trained without (the RMSNorm twin).",
         "dropping-gauge": "The loss of LayerNorm twins without any subtraction when the writers have been centred and "
         "c was then added to each entry of the token embedding, which leaves the function as it is (kept: the "
         "divergence with the subtraction).",
@@ -39,7 +39,7 @@ def dropping(seed: int, steps: int | None = None) -> dict[str, pd.DataFrame]:
     batches = windows(byte_tokens(load_corpus("stdlib").text)[-HELD_OUT:], 128, 16)
     ways = {
         "as it is": layer,
-        "dropped as it stands": without_subtraction(layer),
+        "dropped, weights as trained": without_subtraction(layer),
         "dropped after centring": ng.to_rms_norm(copy.deepcopy(layer)),
         "trained without": rms,
     }

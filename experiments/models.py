@@ -30,6 +30,7 @@ from transformers import (
     WhisperFeatureExtractor,
     WhisperForConditionalGeneration,
 )
+from transformers.utils import logging
 
 FOLDER = Path("_build/models")
 ABOUT = "about.json"
@@ -113,9 +114,11 @@ MODELS = {
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(tuple(MODELS)))
 def main(names: tuple[str, ...]) -> None:
-    """Fetch published models (500 MB) into _build/models."""
+    """Fetch published models (500 MB) into _build/models; language models continue a sentence, as a test."""
+    logging.set_verbosity_error()  # transformers warns of settings that generate takes from each of two places
     for name in names or MODELS:
-        click.echo(f"{name}: {provide(name)}")
+        path = provide(name)
+        click.echo(f"{name}: {continued(path) if MODELS[name].write is _gguf else path}")
 
 
 def provide(name: str, folder: Path = FOLDER) -> Path:
@@ -215,6 +218,13 @@ def whisper_weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         linear(f"encoder/{convolution}", f"model.encoder.{convolution}")
     words = tensors["decoder/embeddings/weight"]
     return state | {"model.decoder.embed_tokens.weight": words, "proj_out.weight": words}
+
+
+def continued(folder: Path) -> str:
+    """How a language model continues a sentence."""
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    begin = tokenizer("The capital of France is", return_tensors="pt").input_ids
+    return repr(tokenizer.decode(model.generate(begin, max_new_tokens=8, do_sample=False)[0]))
 
 
 def spectrogram(folder: Path, recording: Path) -> Tensor:

@@ -108,7 +108,8 @@ def repair(model: str, text: str) -> pd.DataFrame:
     network, ids, answer, rival, _ = case(model, text)
     run, layers, rows = Run(network, ids, ids.shape), network.model.layers, []
     resumed = Resumed(layers, lambda: forward(network.model, dict(input_ids=ids, use_cache=False)))
-    late = [part for part in run.stream.parts if part.mixes and 2 * _block(part.name) >= len(layers)]
+    attentions = ((part, network.get_submodule(part.writer)) for part in run.stream.parts if part.mixes)
+    late = [part for part, module in attentions if 2 * resumed.block_of(module) >= len(layers)]
     heads = [head for part in late for head in run.pieces(part, REPLACED["mean"], True)]
     live = ends(run, resumed, heads)
     with ng.held_scales(network, ids):
@@ -131,15 +132,11 @@ def repair(model: str, text: str) -> pd.DataFrame:
 def ends(run: Run, resumed: Resumed, heads: list) -> Tensor:
     """The end of the stream, the model run again from a head's block on without that head: ``(heads, texts, d)``."""
     found = []
-    for name, writer, taken, _ in heads:
-        with hooked(after=[run.taking(writer, taken)]):
-            found.append(resumed.ends(_block(name))[-1][:, -1].double())
+    for _, writer, taken, _ in heads:
+        module, take = run.taking(writer, taken)
+        with hooked(after=[(module, take)]):
+            found.append(resumed.ends(resumed.block_of(module))[-1][:, -1].double())
     return torch.stack(found)
-
-
-def _block(name: str) -> int:
-    """Of "attn 3" or "head 3.1", the 3."""
-    return int(name.split()[1].partition(".")[0])
 
 
 def split(run: Run, row: Tensor, changes: Tensor, live: Tensor, held: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

@@ -38,7 +38,7 @@ def gains(model: str) -> list[dict]:
     "The ellipsoids of Whisper's LayerNorms: the columns of normgeom_lab.hyperellipsoid.shapes.",
     {},
     minutes=1,
-    **about("whisper-base") | dict(corpus="none", seed="none"),
+    **about("whisper-base", reads=FOLDER) | dict(corpus="none", seed="none"),
 )
 def ellipsoids() -> pd.DataFrame:
     model = WhisperForConditionalGeneration.from_pretrained(FOLDER / "whisper-base").eval()

@@ -23,9 +23,9 @@ PARTS = ("valid", "test")  # of WikiText-2
 LARGEST = 3  # how many coordinates are set apart
 
 
-def about(*names: str) -> dict[str, object]:
+def about(*names: str, reads: Path = TEXTS) -> dict[str, object]:
     """What records of these models have in common: the copies, and what must be there to measure them."""
-    paths = [*(FOLDER / name for name in names), SPEECH if "whisper-base" in names else TEXTS]
+    paths = [*(FOLDER / name for name in names), reads]
     copies = (f"{name} ({MODELS[name].copy}; {', '.join(MODELS[name].wheels)})" for name in names)
     return dict(
         needs=lambda: ", ".join(str(path) for path in paths if not path.exists()),

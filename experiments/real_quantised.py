@@ -9,8 +9,7 @@ import torch
 from normgeom.models.flow import stream
 from torch import Tensor
 
-from experiments.real_models import about
-from experiments.real_rounding import CORPUS, MODELS, Network, Norm, at_the_end, normalised, short, unrounded
+from experiments.real_rounding import ABOUT, MODELS, Network, Norm, at_the_end, normalised, short, unrounded
 from experiments.registry import experiment
 
 
@@ -85,8 +84,7 @@ def one_quantised(site: ng.NormSite, x: Tensor, matrices: Tensor, bits: int, tur
     dict(model=MODELS),
     minutes=4,
     workers=1,
-    corpus=CORPUS,
-    **about(*MODELS),
+    **ABOUT,
 )
 def int8_and_int4(model: str) -> dict[str, list[dict]]:
     network = Network(model)

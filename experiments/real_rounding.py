@@ -23,9 +23,10 @@ WHISPER, RECORDING, SECONDS = "whisper-base", "synthetic-test-1", 23
 BLOCKS, LENGTH = 20, 17  # windows of text, and their tokens
 MODELS = (*LANGUAGE, WHISPER)
 SHIFT = 2.0**-9  # the relative error of a scale by which effects are measured
-CORPUS = (
-    f"WikiText-2 (test), {BLOCKS} windows of {LENGTH} tokens begun by BOS; Whisper's encoder: {SECONDS} s of espeak-ng "
-    "reading sentences of WikiText-2, by seconds; position 0 left out; low, high: 90 % of resampled windows or seconds"
+ABOUT = about(*MODELS, reads=SPEECH) | dict(
+    corpus=f"WikiText-2 (test), {BLOCKS} windows of {LENGTH} tokens begun by BOS; Whisper's encoder: {SECONDS} s of "
+    "espeak-ng reading sentences of WikiText-2, by seconds; position 0 left out; low, high: 90 % of resampled windows "
+    "or seconds"
 )
 bf16, fp16, f64 = torch.bfloat16, torch.float16, torch.float64
 STATISTICS = ("statistics", "sum")
@@ -193,8 +194,7 @@ def short(row: dict) -> dict:
     dict(model=MODELS),
     minutes=12,
     workers=1,
-    corpus=CORPUS,
-    **about(*MODELS),
+    **ABOUT,
 )
 def by_depth(model: str) -> dict[str, list[dict]]:
     reference, network = Network(model, f64), Network(model)

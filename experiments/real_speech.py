@@ -36,7 +36,7 @@ PROMPT = ("<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>
 FRAMES = 50  # of the encoder, a second
 SIGNS = tuple(f"signs_{i:03d}" for i in range(3))
 RECORDINGS = ("real", "synthetic-valid-1", "synthetic-test-1")
-ABOUT = about(NAME) | dict(
+ABOUT = about(NAME, reads=SPEECH) | dict(
     corpus="real: five sentences of Sense and Sensibility read for LibriVox (test/data/librivox of the source archive "
     "of pocketsphinx 5.1.1), joined to 26 s; synthetic: eight sentences of a part of WikiText-2 each, read by espeak-ng"
 )

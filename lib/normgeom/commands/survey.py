@@ -17,16 +17,17 @@ TABLE, STATE = "table.parquet", "state.safetensors"
 def survey_model(model, out, *, tokens, corpus, length, batch_size, nulls, seed, device, dtype, quiet) -> dict:
     """Survey a transformers model and write the results to a folder; the arguments are the options in ``cli.py``.
 
-    ``table.parquet`` is the table of :class:`normgeom.Survey`.  ``provenance.json``, which is returned, says what was
-    measured, on what and with what.  ``state.safetensors`` is saved during the run, so that the same call resumes an
-    earlier one.  A state of another model, text or seed is refused.
+    ``table.parquet`` is the table of :class:`normgeom.Survey`.  ``provenance.json``, also returned, names the model,
+    the text, the settings and the versions.  ``state.safetensors`` is saved during the run, so that the same call
+    resumes an earlier one.  A state of another model, text or seed is refused.
     """
     out = Path(out)
     check_empty(out, TABLE, STATE, PROVENANCE)
     config = load_config(model)
     if config.is_encoder_decoder:
         raise ValueError(f"model: expected one that reads one text, got a {type(config).__name__}")
-    named, length = described(model), most_tokens(config, length)
+    named = described(model)
+    length = most_tokens(config, length)
     encoder = load_tokenizer(model, config)
     text = load_corpus(corpus)
     device = usable_device(device)

@@ -55,8 +55,8 @@ class Stream(NamedTuple):
 
 def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
     """The stream of a decoder as its own weights write it, or a ValueError that says where it cannot be followed."""
-    few = lambda x: x[:2, :11] if isinstance(x, Tensor) and x.dim() == 2 else x  # noqa: E731
-    beginning = tree_map(few, inputs if isinstance(inputs, Tensor) else dict(inputs))
+    given = inputs if isinstance(inputs, Tensor) else dict(inputs)
+    beginning = tree_map(lambda x: x[:2, :11] if isinstance(x, Tensor) and x.dim() == 2 else x, given)
     trace = Trial(model, beginning, drawn=False).trace
     sites = {site.name: site for site in find_norms(model, inputs)}  # under held scales it takes no others
     ran = [name for name, _ in trace.given]

@@ -227,7 +227,8 @@ def _untie(model: nn.Module, flow: Flow) -> None:
 
 def _fold(model: nn.Module, flow: Flow) -> None:
     for norm in (norm for norm in (*flow.norms, *flow.aside) if not norm.kept):
-        module, ((w, offset), (b, _)) = model.get_submodule(norm.name), norm.sources
+        module = model.get_submodule(norm.name)
+        (w, offset), (b, _) = norm.sources
         gain = _wide(getattr(module, w)) + offset if w else torch.ones(norm.dim)
         bias = _wide(getattr(module, b)) if b else torch.zeros(norm.dim)
         for reader in map(model.get_submodule, norm.readers):

@@ -196,10 +196,9 @@ class Survey:
             mean_norm=length / tokens,
             drop_error=drop_error / with_drop_error,
         )
-        sides, positions = ["in", "out"], ["first", "rest", "all"]
-        places = dict(site=sites.index, positions=positions, side=sides, direction=self.directions)
-        table = pd.MultiIndex.from_product(places.values(), names=places).to_frame(index=False)
-        table = table[["site", "side", "direction", "positions"]].join(sites, on="site")
+        places = [sites.index, ["first", "rest", "all"], ["in", "out"], self.directions]
+        table = pd.MultiIndex.from_product(places, names=["site", "positions", "side", "direction"])
+        table = table.to_frame(index=False)[["site", "side", "direction", "positions"]].join(sites, on="site")
         return table.assign(**{name: column.flatten().numpy() for name, column in columns.items()})
 
     def save(self, path: str | os.PathLike) -> None:

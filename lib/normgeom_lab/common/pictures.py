@@ -32,7 +32,7 @@ def hold(
     eps: float = 1e-5,
     centered: bool = True,
 ) -> None:
-    """Display a norm to hold: on a page, a script takes the picture's place; in a notebook, change the arguments.
+    """Display a norm to hold: on a page, a script replaces the picture; in a notebook, change the arguments.
 
     ``show`` chooses what the page asks about, "norm", "ellipse" or "jacobian"; the last also draws the Jacobian.
     """

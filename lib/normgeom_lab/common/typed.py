@@ -147,12 +147,11 @@ def type_here(
 ) -> None:
     """Display a network that reads a text.
 
-    On a page, a script takes the picture's place and has ``controls``.  In a notebook, change the text or the other
+    On a page, a script with these ``controls`` replaces the picture.  In a notebook, change the text or the other
     arguments and run the cell again: ``model`` is ``"layer"``, ``"rms"`` or ``"converted"``; ``held`` holds all scales
     of the unchanged network; the others are those of :func:`typed`, and ``quantity`` is one of :data:`QUANTITIES`.
     """
-    networks = recorded_twins()
-    network = networks["rms" if model == "rms" else "layer"]
+    network = recorded_twins()["layer" if model == "converted" else model]
     ids = torch.tensor(list(text.encode())[-network.config.n_positions :])
     plain = typed(network, ids)
     network = to_rms_norm(copy.deepcopy(network)) if model == "converted" else network
