@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import pandas as pd
 import torch
 from torch import Tensor, nn
+from tqdm.auto import tqdm
 
 from normgeom.models.flow import Part, followed
 from normgeom.models.held import gain_and_bias, per_unit, projected
@@ -66,8 +67,9 @@ def attribute(
     Returns:
         one row per part, in the order in which the parts run: ``part`` (an embedding's name, ``"attn 0"``, ``"mlp 0"``,
         …, ``"head 0.3"``) and the four numbers, averaged over the sequences.  The model runs once per part in its own
-        dtype, and a float64 copy of it runs once on a few tokens; sums are float64.  For the numbers of one sequence,
-        pass only that sequence, and others as ``reference``; for the logit at position t, ``inputs[:, : t + 1]``.
+        dtype, and a float64 copy of it runs once on a few tokens; sums are float64.  After five seconds, a
+        progress bar appears.  For the numbers of one sequence, pass only that sequence, and others as ``reference``;
+        for the logit at position t, ``inputs[:, : t + 1]``.
 
     Raises:
         ValueError: ``inputs`` or ``reference`` are padded, or their shapes do not fit; a token id or an answer is
@@ -105,7 +107,7 @@ def effects(model, inputs, answer, against=None, ablate="mean", by="part", refer
     w, constant, said = run.reader(answer, against)
     final, x = run.stream.final, run.end
     names, changes, ends = [], [], []
-    for part in run.stream.parts:
+    for part in tqdm(run.stream.parts, desc="attribute", unit="part", delay=5, leave=False):
         for name, writer, taken, change in run.pieces(part, REPLACED[ablate], by == "head", other):
             names.append(name)
             changes.append(change)

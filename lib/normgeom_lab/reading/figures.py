@@ -100,6 +100,6 @@ def fading_part(faded: pd.DataFrame, kept: float) -> tuple[Figure, str]:
     values = ", ".join(f"{whole[column] - here[column]:.1f} {words}" for column, words in _LOST.items())
     return figure, (
         f"With {kept:g} of the part kept, the logit above the mean is {here.logit:.1f} instead of "
-        f"{whole.logit:.1f}. The loss is {values}. The part contributes {here.part:.1f} instead "
+        f"{whole.logit:.1f}. The logit falls by {values}. The part contributes {here.part:.1f} instead "
         f"of {whole.part:.1f}, the others {here.others:.1f} instead of {whole.others:.1f}."
     )
