@@ -32,12 +32,12 @@ UPSTREAM = (1.0, 0.5, -1.5, 0.25, 2.0, -0.75, 0.125, 1.25)
 SPREAD = (0.5, -1.25, 2.0, -0.75, 1.5, 0.25, -1.75, 0.375, 1.125, -0.5, 0.875, -2.25, 0.625, -0.125, 1.0, -1.625)
 UNIT, LEAST = 2.0**-24, 2.0**-149  # unit roundoff and smallest number of float32, in which statistics are computed
 ABOUT = (
-    "Norms of rows that are hard to compute, and their gradients. y = gain * (x - m) / sqrt(mean((x - m)^2) + eps) + "
-    "bias for 'layer', m the mean of x; y = gain * x / sqrt(mean(x^2) + eps) for 'rms'. A row x has 'length' entries: "
-    "its 'entries', repeated; gain and bias (1 and 0 where affine is false), upstream, answers and bounds are repeated "
-    "as well. Compute y in the row's dtype, which holds all given numbers, and the gradients of sum(upstream * y) with "
-    "respect to x and to the gain. A right norm is off by at most the bound, entry by entry: 'output', 'x' and 'gain'; "
-    "'twice' is the output's bound if the normalised row is rounded to the dtype before the gain."
+    "Norms that are hard to compute, and their gradients. For 'layer', y = gain * (x - m) / sqrt(mean((x - m)^2) + "
+    "eps) + bias, where m is the mean of x; for 'rms', y = gain * x / sqrt(mean(x^2) + eps). A row x has 'length' "
+    "entries: its 'entries', repeated. Gain and bias (1 and 0 if affine is false), upstream, answers and bounds are "
+    "repeated too. Compute y in the row's dtype, in which all given numbers are exact, and the gradients of "
+    "sum(upstream * y) by x and by the gain. The error of a right norm is at most the bound, in every entry of "
+    "'output', 'x' and 'gain'; 'twice' bounds the output's error if the normalised row is rounded before the gain."
 )
 
 
