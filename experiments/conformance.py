@@ -36,7 +36,7 @@ ABOUT = (
     "eps) + bias, where m is the mean of x; for 'rms', y = gain * x / sqrt(mean(x^2) + eps). A row x has 'length' "
     "entries: its 'entries', repeated. Gain and bias (1 and 0 if affine is false), upstream, answers and bounds are "
     "repeated too. Compute y in the row's dtype, in which all given numbers are exact, and the gradients of "
-    "sum(upstream * y) by x and by the gain. The error of a right norm is at most the bound, in every entry of "
+    "sum(upstream * y) with respect to x and gain. The error of a right norm is at most the bound, in each entry of "
     "'output', 'x' and 'gain'; 'twice' bounds the output's error if the normalised row is rounded before the gain."
 )
 
@@ -196,9 +196,9 @@ def tried(norm: str, kernel: Callable, dtype: str, part: str, given: dict) -> It
 
 @experiment(
     "conformance-kernels",
-    "Kernels tried on the rows of conformance.json. part: output, or the gradient by the row (x) or by the gain; "
-    "twice: output, with the bound for two roundings. cases: how many; failed: how many have an error above the bound. "
-    "worst: largest ratio of error to bound; row: its row; failing: all rows with an error above the bound.",
+    "Kernels tried on the rows of conformance.json. part: output, or the gradient with respect to the row (x) or "
+    "gain; twice: output, with the bound for two roundings. cases: how many; failed: how many have an error above the "
+    "bound. worst, row: largest ratio of error to bound, and its row; failing: all rows with an error above the bound.",
     dict(kernel=tuple(KERNELS), dtype=tuple(DTYPES), part=("output", "twice", "x", "gain")),
     minutes=1,
     seed="none, nothing is random",

@@ -68,9 +68,9 @@ def deep(placement: str, layers: int, seed: int, steps: int = 150) -> list[dict]
 
 @experiment(
     "starts-placement",
-    "Stacks of 6 blocks after 120 steps without warm-up. loss: training loss in nats per byte over the last ten steps. "
-    "varying: share of the final stream's mean square that varies from token to token. first_over_last: length of the "
-    "gradient by the first block's W₂, divided by the length of the gradient by the last block's W₂.",
+    "Stacks of 6 blocks after 120 steps without warm-up. loss: training loss in nats per byte over the last ten "
+    "steps. varying: share of the final stream's mean square that varies from token to token. first_over_last: length "
+    "of the gradient with respect to the first block's W₂, divided by that for the last block's.",
     dict(rate=(1.5e-3, 2e-3, 3e-3), seed=range(21), placement=("post", "deepnorm")),
     minutes=8,
     **about(4, "0 to 20, for weights and batches"),

@@ -32,7 +32,7 @@ ON = f"WikiText-2, {COUNT} windows of {LENGTH} tokens spread over each part, eac
 
 
 def at_the_end(y: Tensor, _other: None = None) -> Tensor:
-    """Return what a part writes, with the last position only replaced by the mean."""
+    """Return a part's output with only the last position replaced by the mean."""
     return torch.cat([y[:, :-1], REPLACED["mean"](y)[:, -1:]], 1)
 
 

@@ -28,8 +28,8 @@ KEPT = 8
 CELL = ["threads", "rows", "d", "dtype", "backward"]
 OF_NORMS = (
     "Medians over rounds, in each of which all implementations (ways) ran in turns. over_copy: time divided by that of "
-    "a copy of the input. torch_over_this: time of torch's function divided by this way's; worst: the lowest median of "
-    "a process. backward: forward and backward, with gradients by input, gain and (LayerNorm) bias; else only forward."
+    "a copy of the input. torch_over_this: time of torch's function divided by this way's; worst: lowest median of a "
+    "process. backward: with gradients with respect to input, gain and (LayerNorm) bias; otherwise only forward."
 )
 ABOUT_NORMS = dict(
     results=f"the last {KEPT} results are kept, so that no output is in a cache before it is written", seed=0
