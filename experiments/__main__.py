@@ -1,4 +1,4 @@
-"""``python -m experiments``: measure what is missing or stale, or say what is."""
+"""``python -m experiments``: measure the records that are missing or stale, or list them."""
 
 from importlib import import_module
 from pathlib import Path
@@ -10,14 +10,14 @@ from experiments.registry import FRESH, MISSING, STALE, Experiment, Failed, Regi
 
 @click.command()
 @click.argument("names", nargs=-1)
-@click.option("--check", "checked", is_flag=True, help="Name what is stale, missing or foreign; exit with 1.")
-@click.option("--restamp", is_flag=True, help="Declare that the code's changes cannot have changed these records.")
+@click.option("--check", "checked", is_flag=True, help="List stale, missing and unknown records; exit with 1 if any.")
+@click.option("--restamp", is_flag=True, help="Declare that code changes cannot have changed these records.")
 @click.pass_obj
 def main(known: Registry | None, names: tuple[str, ...], checked: bool, restamp: bool) -> None:
-    """Measure the experiments of these NAMES, or all whose records are missing or stale, the cheapest first.
+    """Measure the experiments with these NAMES, or all that have missing or stale records, the cheapest first.
 
-    A name is that of an experiment or of a record, * for anything.  An interrupted run goes on where it stopped.
-    A missing record that needs published models or a GPU is measured where it is named.
+    A name is that of an experiment or of a record, and * matches anything.  An interrupted run continues where it
+    stopped.  If a record is missing and needs published models or a GPU, it is measured only when it is named.
     """
     try:
         known = known or load()
@@ -34,14 +34,14 @@ def main(known: Registry | None, names: tuple[str, ...], checked: bool, restamp:
 
 
 def load() -> Registry:
-    """The registry with the experiments of every module in this folder."""
+    """Return the registry with the experiments of all modules in this folder."""
     for path in sorted(Path(__file__).parent.glob("[!_]*.py")):
         import_module(f"experiments.{path.stem}")
     return registry
 
 
 def check(known: Registry, chosen: list[Experiment], names: tuple[str, ...]) -> None:
-    """A line for each record that is not as it should be."""
+    """Fail with one line for each experiment whose records have a problem and for each unknown record."""
     amiss, stale = [], []
     for experiment in chosen:
         word, why = known.state(experiment)
@@ -49,14 +49,14 @@ def check(known: Registry, chosen: list[Experiment], names: tuple[str, ...]) -> 
             amiss.append(f"{experiment.name}: {word}{why and f' ({why})'}: make experiments ONLY={experiment.name}")
             stale += [experiment.name] * (word == STALE)
     if stale:
-        amiss.append(f"if no number can have changed: python -m experiments --restamp {' '.join(stale)}")
+        amiss.append(f"if no number can have changed, run: python -m experiments --restamp {' '.join(stale)}")
     amiss += [f"{name}: no experiment writes it; delete it" for name in (() if names else known.orphans())]
     if amiss:
-        raise click.ClickException("\n".join(["records are not those of this code", *amiss]))
+        raise click.ClickException("\n".join(["some records do not match this code", *amiss]))
 
 
 def measure(known: Registry, chosen: list[Experiment], names: tuple[str, ...]) -> None:
-    """Measure what is not fresh and can be measured here."""
+    """Measure the experiments that are not fresh and can be measured on this computer."""
     failed = []
     for experiment in chosen:
         word, why = known.state(experiment)
@@ -65,14 +65,14 @@ def measure(known: Registry, chosen: list[Experiment], names: tuple[str, ...]) -
                 click.echo(f"{experiment.name}: {word}; to measure it again, delete its record")
             continue
         if lacking := experiment.needs and experiment.needs():
-            click.echo(f"{experiment.name}: {word}, and left out: it needs {lacking}")
+            click.echo(f"{experiment.name}: {word}, and skipped, because it needs {lacking}")
             continue
         click.echo(f"{experiment.name}: {word}{why and f' ({why})'}, measured now in about {experiment.minutes:g} min")
         try:
             known.run(experiment)
         except (Failed, BlockingIOError) as error:
             failed.append(str(error))
-            click.echo(f"{experiment.name}: failed; the same command goes on with what is finished")
+            click.echo(f"{experiment.name}: failed; to continue with the points that remain, repeat the command")
     if failed:
         raise click.ClickException("\n".join(failed))
 

@@ -1,4 +1,4 @@
-"""The chapters' measured claims, each chapter run as a notebook at many seeds."""
+"""The measured claims of the chapters: each chapter runs as a notebook with many seeds."""
 
 import ast
 import json
@@ -21,10 +21,10 @@ TELL = "import json\nfrom normgeom.checks import verdicts\nprint(json.dumps(verd
 
 
 def verdicts_of(page: str, draft: Path, seed: int, root: Path) -> pd.DataFrame:
-    """Run a chapter at a seed, cell by cell in ``draft``: what it judged, a row a verdict.
+    """Run a chapter with a seed as the notebook ``draft``; return the verdicts of its checks, one row per verdict.
 
     Raises:
-        RuntimeError: a cell failed, as where a statement does not hold.
+        RuntimeError: a cell failed, for example because a statement does not hold.
     """
     notebook = jupytext.read(root / CHAPTERS / f"{page}.md")
     notebook.cells.append(nbformat.v4.new_code_cell(TELL, metadata=dict(jupyter=dict(source_hidden=True))))
@@ -35,13 +35,13 @@ def verdicts_of(page: str, draft: Path, seed: int, root: Path) -> pd.DataFrame:
         done = papermill.execute_notebook(draft, draft, dict(seed=seed), kernel_name="python3", **quiet)
     except PapermillExecutionError as error:
         raise RuntimeError(f"cell {error.cell_index}: {error.ename}: {error.evalue}") from None
-    # a kernel may hand over one print in several outputs
+    # a kernel may split one print into several outputs
     found = json.loads("".join(o.text for o in done.cells[-1].outputs if o.get("name") == "stdout"))
     return pd.DataFrame(found, columns=["claim", "deviation", "mutant", "bound"])
 
 
 def behind_claims(book: Book, page: str) -> list[Cell]:
-    """The cells of a page that its live claims rest on."""
+    """Return the cells of a page that check its live claims, and the cells that these depend on, in order."""
     written, labels = cells(book, page), {claim.label for claim in claims.live(book) if claim.page == page}
     chosen = [at for at, cell in enumerate(written) if labels & set(cell.verifies)]
     needed = {*chosen, *(written.index(cell) for at in chosen for cell, _ in behind(written, at))}
@@ -49,7 +49,7 @@ def behind_claims(book: Book, page: str) -> list[Cell]:
 
 
 def modules(book: Book, page: str) -> dict[str, str]:
-    """The library's modules that a page's live claims go through, by what they use of the page's imports."""
+    """Return digests of the modules that a page's live claims use, found from the page's imports that they need."""
     tree = ast.Module([statement for cell in behind_claims(book, page) for statement in cell.tree.body], [])
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     for node in (node for cell in cells(book, page) for node in cell.tree.body):
@@ -60,7 +60,7 @@ def modules(book: Book, page: str) -> dict[str, str]:
 
 
 def judged(page: str, root: Path, seed: int) -> list[dict]:
-    """What a chapter judged of each of its live claims at a seed, the worst of several, in units of the bound."""
+    """Run a chapter with a seed; return a row for each live claim, with its worst verdict in units of the bound."""
     found, rows = verdicts_of(page, KEPT / f"claims/{page}-{seed}.ipynb", seed, root), []
     for claim in (claim for claim in claims.live(Book(root)) if claim.page == page):
         mine = found[found.claim == claim.label]
@@ -70,7 +70,7 @@ def judged(page: str, root: Path, seed: int) -> list[dict]:
 
 
 def register_claims(book: Book, register=experiment) -> None:
-    """An experiment for each page with live claims."""
+    """Register an experiment for each page with live claims."""
     live = claims.live(book)
     for page in dict.fromkeys(claim.page for claim in live):
 
@@ -80,12 +80,12 @@ def register_claims(book: Book, register=experiment) -> None:
 
         register(
             claims.file(book, page).stem,
-            f"The measured claims of the chapter {page}, each at {claims.LEAST} seeds: its deviation and that of its "
-            "wrong version, the worst of several, in units of the bound.",
+            f"The measured claims of chapter {page} with {claims.LEAST} seeds. deviation: largest deviation from the "
+            "claim; mutant: smallest deviation of a deliberately wrong version; both in units of the claim's bound.",
             dict(seed=range(claims.LEAST)),
             minutes=15,
             stamp=stamp,
-            seeds="0 to 19: the chapter's parameter seed, of every random draw",
+            seeds="0 to 19; the seed is the chapter's parameter and decides every random draw",
         )(partial(judged, page, book.root))
 
 

@@ -1,7 +1,7 @@
-"""Rows that break norms, with outputs and gradients to many digits and the error that a right norm may have.
+"""Rows on which wrong norms fail, with outputs and gradients to many digits and the error that a right norm may have.
 
-``python -m experiments.conformance`` writes figures/data/conformance.json; the page appendix/conformance says how to
-use it, and derives the bounds.  Below, kernels are tried on the rows.
+``python -m experiments.conformance`` writes figures/data/conformance.json; the page appendix/conformance explains how
+to use it and derives the bounds.  The experiment below tries kernels on these rows.
 """
 
 import json
@@ -25,24 +25,24 @@ from experiments.registry import experiment
 
 PATH = FOLDER / "conformance.json"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-EPS = 2.0**-17  # all three hold it
+EPS = 2.0**-17  # exact in all three formats
 GAIN = (1.5, -0.25, 0.75, 2.0, 0.5, -1.25, 1.0, 0.0625)
 BIAS = (0.5, -2.0, 0.0, 0.125, 1.0, -0.25, 3.0, -0.5)
 UPSTREAM = (1.0, 0.5, -1.5, 0.25, 2.0, -0.75, 0.125, 1.25)
 SPREAD = (0.5, -1.25, 2.0, -0.75, 1.5, 0.25, -1.75, 0.375, 1.125, -0.5, 0.875, -2.25, 0.625, -0.125, 1.0, -1.625)
-UNIT, LEAST = 2.0**-24, 2.0**-149  # of float32, for statistics: unit roundoff, and the smallest number
+UNIT, LEAST = 2.0**-24, 2.0**-149  # unit roundoff and smallest number of float32, in which statistics are computed
 ABOUT = (
-    "Norms of rows that are hard to compute, and their gradients. y = gain * (x - m) / sqrt(mean((x - m)^2) + eps) + "
-    "bias for 'layer', m the mean of x; y = gain * x / sqrt(mean(x^2) + eps) for 'rms'. A row x has 'length' entries: "
-    "its 'entries', repeated; gain and bias (1 and 0 where affine is false), upstream, answers and bounds are repeated "
-    "as well. Compute y in the row's dtype, which holds all given numbers, and the gradients of sum(upstream * y) with "
-    "respect to x and to the gain. A right norm is off by at most the bound, entry by entry: 'output', 'x' and 'gain'; "
-    "'twice' is the output's bound if the normalised row is rounded to the dtype before the gain."
+    "Norms that are hard to compute, and their gradients. For 'layer', y = gain * (x - m) / sqrt(mean((x - m)^2) + "
+    "eps) + bias, where m is the mean of x; for 'rms', y = gain * x / sqrt(mean(x^2) + eps). A row x has 'length' "
+    "entries: its 'entries', repeated. Gain and bias (1 and 0 if affine is false), upstream, answers and bounds are "
+    "repeated too. Compute y in the row's dtype, in which all given numbers are exact, and the gradients of "
+    "sum(upstream * y) with respect to x and gain. The error of a right norm is at most the bound, in each entry of "
+    "'output', 'x' and 'gain'; 'twice' bounds the output's error if the normalised row is rounded before the gain."
 )
 
 
 def along(entries: Sequence[float], length: int) -> tuple[float, ...]:
-    """Entries repeated along a row."""
+    """Repeat some entries until a row has ``length`` entries."""
     return tuple(entries[i % len(entries)] for i in range(length))
 
 
@@ -51,16 +51,16 @@ def exactly(numbers: Iterable[float]) -> Tensor:
 
 
 def parameters(d: int, applied: bool) -> tuple[tuple[float, ...], ...]:
-    """Gain and bias, and the gradient with respect to the output, of ``d`` entries."""
+    """Return gain, bias, and the gradient with respect to the output, each with ``d`` entries."""
     gain, bias = (GAIN, BIAS) if applied else ([1.0], [0.0])
     return along(gain, d), along(bias, d), along(UPSTREAM, d)
 
 
 def rows(dtype: str) -> dict[str, dict]:
-    """Rows by name, of numbers that ``dtype`` holds.  Entries of long rows are 16, so that answers repeat as well."""
+    """Return rows by name, exact in ``dtype``.  Long rows repeat 16 entries, so that their answers repeat as well."""
     info = torch.finfo(DTYPES[dtype])
     mean = 4096.0 if dtype == "float32" else 256.0
-    most = 2.0**14 if dtype == "float16" else 2.0**60  # the squares of twice that are finite in float32
+    most = 2.0**14 if dtype == "float16" else 2.0**60  # the squares of entries of twice this size are finite in float32
     made = {
         "ordinary": SPREAD,
         "odd": SPREAD[:7],
@@ -73,8 +73,8 @@ def rows(dtype: str) -> dict[str, dict]:
         "equal entries": [3.3] * 7,
         "zeros": [0.0] * 3,
         "long": SPREAD,
-        "large sum": [4 * t for t in SPREAD],  # of squares, above the largest float16
-        "long and odd": [30.0, *SPREAD[1:]],  # ends in a large entry
+        "large sum": [4 * t for t in SPREAD],  # the sum of squares exceeds the largest float16
+        "long and odd": [30.0, *SPREAD[1:]],  # the last entry is large
     }
     lengths = {"long": 4096, "large sum": 4096, "long and odd": 1025}
     held = {name: exactly(row).to(DTYPES[dtype]).tolist() for name, row in made.items()}
@@ -83,7 +83,7 @@ def rows(dtype: str) -> dict[str, dict]:
 
 @cache
 def answers(norm: str, x: tuple[float, ...], applied: bool) -> dict[str, list[mpmath.mpf]]:
-    """Output and gradients, and what their bounds are made of: the normalised row n, w = gain · upstream, and s."""
+    """Return output and gradients, and the numbers for their bounds: normalised row n, w = gain · upstream, scale s."""
     layer, (gain, bias, upstream) = norm == "layer", parameters(len(x), applied)
 
     def mean(values: Iterable) -> mpmath.mpf:
@@ -106,12 +106,12 @@ def answers(norm: str, x: tuple[float, ...], applied: bool) -> dict[str, list[mp
 
 
 def bounds(norm: str, x: tuple[float, ...], applied: bool, dtype: str) -> dict[str, list[float]]:
-    """How far outputs and gradients of a right norm may be off (prop-conformance, prop-conformance-gradient)."""
+    """Return error bounds for outputs and gradients of a right norm (prop-conformance, prop-conformance-gradient)."""
     d, layer, info = len(x), norm == "layer", torch.finfo(DTYPES[dtype])
     exact = {key: exactly(map(float, some)).abs() for key, some in answers(norm, x, applied).items()}
     gain, bias, upstream, x = (exactly(some).abs() for some in (*parameters(d, applied), x))
     n, w, s, last = exact["n"], exact["w"], exact["s"], info.eps / 2
-    moved = (UNIT * x.sum() + LEAST) / s * layer  # by the rounding of the mean
+    moved = (UNIT * x.sum() + LEAST) / s * layer  # from the rounding of the mean
     scale = moved + (d / 2 + 10) * UNIT
     off, mean_w, mean_wn = moved + scale * n, w.mean() * layer, (w * n).mean()
     output = gain * off + 2 * UNIT * (gain * n + bias * layer) + last * exact["output"]
@@ -126,7 +126,7 @@ def bounds(norm: str, x: tuple[float, ...], applied: bool, dtype: str) -> dict[s
 
 
 def vectors() -> dict:
-    """What the file holds."""
+    """Return the content of the file."""
     given, cases = {dtype: rows(dtype) for dtype in DTYPES}, []
     for dtype, norm, applied in product(DTYPES, ("layer", "rms"), (False, True)):
         for name, row in given[dtype].items():
@@ -139,7 +139,7 @@ def vectors() -> dict:
 
 
 def of(kind: type, stored: Callable[[Tensor], Tensor] = lambda gain: gain) -> Callable:
-    """The norm that a class of transformers computes."""
+    """Return the norm that a class of transformers computes, as a function of row, gain and bias."""
     return lambda x, gain, bias: functional_call(kind(len(x), eps=EPS), {"weight": stored(gain)}, x)
 
 
@@ -155,14 +155,14 @@ def outside_the_root(x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
 
 
 def partial_sums(x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
-    """RMSNorm in the row's dtype, whose sum of squares is rounded at every step."""
+    """RMSNorm in the row's dtype, with the sum of squares rounded after every addition."""
     total = torch.zeros((), dtype=x.dtype)
     for square in x * x:
         total = total + square
     return x * torch.rsqrt(total / len(x) + EPS) * gain
 
 
-# What is tried: the norm, and a function of row, gain and bias.  The last four are known to be wrong.
+# The kernels: which norm each computes, and a function of row, gain and bias.  The last four are known to be wrong.
 KERNELS: dict[str, tuple[str, Callable]] = {
     "ng.layer_norm": ("layer", lambda x, gain, bias: ng.layer_norm(x, gain, bias, EPS)),
     "F.layer_norm": ("layer", lambda x, gain, bias: F.layer_norm(x, x.shape[-1:], gain, bias, EPS)),
@@ -179,7 +179,7 @@ KERNELS: dict[str, tuple[str, Callable]] = {
 
 
 def tried(norm: str, kernel: Callable, dtype: str, part: str, given: dict) -> Iterator[tuple[str, float]]:
-    """Each case's row, and the largest error over its bound, infinite for NaN: of the output or of a gradient."""
+    """Yield for each case its row and the largest ratio of error to bound, infinite for NaN; ``part`` says of what."""
     for case in given["cases"]:
         if (case["norm"], case["dtype"]) == (norm, dtype):
             x = along(**given["rows"][dtype][case["row"]])
@@ -196,12 +196,12 @@ def tried(norm: str, kernel: Callable, dtype: str, part: str, given: dict) -> It
 
 @experiment(
     "conformance-kernels",
-    "Kernels on the rows of conformance.json, their outputs and the gradients with respect to row and gain ('twice': "
-    "outputs, by the bound for two roundings): how many cases each computes, how many with an error above the bound, "
-    "the largest error over its bound, the row of that, and all rows that fail.",
+    "Kernels tried on the rows of conformance.json. part: output, or the gradient with respect to the row (x) or "
+    "gain; twice: output, with the bound for two roundings. cases: how many; failed: how many have an error above the "
+    "bound. worst, row: largest ratio of error to bound, and its row; failing: all rows with an error above the bound.",
     dict(kernel=tuple(KERNELS), dtype=tuple(DTYPES), part=("output", "twice", "x", "gain")),
     minutes=1,
-    seed="none",
+    seed="none, nothing is random",
 )
 def kernels(kernel: str, dtype: str, part: str) -> dict:
     found = list(tried(*KERNELS[kernel], dtype, part, json.loads(PATH.read_text("utf-8"))))

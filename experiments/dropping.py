@@ -1,4 +1,4 @@
-"""What doing without the mean costs the trained twins of experiments.twins."""
+"""The cost of dropping the mean subtraction in the trained twins of experiments.twins."""
 
 import copy
 
@@ -18,20 +18,20 @@ SHIFTS = (0.0, *(sign * c for c in (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 100) 
 @experiment(
     "dropping",
     {
-        "dropping-ways": "The loss of LayerNorm twins whose norms do not subtract the mean: with the weights as "
-        "trained, after the writers were centred (the conversion to RMSNorm), and trained without (the RMSNorm twin).",
-        "dropping-gauge": "The loss of LayerNorm twins without any subtraction when the writers have been centred and "
-        "c was then added to each entry of the token embedding, which leaves the function as it is (kept: the "
-        "divergence with the subtraction).",
+        "dropping-ways": "Loss of LayerNorm twins without mean subtraction: with weights as trained; after centring "
+        "what writes to the stream (conversion to RMSNorm); and of the RMSNorm twins, which were trained without it.",
+        "dropping-gauge": "Loss of LayerNorm twins without any mean subtraction. Before it is dropped, what writes to "
+        "the stream is centred and c is added to each entry of the token embedding, which does not change what the "
+        "model computes. kept: the divergence from the original model if the subtraction is kept.",
     },
     dict(seed=SEEDS),
     minutes=15,
-    model="pre-norm GPT-2 twins, 4 blocks, d = 128, byte tokens, 600 updates, as the experiment training makes them "
-    "at a rate of 0.001 and a decay of 0.1",
-    corpus=f"the last {HELD_OUT} bytes of the standard library's documentation strings (corpus stdlib), which the "
-    "models were not trained on, in windows of 128",
-    columns="nll: nats a byte; more: above the unchanged model's; kl: of the changed model's predictions from the "
-    "unchanged model's; largest: difference of a log-probability",
+    model="pre-norm GPT-2 twins with 4 blocks, d = 128 and byte tokens, trained for 600 steps as in the experiment "
+    "training, with learning rate 0.001 and weight decay 0.1",
+    corpus=f"the last {HELD_OUT} bytes of the standard library's documentation strings (corpus stdlib), on which the "
+    "models were not trained, in windows of 128 bytes",
+    columns="nll: loss in nats per byte; more: its increase over the unchanged model's; kl: divergence of predictions "
+    "from the unchanged model's, in nats; largest: largest difference of a log-probability",
     seeds="0, 1, 2",
 )
 def dropping(seed: int, steps: int | None = None) -> dict[str, pd.DataFrame]:

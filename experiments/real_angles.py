@@ -1,4 +1,4 @@
-"""Angles to 1 at every norm of a published model, beside 1,000 vectors of signs, and the largest coordinate there."""
+"""Angles to 1 at every norm of a published model, compared with 1,000 sign vectors, and the largest coordinate."""
 
 from functools import cache
 
@@ -11,19 +11,19 @@ from torch import Tensor
 from experiments.real_models import LANGUAGE, PARTS, about, blocks, language_model, sites_of
 from experiments.registry import experiment
 
-DRAWN = 1000  # directions of each null
+DRAWN = 1000  # directions of each kind of random directions (null)
 WINDOWS, LENGTH = 8, 256
 
 
 @experiment(
     "published-angles",
-    f"Angles in degrees and occupancies of 1 at the input of every norm, beside {DRAWN} vectors of signs and as many "
-    "Gaussian ones.  below: how many of the signs have a lower occupancy; largest: the coordinate with the largest "
-    "mean share of the squared length, top_share: that share; gain, rank: its gain, and the rank of that by size, 1 "
-    "for the smallest; first_…: of position 0, which the rest leaves out.",
+    "Angle to 1 in degrees and occupancy of 1 at the input of every norm, without position 0. signs_…, random_…: "
+    f"quantiles of the occupancies of {DRAWN} sign vectors and {DRAWN} Gaussian ones; below: number of sign vectors "
+    "with a lower occupancy than 1. largest, top_share: coordinate with the largest mean share of the squared length, "
+    "and that share; gain, rank: its gain, and the rank of |gain| from the smallest. first_…: at position 0.",
     dict(model=LANGUAGE, text=PARTS),
     minutes=2,
-    corpus=f"WikiText-2, {WINDOWS} windows of {LENGTH} tokens spread over each part, begun by BOS",
+    corpus=f"WikiText-2, {WINDOWS} windows of {LENGTH} tokens spread over each part, each starting with BOS",
     **about(*LANGUAGE),
 )
 def angles(model: str, text: str) -> list[dict]:
@@ -40,7 +40,7 @@ def angles(model: str, text: str) -> list[dict]:
 
 
 def described(x: Tensor) -> dict[str, float]:
-    """What a record holds of the vectors ``(windows, positions, d)`` that enter one norm."""
+    """Return the record's entries for the vectors ``(windows, positions, d)`` that enter one norm."""
     first, x = x[:1, :1], x[:, 1:]
     units = (x / x.norm(dim=-1, keepdim=True)).flatten(0, -2)
     second = (units.T @ units).double() / len(units)
@@ -62,7 +62,7 @@ def described(x: Tensor) -> dict[str, float]:
 
 
 def occupancies(second: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """d·E[cos²] of 1 and of the directions of each null (eq-occupancy), from the vectors' second moments."""
+    """Return d·E[cos²] for 1 and for the directions of each null (eq-occupancy), from the vectors' second moments."""
     d = len(second)
 
     def occupancy(u: Tensor) -> Tensor:
@@ -73,5 +73,5 @@ def occupancies(second: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
 
 @cache
 def drawn(kind: str, d: int) -> Tensor:
-    """The directions of one null, ``(1000, d)``."""
+    """Return the directions of one null, "signs" or "random", ``(1000, d)``."""
     return torch.stack([unit(f"{kind}_{i:03d}", d, 0) for i in range(DRAWN)])

@@ -1,4 +1,4 @@
-"""What the parts of published language models do to a logit: credits, direct and total effects, and patching."""
+"""The effects of parts of published language models on a logit: credits, direct and total effects, and patching."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from experiments.real_models import LANGUAGE, PARTS, Resumed, about, blocks, language_model, resampled
 from experiments.registry import experiment
 
-COUNT, LENGTH = 40, 10  # texts, and tokens read of each
-SETTINGS = {  # what replaces a part, whether a rival's logit is subtracted, and what a part is
+COUNT, LENGTH = 40, 10  # texts, and the number of tokens that are read in each
+SETTINGS = {  # the replacement, whether a rival's logit is subtracted, and whether parts or heads are replaced
     "mean": ("mean", True, "part"),
     "zero": ("zero", True, "part"),
     "resample": ("resample", True, "part"),
@@ -28,30 +28,30 @@ SETTINGS = {  # what replaces a part, whether a rival's logit is subtracted, and
     "heads resample": ("resample", True, "head"),
 }
 PAIRS = {"credit, direct": (0, 1), "direct, total": (1, 2), "credit, total": (0, 2)}
-ON = f"WikiText-2, {COUNT} windows of {LENGTH} tokens spread over each of its parts, begun by BOS"
+ON = f"WikiText-2, {COUNT} windows of {LENGTH} tokens spread over each part, each starting with BOS"
 
 
 def at_the_end(y: Tensor, _other: None = None) -> Tensor:
-    """What is written, replaced at the last position only."""
+    """Return a part's output with only the last position replaced by the mean."""
     return torch.cat([y[:, :-1], REPLACED["mean"](y)[:, -1:]], 1)
 
 
 @experiment(
     "published-credits",
     {
-        "published-credits": "What parts of a model do to the logit of the next token less that of the likeliest other "
-        "one.  mean, zero, resample: replaced by their mean over texts and positions, by zero, by those of another "
-        "text; logit: by the mean, for the logit alone; last: by the mean, at the last position only; heads: the "
-        "heads, by their mean.  Means over texts of the columns of normgeom.attribute.  low, high: 90 % of the means "
-        "of total over resampled texts.  off_direct: mean size of credit less direct; off_total: of direct less total.",
-        "published-agreement": "How alike the columns of published-credits rank the parts, or the heads, of a model: "
-        "rank correlations over the parts of one text, means over texts.  low, high: 90 % over resampled texts.  "
-        "other: of one column with the second column of the next text.  top: over the texts in which the model finds "
-        "the next token likeliest.  late: over the last third of the parts.  total, mean: of total with total for "
-        "replacement by the mean, in the same text.",
-        "published-patching": "What gradients predict for total of published-credits, of attentions and MLPs, means "
-        "over texts: live, with norms as they are, held, with their scales held; rank_…: rank correlations with total "
-        "over the parts of one text, means over texts.",
+        "published-credits": "Effects of parts on the true next token's logit minus that of the most likely other "
+        "token; columns of normgeom.attribute, means over texts. setting: a part is replaced by its mean over texts "
+        "and positions (mean), zero, or its output in another text (resample); logit: by the mean, for the logit "
+        "alone; last: by the mean, at the last position only; heads: heads by the mean. low, high: 90 % interval of "
+        "total over resampled texts. off_direct, off_total: mean |credit − direct|, mean |direct − total|.",
+        "published-agreement": "How similarly two columns of published-credits rank the parts or heads of a model. "
+        "rank: rank correlation over the parts of one text, averaged over texts; low, high: 90 % interval over "
+        "resampled texts. other: the same with the second column taken from the next text. top: only texts in which "
+        "the true next token is the most likely. late: only the last third of the parts. The pair (total, mean) "
+        "compares total with total for replacement by the mean.",
+        "published-patching": "Total effects of attentions and MLPs as gradients predict them, averaged over texts: "
+        "live, with norms as they are; held, with all their scales held. rank_live, rank_held: rank correlation with "
+        "total over the parts of one text, averaged over texts.",
     },
     [
         dict(model=LANGUAGE, text=PARTS, setting=["mean"]),
@@ -72,7 +72,7 @@ def of_parts(model: str, text: str, setting: str) -> dict[str, pd.DataFrame]:
     names, values = effects(network, ids, answer, against, ablate, by)
     by_mean = effects(network, ids, answer, against)[1] if by == "part" and ablate != "mean" else None
     table = summary(names, values).round(4)
-    if by == "head":  # only heads, and of one replacement: the record stays small
+    if by == "head":  # only heads with one replacement, which keeps the record small
         table = table[table.part.str.startswith("head") & (ablate == "mean")]
     found = {"published-credits": table}
     found["published-agreement"] = agreements(names, values, by_mean, top).round(4)
@@ -90,14 +90,14 @@ def of_parts(model: str, text: str, setting: str) -> dict[str, pd.DataFrame]:
 
 @experiment(
     "published-repair",
-    "Why the total effect of a head, replaced by its mean over texts and positions, is not its credit; heads of the "
-    "second half of the blocks.  mechanism: rest, what later parts change while all scales are held as in the run; "
-    "inner, what the scales of all norms but the last add; final, what the last scale adds; the three add up to credit "
-    "less total.  share: the sum of a mechanism over heads and texts, over a sum.  of: repair, both with the sign "
-    "of credit less total; credit, both with the sign of the credit; largest, only in the text with the head's largest "
-    "credit; clipped, the same, but the mean of ratios, each clipped to 0 to 1.  low, high: 90 % over resampled texts, "
-    "of largest and clipped over heads.  against: the logit of the next token less that of the likeliest other one "
-    "(rival) or the mean logit.",
+    "Why a head's total effect, when its mean over texts and positions replaces it, differs from its credit; heads in "
+    "the second half of the blocks. mechanism: rest, what later parts change with all scales held; inner, what the "
+    "scales of all norms but the final one add; final, what the final scale adds; they add up to credit minus total. "
+    "share: the mechanism divided by the quantity in of, both summed over heads and texts. of: repair, credit minus "
+    "total; credit, the credit (both sums with the sign of this quantity in each term); largest, the credit, only in "
+    "each head's text with the largest credit; clipped, likewise, but a mean of ratios clipped to [0, 1]. low, high: "
+    "90 % interval over resampled texts (heads for largest, clipped). against: the true next token's logit minus that "
+    "of the most likely other token (rival) or the mean logit.",
     dict(model=LANGUAGE, text=PARTS[:1]),
     minutes=2,
     corpus=ON,
@@ -130,7 +130,7 @@ def repair(model: str, text: str) -> pd.DataFrame:
 
 
 def ends(run: Run, resumed: Resumed, heads: list) -> Tensor:
-    """The end of the stream, the model run again from a head's block on without that head: ``(heads, texts, d)``."""
+    """Return the end of the stream when the model runs again from a head's block without it: ``(heads, texts, d)``."""
     found = []
     for _, writer, taken, _ in heads:
         module, take = run.taking(writer, taken)
@@ -140,12 +140,12 @@ def ends(run: Run, resumed: Resumed, heads: list) -> Tensor:
 
 
 def split(run: Run, row: Tensor, changes: Tensor, live: Tensor, held: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Credits, and by mechanism what makes up for them, ``(heads, texts)``; live, held: ends of the stream."""
+    """Return credits and, by mechanism, what compensates them, ``(heads, texts)``; live, held: from :func:`ends`."""
     final, x = run.stream.final, run.end
     w = row.double() * gain_and_bias(final)[0]
 
     def reads(v: Tensor, at: Tensor) -> Tensor:
-        """v as the final norm and the unembedding read it, with the scale of ``at``."""
+        """Return how the final norm and the unembedding read v, with the scale of ``at``."""
         return (w * projected(final, v) * per_unit(final, at)).sum(-1)
 
     credit, all_held, last_held = (reads(change, x) for change in (changes, x - held, x - live))
@@ -154,14 +154,14 @@ def split(run: Run, row: Tensor, changes: Tensor, live: Tensor, held: Tensor) ->
 
 
 def ratio(above: Tensor, below: Tensor) -> dict[str, float]:
-    """The ratio of two sums over all entries, and its 90 % over resampled columns."""
+    """Return the ratio of two sums over all entries, and its 90 % interval over resampled columns."""
     above, below = above.sum(0), below.sum(0)
     low, high = resampled(above, torch.Generator().manual_seed(0), over=below)
     return dict(share=float(above.sum() / below.sum()), low=float(low), high=float(high))
 
 
 def case(model: str, text: str) -> tuple[nn.Module, Tensor, Tensor, Tensor, Tensor]:
-    """The model, what it reads, the true next tokens, the likeliest others, and where the true ones are likelier."""
+    """Return model, input ids, true next tokens, the most likely others, and whether the true token is most likely."""
     network, tokenizer = language_model(model)
     ids = blocks(tokenizer, text, COUNT, LENGTH + 1)
     ids, answer = ids[:, :-1], ids[:, -1]
@@ -172,7 +172,7 @@ def case(model: str, text: str) -> tuple[nn.Module, Tensor, Tensor, Tensor, Tens
 
 
 def summary(names: list[str], values: Tensor) -> pd.DataFrame:
-    """A row a part but the baseline."""
+    """Return one row per part, without the baseline."""
     credit, direct, total, _ = values = values[:, :-1]
     low, high = zip(*(map(float, resampled(row, torch.Generator().manual_seed(0))) for row in total), strict=True)
     off = dict(off_direct=credit - direct, off_total=direct - total)
@@ -181,7 +181,7 @@ def summary(names: list[str], values: Tensor) -> pd.DataFrame:
 
 
 def agreements(names: list[str], values: Tensor, by_mean: Tensor | None, top: Tensor) -> pd.DataFrame:
-    """A row a pair of columns; only heads are ranked where there are some."""
+    """Return one row per pair of columns; if there are heads, only heads are ranked."""
     heads = [i for i, name in enumerate(names) if name.startswith("head")]
     chosen = heads or [*range(len(names) - 1)]
     pairs = {name: (values[i, chosen], values[j, chosen]) for name, (i, j) in PAIRS.items()}
@@ -198,19 +198,19 @@ def agreements(names: list[str], values: Tensor, by_mean: Tensor | None, top: Te
 
 
 def correlations(a: Tensor, b: Tensor) -> pd.Series:
-    """Rank correlations over the parts of each text of two numbers ``(parts, texts)``."""
+    """Return for each text the rank correlation over parts of two tensors ``(parts, texts)``."""
     a, b = (pd.DataFrame(t.numpy()).rank() for t in (a, b))
     return a.corrwith(b)
 
 
 def branches(network: nn.Module, ids: Tensor) -> list[Part]:
-    """The attentions and MLPs of a model."""
+    """Return the attentions and MLPs of a model."""
     parts = followed(network, ids).parts
     return [part for part in parts if not isinstance(network.get_submodule(part.writer), nn.Embedding)]
 
 
 def predicted_totals(network: nn.Module, ids: Tensor, answer, against, ablate: str) -> dict[str, Tensor]:
-    """What gradients predict for the total effect of each attention and MLP (attribution patching)."""
+    """Return what gradients predict for the total effect of each attention and MLP (attribution patching)."""
     written = {}
 
     def keep(name: str, _module, _args, _kwargs, output) -> None:

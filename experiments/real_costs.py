@@ -1,4 +1,4 @@
-"""What it costs a published language model when norms read their inputs without the component along one direction."""
+"""The cost for a published language model if norms read their inputs without the component along a direction."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -27,24 +27,24 @@ from experiments.real_models import (
 )
 from experiments.registry import experiment
 
-NORMS = {"SmolLM2-135M-Instruct": 61, "gemma-3-270m": 73}  # over the model's full width
-COUNT, LENGTH = 20, 32  # how many blocks of each text are read, and their tokens
-PREDICTED = {"gemma3_text": 6}  # the last predictions of a block count: 16, or 6 of Gemma's large vocabulary
+NORMS = {"SmolLM2-135M-Instruct": 61, "gemma-3-270m": 73}  # the number of norms over the full width
+COUNT, LENGTH = 20, 32  # the number of blocks read from each text, and of tokens per block
+PREDICTED = {"gemma3_text": 6}  # predictions counted at the end of a block: 16; 6 for the large vocabulary of Gemma
 SIGNS = [f"signs_{i:03d}" for i in range(19)]
 FEW = SIGNS[:3]
-ON = f"WikiText-2, {COUNT} blocks of {LENGTH} tokens spread over each of its parts, begun by BOS"
+ON = f"WikiText-2, {COUNT} blocks of {LENGTH} tokens spread over each part, each starting with BOS"
 WHAT = (
-    "cost: increase of the loss in nats a token; se: its standard error over blocks.  uniform, signs_…, random_…: the "
-    f"component along this direction is taken from what the norm reads; …_rest: without the {LARGEST} coordinates that "
-    f"hold most of the squared length there; uniform_…: without {LARGEST} random coordinates.  The first position is "
-    "spared."
+    "cost: increase of the loss in nats per token; se: its standard error over blocks. direction: the norm's input "
+    "loses its component along 1 (uniform), a sign vector (signs_…) or a Gaussian vector (random_…). In …_rest the "
+    f"direction is zero at the {LARGEST} coordinates with most of the squared length, in uniform_… at {LARGEST} random "
+    "ones. Position 0 is unchanged."
 )
 
 
 @experiment(
     "published-costs",
-    f"One norm at a time.  {WHAT}  cost_valid, se_valid and the like: in each text.  angle: the mean angle of the "
-    "norm's input to the direction.",
+    f"One norm is changed at a time. {WHAT} cost_valid, se_test, …: for each text. angle: mean angle in degrees "
+    "between the norm's input and the direction.",
     [dict(model=[name], norm=range(count)) for name, count in NORMS.items()],
     minutes=12,
     corpus=ON,
@@ -63,9 +63,9 @@ def one_norm(model: str, norm: int) -> pd.DataFrame:
 
 @experiment(
     "published-frozen",
-    "Norms divide by the mean of their scales, one norm at a time or all (norm -1).  kl: divergence from the unchanged "
-    "predictions in nats, the mean over blocks.  lost: blocks in which numbers overflow, left out of the mean.  The "
-    "first position is spared.",
+    "Norms divide by the mean of their scales instead of each token's scale: one norm at a time, or all (norm -1). kl: "
+    "divergence from the original predictions in nats, averaged over blocks. lost: number of blocks in which numbers "
+    "overflow, which are not in the mean. Position 0 is unchanged.",
     [dict(model=[name], norm=range(-1, count)) for name, count in NORMS.items()],
     minutes=20,
     corpus=ON,
@@ -80,9 +80,9 @@ def one_frozen(model: str, norm: int) -> dict:
 
 @experiment(
     "published-moved",
-    "How far a norm's output moves when a direction is taken from its input, at every norm: the mean square of its "
-    "relative change, for directions as in published-costs and for the mean of three vectors of signs.  predicted: the "
-    "same on average over all signs (prop-dense-direction).  The first position is left out.",
+    "How far each norm's output moves if its input loses its component along a direction: mean square of the output's "
+    "relative change. uniform, uniform_rest: directions as in published-costs; signs: mean over three sign vectors; "
+    "predicted: average over all sign vectors (prop-dense-direction). Position 0 is left out.",
     dict(model=LANGUAGE, text=PARTS),
     minutes=1,
     corpus=ON,
@@ -100,11 +100,11 @@ def moved_outputs(model: str, text: str) -> list[dict]:
 
 @experiment(
     "published-removed",
-    f"All norms at once.  {WHAT}  none: the loss itself.",
+    f"All norms are changed at once. {WHAT} For the direction none, cost is the loss of the unchanged model.",
     dict(model=LANGUAGE),
     minutes=25,
-    corpus=f"WikiText-2 and the standard library's documentation strings, {COUNT} blocks of {LENGTH} tokens spread "
-    "over each text, begun by BOS",
+    corpus=f"WikiText-2 (valid, test) and the standard library's documentation strings (stdlib), {COUNT} blocks of "
+    f"{LENGTH} tokens spread over each text, each starting with BOS",
     **about(*LANGUAGE),
 )
 def all_norms(model: str) -> pd.DataFrame:
@@ -117,7 +117,7 @@ def all_norms(model: str) -> pd.DataFrame:
 
 
 def mean_costs(rows: pd.DataFrame, texts: Sequence[str], count: int) -> pd.DataFrame:
-    """A row a direction and text, of ``count`` blocks each, out of a row a direction and block."""
+    """Average rows per direction and block over the ``count`` blocks of each text: one row per direction and text."""
     text = rows.block.map(lambda block: texts[block // count]).rename("text")
     return rows.groupby(["direction", text], sort=False).cost.agg(cost="mean", se="sem").reset_index()
 
@@ -129,14 +129,14 @@ def changeable(model: str, texts: tuple[str, ...]) -> "Changeable":
 
 
 class Changeable:
-    """A language model on blocks of text, and what changes of its norms cost; the first position is spared.
+    """A language model on blocks of text, and the cost of changing its norms; position 0 is left unchanged.
 
     Attributes:
         sites: the norms over the model's full width, in order.
         inputs: what enters each norm, ``(blocks, positions, d)``, by name.
         large: at each norm, the coordinates with the largest share of the squared length.
         logp: log-probabilities ``(blocks, predictions, vocabulary)`` of the unchanged model.
-        loss: of the true next tokens, in nats, ``(blocks, predictions)``.
+        loss: the losses of the true next tokens in nats, ``(blocks, predictions)``.
     """
 
     def __init__(self, model: nn.Module, ids: Tensor):
@@ -155,12 +155,12 @@ class Changeable:
         self.loss = self._loss(self.logp)
 
     def directions(self, site: ng.NormSite) -> dict[str, Tensor]:
-        """1, signs and a Gaussian one; then 1 without the coordinates that hold most."""
+        """Return 1, three sign vectors, a Gaussian vector, and 1 without the coordinates with the largest shares."""
         found = {name: direction(name, site.dim) for name in ("uniform", *FEW, "random_000")}
         return found | dict(uniform_rest=direction("uniform", site.dim, self.large[site.name]))
 
     def more_directions(self, site: ng.NormSite) -> dict[str, Tensor]:
-        """These, more signs, signs without the coordinates that hold most, and 1 without others drawn at random."""
+        """Return these, more sign vectors, some without the large coordinates, and 1 without random coordinates."""
         large, drawn = self.large[site.name], torch.randperm(site.dim, generator=torch.Generator().manual_seed(0))
         found = {name: direction(name, site.dim) for name in SIGNS}
         found |= {f"{name}_rest": direction(name, site.dim, large) for name in FEW}
@@ -169,7 +169,7 @@ class Changeable:
         return self.directions(site) | found
 
     def without_directions(self, sites: Sequence[ng.NormSite], of: Callable | None = None) -> pd.DataFrame:
-        """The inputs of these norms lose each direction ``of`` a norm: a row a direction and block."""
+        """Remove each direction that ``of`` gives from the inputs of these norms: one row per direction and block."""
         by_site, rows = {site: (of or self.directions)(site) for site in sites}, []
         for name in by_site[sites[0]]:
             change = removed({site.module: found[name] for site, found in by_site.items()}, True)
@@ -177,7 +177,7 @@ class Changeable:
         return pd.concat(rows)
 
     def frozen(self, sites: Sequence[ng.NormSite]) -> pd.DataFrame:
-        """These norms divide by the means of their scales: a row a block."""
+        """Let these norms divide by the means of their scales: one row per block."""
         frozen = {}
         for site in sites:
             scale = float(scales(site, self.inputs[site.name][:, 1:]).mean())
@@ -185,7 +185,7 @@ class Changeable:
         return self.cost(replaced(frozen, True), sites)
 
     def cost(self, change: AbstractContextManager, sites: Sequence[ng.NormSite]) -> pd.DataFrame:
-        """What a change of some norms costs: loss and divergence from the unchanged predictions, a row a block."""
+        """Return what a change costs: increase of the loss, and divergence from the original predictions, per block."""
         with change:
             logp = self._predictions(min(self.resumed.block_of(site.module) for site in sites))
         kl = (self.logp.exp() * (self.logp - logp)).sum(-1)
@@ -194,13 +194,13 @@ class Changeable:
 
     @torch.no_grad()
     def moved(self, site: ng.NormSite, u: Tensor) -> Tensor:
-        """Mean square in each block of the relative change of a norm's output, if its input loses a direction."""
+        """Return in each block the mean squared relative change of a norm's output if its input loses a direction."""
         x = self.inputs[site.name][:, 1:]
         y, changed = site.module(x), site.module(x - (x @ u)[..., None] * u)
         return ((changed - y).square().sum(-1) / y.square().sum(-1)).mean(1)
 
     def moved_by_signs(self, site: ng.NormSite) -> Tensor:
-        """What :meth:`moved` is on average over all vectors of signs (prop-dense-direction)."""
+        """Return the average of :meth:`moved` over all sign vectors (prop-dense-direction)."""
         x = self.inputs[site.name][:, 1:]
         normalised = site.weight * (x / x.norm(dim=-1, keepdim=True))
         return (site.weight.square().sum() / site.dim**2 / normalised.square().sum(-1)).mean(1)

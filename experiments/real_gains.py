@@ -1,4 +1,4 @@
-"""The gains of published models, the ellipsoids that they make, and attention: scores, their bounds, and sinks."""
+"""The gains of published models, their ellipsoids, and attention: scores, the bounds on them, and sinks."""
 
 from unittest.mock import patch
 
@@ -15,13 +15,13 @@ from experiments.real_models import LANGUAGE, PARTS, about, blocks, language_mod
 from experiments.registry import experiment
 
 WINDOWS, LENGTH = 4, 128
-ON = f"WikiText-2, {WINDOWS} windows of {LENGTH} tokens of each part, begun by BOS"
+ON = f"WikiText-2, {WINDOWS} windows of {LENGTH} tokens of each part, each starting with BOS"
 GEMMA = LANGUAGE[1]
 
 
 @experiment(
     "published-gains",
-    "The gains that act at every norm, those of queries and keys too: quantiles of their sizes.",
+    "The gains of every norm, including norms of queries and keys: quantiles of their absolute values (q05: 5 %).",
     dict(model=LANGUAGE),
     minutes=1,
     corpus="none",
@@ -35,7 +35,7 @@ def gains(model: str) -> list[dict]:
 
 @experiment(
     "published-shapes",
-    "The ellipsoids of Whisper's LayerNorms: the columns of normgeom_lab.hyperellipsoid.shapes.",
+    "The shape of each ellipsoid of Whisper's LayerNorms; normgeom_lab.hyperellipsoid.shapes explains the columns.",
     {},
     minutes=1,
     **about("whisper-base", reads=FOLDER) | dict(corpus="none", seed="none"),
@@ -49,8 +49,8 @@ def ellipsoids() -> pd.DataFrame:
 
 @experiment(
     "published-scores",
-    "The largest size of an attention score of Gemma 3, in each head, on two texts; and the bound that its norms of "
-    "queries and keys set: d max|γ_q| max|γ_k| over the scores' divisor, d the width of a head.",
+    "The largest absolute attention score in each head of Gemma 3 on two texts (valid, test). bound: the bound from "
+    "the norms of queries and keys, d max|γ_q| max|γ_k| divided by the scores' divisor, where d is the head width.",
     dict(model=(GEMMA,)),
     minutes=1,
     corpus=ON,
@@ -62,14 +62,14 @@ def scores(model: str) -> list[dict]:
     seen, softmax = [], nn.functional.softmax
 
     def look(x: Tensor, **how: object) -> Tensor:
-        seen.append(x.where(x > torch.finfo(x.dtype).min, 0).abs().amax((0, 2, 3)))  # masked ones are the least number
+        seen.append(x.where(x > torch.finfo(x.dtype).min, 0).abs().amax((0, 2, 3)))  # masked ones are the lowest number
         return softmax(x, **how)
 
     with patch.object(nn.functional, "softmax", look):
         for part in PARTS:
             ids = blocks(tokenizer, part, WINDOWS, LENGTH)
             forward(network.model, dict(input_ids=ids, use_cache=False))
-    largest = dict(zip(PARTS, torch.stack(seen).chunk(len(PARTS)), strict=True))  # of each layer and head
+    largest = dict(zip(PARTS, torch.stack(seen).chunk(len(PARTS)), strict=True))  # for each layer and head
     sites, rows = {site.name: site for site in ng.find_norms(network)}, []
     for i, layer in enumerate(network.model.layers):
         gain = [float(sites[f"model.layers.{i}.self_attn.{name}_norm"].weight.abs().max()) for name in "qk"]
@@ -82,7 +82,7 @@ def scores(model: str) -> list[dict]:
 
 @experiment(
     "published-sinks",
-    "The mean attention that later positions pay to position 0, in each block, averaged over heads.",
+    "The attention that later positions pay to position 0 in each block (layer): the mean over positions and heads.",
     dict(model=LANGUAGE, text=PARTS),
     minutes=1,
     corpus=ON,
@@ -90,7 +90,7 @@ def scores(model: str) -> list[dict]:
 )
 def sinks(model: str, text: str) -> list[dict]:
     network, tokenizer = language_model(model)
-    network.set_attn_implementation("eager")  # the others return no weights
+    network.set_attn_implementation("eager")  # other implementations return no weights
     ids = blocks(tokenizer, text, WINDOWS, LENGTH)
     seen = forward(network.model, dict(input_ids=ids, output_attentions=True, use_cache=False)).attentions
     return [dict(layer=i, mean=float(weights[:, :, 1:, 0].mean((0, 2)).mean())) for i, weights in enumerate(seen)]

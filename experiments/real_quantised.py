@@ -1,4 +1,4 @@
-"""What the norms of published models pass on to matrices, rounded to 8 or 4 bits."""
+"""Quantisation to 8 or 4 bits of what the norms of published models pass on to matrices."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -14,7 +14,7 @@ from experiments.registry import experiment
 
 
 def readers(network: Network) -> dict[ng.NormSite, Tensor]:
-    """For each norm but the last, the matrices that read it, stacked; norms that write to the stream have none."""
+    """Return for all norms but the final one the matrices that read them, stacked; norms of branches have none."""
     flow, found = stream(network.model, network.example), {}
     maps = {norm.name: norm.readers for norm in flow.norms}
     for site, module in network.modules.items():
@@ -25,22 +25,22 @@ def readers(network: Network) -> dict[ng.NormSite, Tensor]:
 
 @cache
 def rotation(d: int) -> Tensor:
-    """A random rotation of ``d`` dimensions."""
+    """Return a random rotation in ``d`` dimensions."""
     return torch.linalg.qr(torch.randn(d, d, generator=torch.Generator().manual_seed(0)))[0]
 
 
-# What is quantised: a norm's output, or its normalised vector, turned by a matrix; the gain is then in the matrices.
+# What is quantised: a norm's output, or its normalised vector after a rotation, with the gain moved into the matrices.
 FORMS = {"as trained": lambda d: None, "folded": torch.eye, "rotated": rotation}
 
 
 def quantised(y: Tensor, bits: int) -> Tensor:
-    """Each row rounded to steps of its largest entry over 2^(bits − 1) − 1."""
+    """Round each row to multiples of its largest absolute entry divided by 2^(bits − 1) − 1."""
     step = y.abs().amax(-1, keepdim=True) / (2 ** (bits - 1) - 1)
     return (y / step).round() * step
 
 
 def quantising(read: Mapping[ng.NormSite, Tensor], bits: int, turn: Tensor | None) -> Norm:
-    """The norm itself, with what it passes on to matrices quantised in one of :data:`FORMS`."""
+    """Return the norm itself, but quantise what it passes on to matrices in one of :data:`FORMS`."""
 
     def norm(site: ng.NormSite, x: Tensor) -> Tensor:
         n = normalised(site, x)
@@ -53,13 +53,13 @@ def quantising(read: Mapping[ng.NormSite, Tensor], bits: int, turn: Tensor | Non
 
 
 def one_quantised(site: ng.NormSite, x: Tensor, matrices: Tensor, bits: int, turn: Tensor | None) -> dict[str, Tensor]:
-    """Of a norm: what its outputs look like, and the error of what its matrices compute, measured and predicted."""
+    """Describe a norm's outputs, and the error in what its matrices compute from them, measured and predicted."""
     n = normalised(site, x).flatten(0, 1)
     y = n * site.weight + site.bias
     passed, through = (y, matrices) if turn is None else (n @ turn, (matrices * site.weight) @ turn)
     largest, computed = passed.abs().amax(-1), (y @ matrices.T).norm(dim=-1)
     error = ((quantised(passed, bits) - passed) @ through.T).norm(dim=-1) / computed
-    uniform = largest / (2 ** (bits - 1) - 1) / 12**0.5 * through.norm() / computed  # errors uniform in a step
+    uniform = largest / (2 ** (bits - 1) - 1) / 12**0.5 * through.norm() / computed  # for errors uniform within a step
     measured, predicted = error.square().mean().sqrt(), uniform.square().mean().sqrt()
     return dict(
         crest=(largest / passed.square().mean(-1).sqrt()).median(),
@@ -73,13 +73,13 @@ def one_quantised(site: ng.NormSite, x: Tensor, matrices: Tensor, bits: int, tur
 @experiment(
     "published-quantised",
     {
-        "published-quantised": "What each norm passes on to the matrices that read it, rounded to 8 or 4 bits by rows "
-        "(step: largest entry over 127 or 7): as trained, with the gain folded into the matrices, and turned by a "
-        "random rotation too.  Medians over norms: crest, largest entry over root mean square; share, of the largest "
-        "coordinate in the normalised vector's square length; measured, relative error of what the matrices compute; "
-        "predicted; ratio_…: measured over predicted, quantiles over norms.",
-        "published-quantised-end": "Where all these norms are quantised at once, against float32: error behind the "
-        "last norm, KL in nats, share of positions with the same likeliest token (every fourth).",
+        "published-quantised": "What norms pass on to matrices, quantised by rows to 8 or 4 bits with steps of the "
+        "largest entry over 127 or 7. form: as trained; folded, with the gain in the matrices; rotated, also rotated "
+        "at random. Medians over norms: crest, largest entry over root mean square; share, largest coordinate's share "
+        "of the normalised vector's squared length; measured, predicted: relative error of what the matrices compute, "
+        "and what uniform rounding errors predict. ratio_…: quantiles over norms of measured over predicted.",
+        "published-quantised-end": "All these norms quantised at once, compared with float32. error: relative error "
+        "after the final norm; kl: in nats; agree: share of positions (every fourth) with the same most likely token.",
     },
     dict(model=MODELS),
     minutes=4,

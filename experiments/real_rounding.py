@@ -1,4 +1,4 @@
-"""Rounding inside the norms of published models: errors by depth, measured and predicted, and at the end."""
+"""Rounding inside the norms of published models: errors by depth, measured and predicted, and at the output."""
 
 import copy
 import math
@@ -17,33 +17,33 @@ from experiments.models import FOLDER, spectrogram
 from experiments.real_models import LANGUAGE, SPEECH, Resumed, about, blocks, language_model, replaced, resampled
 from experiments.registry import experiment
 
-Norm = Callable[[ng.NormSite, Tensor], Tensor]  # what is computed in place of a norm
+Norm = Callable[[ng.NormSite, Tensor], Tensor]  # a function that replaces a norm
 
 WHISPER, RECORDING, SECONDS = "whisper-base", "synthetic-test-1", 23
-BLOCKS, LENGTH = 20, 17  # windows of text, and their tokens
+BLOCKS, LENGTH = 20, 17  # the number of windows of text, and of tokens in each
 MODELS = (*LANGUAGE, WHISPER)
-SHIFT = 2.0**-9  # the relative error of a scale by which effects are measured
+SHIFT = 2.0**-9  # the relative error of scales with which effects are measured
 ABOUT = about(*MODELS, reads=SPEECH) | dict(
-    corpus=f"WikiText-2 (test), {BLOCKS} windows of {LENGTH} tokens begun by BOS; Whisper's encoder: {SECONDS} s of "
-    "espeak-ng reading sentences of WikiText-2, by seconds; position 0 left out; low, high: 90 % of resampled windows "
-    "or seconds"
+    corpus=f"WikiText-2 (test), {BLOCKS} windows of {LENGTH} tokens, each starting with BOS; for Whisper's encoder, "
+    f"{SECONDS} s in which espeak-ng reads sentences of WikiText-2; position 0 is left out; low, high: 90 % interval "
+    "over resampled windows of text or seconds of speech"
 )
 bf16, fp16, f64 = torch.bfloat16, torch.float16, torch.float64
 STATISTICS = ("statistics", "sum")
-ROUNDED = {"output": ("output",), "twice": ("normalised", "gain", "output"), "gain": ("gain",)}  # besides statistics
+ROUNDED = {"output": ("output",), "twice": ("normalised", "gain", "output"), "gain": ("gain",)}  # what is rounded
 
 
-# norms, computed as they are told
+# norms that round in given places
 
 
 def centred(site: ng.NormSite, x: Tensor) -> Tensor:
-    """x in at least float32, for a LayerNorm without its mean."""
+    """Return x in at least float32, for a LayerNorm minus its mean."""
     wide = x if x.dtype == f64 else x.float()
     return wide - wide.mean(-1, keepdim=True) if site.kind == "layer" else wide
 
 
 def factor(c: Tensor, eps: float, dtype: torch.dtype, way: str = "") -> Tensor:
-    """1/√(mean square + ε), each step in ``dtype``; "sum": each partial sum too, "scaled": of entries below 1."""
+    """Return 1/√(mean square + ε), each step in ``dtype``; "sum": partial sums too; "scaled": with entries below 1."""
     power = torch.ones(())
     if way == "scaled":
         top = c.abs().amax(-1, keepdim=True)
@@ -54,19 +54,19 @@ def factor(c: Tensor, eps: float, dtype: torch.dtype, way: str = "") -> Tensor:
 
 
 def normalised(site: ng.NormSite, x: Tensor) -> Tensor:
-    """A norm's output before gain and bias."""
+    """Return a norm's output before gain and bias."""
     c = centred(site, x)
     return c * factor(c, site.eps, c.dtype)
 
 
 def unrounded(site: ng.NormSite, x: Tensor) -> Tensor:
-    """The norm itself, computed in at least float32; its result has the input's format."""
+    """Return the norm's output, computed in at least float32 and converted to the dtype of x."""
     n = normalised(site, x)
     return (n * site.weight.to(n.dtype) + site.bias.to(n.dtype)).to(x.dtype)
 
 
 def rounding(way: str, dtype: torch.dtype = bf16) -> Norm:
-    """The same, with one thing rounded to ``dtype``: the statistics in one of three ways, or the parts in ROUNDED."""
+    """Return a norm with one thing rounded to ``dtype``: statistics, in one of three ways, or parts as in ROUNDED."""
 
     def cast(tensor: Tensor, part: str) -> Tensor:
         return tensor.to(dtype).to(tensor.dtype) if part in ROUNDED.get(way, ()) else tensor
@@ -81,19 +81,19 @@ def rounding(way: str, dtype: torch.dtype = bf16) -> Norm:
 
 
 def with_errors(relative: Mapping[ng.NormSite, Tensor | float]) -> Norm:
-    """The norm itself, with a relative error of its scales at some sites."""
+    """Return the norm itself with a relative error of its scales at some sites."""
     return lambda site, x: (1 + relative.get(site, 0.0)) * unrounded(site, x)
 
 
-# models, whose norms others replace
+# models whose norms can be replaced
 
 
 class Network(Resumed):
-    """Blocks and last norm of a model on its text or recording; ``run`` is given what its norms compute.
+    """Blocks and final norm of a model on its text or recording; ``run`` replaces its norms by a function.
 
     Attributes:
         model: a copy, in ``dtype``.
-        example: inputs that run all of it; None for a language model.
+        example: inputs for the whole model; None for a language model.
         modules: the norms of these blocks.
     """
 
@@ -119,16 +119,16 @@ class Network(Resumed):
         return replaced({module: partial(norm, site) for site, module in self.modules.items()}, spare_first=False)
 
     def run(self, norm: Norm, start: int = 0) -> list[Tensor]:
-        """What leaves each block from ``start`` on, and the last norm, ``(windows or seconds, positions, d)``."""
+        """Return outputs of blocks from ``start`` on and of the final norm, ``(windows or seconds, positions, d)``."""
         with self.norms_replaced(norm):
             return [self.measured(h).double() for h in self.ends(start)]
 
     def measured(self, h: Tensor) -> Tensor:
-        """Of all positions those that are measured, ``(windows or seconds, positions, d)``."""
+        """Select the positions that are measured, ``(windows or seconds, positions, d)``."""
         return h[:, 1:].flatten(0, 1)[: math.prod(self.shape)].unflatten(0, self.shape)
 
     def inputs(self) -> dict[ng.NormSite, Tensor]:
-        """What each norm reads."""
+        """Return what each norm reads."""
         seen = {}
 
         def norm(site: ng.NormSite, x: Tensor) -> Tensor:
@@ -139,13 +139,13 @@ class Network(Resumed):
         return seen
 
     def predictions(self, end: Tensor) -> Tensor:
-        """Log-probabilities of a language model after every fourth position, from what leaves its last norm."""
+        """Return a language model's log-probabilities at every fourth position, from the output of its final norm."""
         with torch.no_grad():
             return self.model.lm_head(end[:, ::4].to(self.model.dtype)).double().log_softmax(-1)
 
 
 def squared_errors(found: list[Tensor], exact: list[Tensor]) -> Tensor:
-    """Mean squared relative error in each window, ``(len(found), windows)``; ``found`` is of the last blocks."""
+    """Return mean squared relative errors by window, ``(len(found), windows)``; ``found`` is from the last blocks."""
     rows = []
     for h, reference in zip(found, exact[-len(found) :], strict=True):
         relative = (h - reference).norm(dim=-1) / reference.norm(dim=-1)
@@ -154,12 +154,12 @@ def squared_errors(found: list[Tensor], exact: list[Tensor]) -> Tensor:
 
 
 def rms(found: list[Tensor], exact: list[Tensor]) -> Tensor:
-    """Root mean square of the relative error behind each block."""
+    """Return the root mean square of the relative error after each block."""
     return squared_errors(found, exact).mean(-1).sqrt()
 
 
 def at_the_end(network: Network, end: Tensor, reference: Network, exact: Tensor) -> dict[str, Tensor]:
-    """Error of what leaves the last norm, divergence and agreement of what a language model then predicts."""
+    """Return the error after the final norm, and for language models divergence and agreement of the predictions."""
     end, generator = end.nan_to_num(0, 0, 0), torch.Generator().manual_seed(0)
     (error,) = squared_errors([end], [exact])
     low, high = resampled(error, generator)
@@ -173,23 +173,23 @@ def at_the_end(network: Network, end: Tensor, reference: Network, exact: Tensor)
 
 
 def short(row: dict) -> dict:
-    """Numbers to three digits."""
+    """Round numbers to three significant digits."""
     return {key: v if isinstance(v, (str, int)) else float(f"{float(v):.3g}") for key, v in row.items()}
 
 
 @experiment(
     "published-rounding",
     {
-        "published-rounding": "Relative error of the stream behind each block, root mean square (last row: behind the "
-        "last norm), where one thing in every norm is rounded to bfloat16 and all else is float32, against float64.  "
-        "statistics: squares, mean, root; sum: every partial sum too; output: the result; twice: normalised vector, "
-        "gain, result; gain: the gain.  coherent_, random_: what mean and spread of each scale's error predict; "
-        "together, apart: effect of one relative error of all scales, equal or of random sign, in its units.",
-        "published-rounding-end": "Behind the last norm the same, and of whole models in 16 bits (statistics, scaled: "
-        "in that format); KL in nats, share of positions with the same likeliest token (every fourth).",
-        "published-rounding-speech": "The same errors of Whisper's encoder, which predicts no tokens.",
-        "published-norm-inputs": "Of each norm over all positions, the first too: least mean square, largest entry and "
-        "length, largest share of ε; bias_, spread_: of its scale's relative error with bfloat16 statistics.",
+        "published-rounding": "Root mean square of the stream's relative error after each block (last row: final "
+        "norm), compared with float64. All norms round what a column names to bfloat16; all else is float32. "
+        "statistics: squares, mean and root; sum: partial sums too; twice: normalised vector, gain and output; "
+        "coherent_…, random_…: predictions from mean and spread of the errors of scales; together, apart: error, per "
+        "unit, from relative errors of all scales with equal or random signs.",
+        "published-rounding-end": "The same after the final norm, and for whole models in 16 bits (with output or "
+        "statistics rounded); kl: in nats; agree: same most likely token; both at every fourth position.",
+        "published-rounding-speech": "The same errors for Whisper's encoder, which predicts no tokens.",
+        "published-norm-inputs": "What each norm reads, position 0 too: least mean square, largest entry, longest "
+        "vector, and largest share of ε. bias_…, spread_…: of its scale's relative errors with bfloat16 statistics.",
     },
     dict(model=MODELS),
     minutes=12,
@@ -218,7 +218,7 @@ def by_depth(model: str) -> dict[str, list[dict]]:
 
 
 def what_is_read(site: ng.NormSite, x: Tensor) -> dict:
-    """What a norm reads, and mean and spread of the relative error of its scales with rounded statistics."""
+    """Describe what a norm reads; give mean and spread of its scales' relative error with rounded statistics."""
     c = centred(site, x).double()
     least = c.square().mean(-1).min()
     row = dict(site=site.name, dim=site.dim, eps=site.eps, least=least, largest=x.abs().max())
@@ -230,9 +230,9 @@ def what_is_read(site: ng.NormSite, x: Tensor) -> dict:
 
 
 def predicted(network: Network, inputs: dict, read: dict) -> dict[str, Tensor]:
-    """The error behind each block that follows from mean and spread of the errors of all scales, and unit effects."""
+    """Predict the error after each block from mean and spread of the errors of all scales; return unit effects too."""
     base, generator = network.run(unrounded), torch.Generator().manual_seed(0)
-    effects = {}  # of an error of one norm's scales of size 1 and random sign, squared, behind each block
+    effects = {}  # squared effects after each block of errors of size 1 and random sign in one norm's scales
     for site, x in inputs.items():
         signs = torch.randint(2, (*x.shape[:-1], 1), generator=generator) * 2.0 - 1
         later = network.run(with_errors({site: SHIFT * signs}), network.block_of(network.modules[site]))

@@ -1,13 +1,13 @@
-"""Whisper without the subtraction of the mean: as trained, and after its writers are centred.
+"""Whisper without mean subtraction: with the weights as trained, and after its writers are centred.
 
 It reads ``_build/speech``: NAME.wav (16 kHz, 16 bits, one channel), in which 0.3 s of silence follow each sentence, and
-NAME.txt, a sentence a line.
+NAME.txt, with one sentence per line.
 
-* *real*: the recordings in test/data/librivox of the source archive of pocketsphinx 5.1.1, joined by name.
+* *real*: the recordings in test/data/librivox of the source archive of pocketsphinx 5.1.1, in order of name.
 * *synthetic-valid-1*, *synthetic-test-1*: sentences of that part of WikiText-2, each read by ``espeak-ng -v en`` and
-  resampled by sox, as many as fit into 29 s.  Sentences end at " . "; those that count have 6 to 13 tokens with the
-  full stop, a capital first, and otherwise only letters, spaces, commas and apostrophes.  Of n such sentences, every
-  (n // 60)th is read, beginning with the first, without the spaces before stops, commas and apostrophes.
+  resampled by sox, as many as fit into 29 s.  Sentences end at " . "; those used have 6 to 13 tokens with the full
+  stop, start with a capital, and otherwise contain only letters, spaces, commas and apostrophes.  Of n such sentences,
+  every (n // 60)th is read, starting with the first, without the spaces before stops, commas and apostrophes.
 """
 
 import copy
@@ -33,17 +33,17 @@ from experiments.registry import experiment
 
 NAME = "whisper-base"
 PROMPT = ("<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>")
-FRAMES = 50  # of the encoder, a second
+FRAMES = 50  # frames of the encoder per second
 SIGNS = tuple(f"signs_{i:03d}" for i in range(3))
 RECORDINGS = ("real", "synthetic-valid-1", "synthetic-test-1")
 ABOUT = about(NAME, reads=SPEECH) | dict(
-    corpus="real: five sentences of Sense and Sensibility read for LibriVox (test/data/librivox of the source archive "
-    "of pocketsphinx 5.1.1), joined to 26 s; synthetic: eight sentences of a part of WikiText-2 each, read by espeak-ng"
+    corpus="real: five sentences of Sense and Sensibility, read for LibriVox (test/data/librivox in the source archive "
+    "of pocketsphinx 5.1.1), joined to 26 s; synthetic-…: eight sentences of one part of WikiText-2, read by espeak-ng"
 )
 COSTS = (
-    "cost: increase of the teacher-forced loss in nats a token, a sentence counting as one.  dropped: no mean is "
-    "subtracted, the weights as they are; signs_…: the component along this direction is taken from what the norm "
-    "reads."
+    "cost: increase of the teacher-forced loss in nats per token, averaged over sentences. direction: dropped, the "
+    "norms do not subtract the mean, with weights as trained; signs_…, the norms' inputs lose their component along "
+    "this sign vector."
 )
 
 
@@ -54,7 +54,7 @@ def speech(*names: str) -> "Speech":
 
 @experiment(
     "published-speech-angles",
-    "As published-angles, at the inputs of Whisper's norms; of the encoder up to where speech ends.",
+    "Columns as in published-angles, at the inputs of Whisper's norms; in the encoder, up to where speech ends.",
     dict(recording=RECORDINGS),
     minutes=2,
     **ABOUT,
@@ -66,8 +66,8 @@ def angles(recording: str) -> list[dict]:
 
 @experiment(
     "published-speech-costs",
-    f"One norm at a time.  {COSTS}  angle: the mean angle of the norm's input to the direction, of 1 where it is "
-    "dropped.",
+    f"One norm is changed at a time. {COSTS} angle: mean angle in degrees between the norm's input and the direction; "
+    "for dropped, between the input and 1.",
     dict(norm=range(32)),
     minutes=15,
     **ABOUT,
@@ -80,7 +80,7 @@ def one_norm(norm: int) -> pd.DataFrame:
     return rows.assign(site=site.name, angle=rows.direction.replace("dropped", "uniform").map(degrees))
 
 
-@experiment("published-speech-removed", f"At all norms.  {COSTS}", {}, minutes=3, **ABOUT)
+@experiment("published-speech-removed", f"All norms are changed. {COSTS}", {}, minutes=3, **ABOUT)
 def all_norms() -> pd.DataFrame:
     whisper = speech(*RECORDINGS)
     return whisper.without(whisper.sites)
@@ -88,9 +88,9 @@ def all_norms() -> pd.DataFrame:
 
 @experiment(
     "published-speech-converted",
-    "Whisper, the same with every LayerNorm's subtraction dropped, and converted to RMSNorm with one projection behind "
-    "the encoder's stem: word errors, and the largest difference of a teacher-forced logit from the unconverted "
-    "model's in float64, by dtype.",
+    "errors …: word errors of Whisper unchanged, converted to RMSNorm (with one projection after the encoder's stem), "
+    "and with mean subtraction dropped; words: words spoken. Columns with dtypes: largest difference of a "
+    "teacher-forced logit from the unconverted model's in float64; largest: that model's largest absolute logit.",
     dict(recording=RECORDINGS[:2]),
     minutes=3,
     **ABOUT,
@@ -107,13 +107,13 @@ def converted(recording: str) -> dict:
 
 
 class Speech:
-    """Whisper on recordings of at most 30 s, with what was said: ``NAME.wav`` and ``NAME.txt``, a sentence a line.
+    """Whisper on recordings of at most 30 s with transcripts: ``NAME.wav`` and ``NAME.txt``, one sentence per line.
 
     Attributes:
-        said: of each recording its sentences, by name.
-        inputs: for each recording what the model takes, teacher-forced.
-        sentence: for each recording the number of the sentence that each predicted token belongs to.
-        read: for each norm what it reads of each recording, the encoder's up to where speech ends.
+        said: the sentences of each recording, by name.
+        inputs: for each recording, the model's teacher-forced inputs.
+        sentence: for each recording, the number of the sentence to which each predicted token belongs.
+        read: for each norm, what it reads from each recording; in the encoder, up to where speech ends.
     """
 
     def __init__(self, recordings: Sequence[Path], folder: Path = FOLDER / NAME):
@@ -130,7 +130,7 @@ class Speech:
         self.sites = ng.find_norms(self.model, self.inputs[0])
         self.read: dict[str, list[Tensor]] = {site.name: [] for site in self.sites}
         for recording, inputs in zip(recordings, self.inputs, strict=True):
-            spoken = int(FRAMES * (recording.stat().st_size - 44) / 2 / 16_000)  # behind it there is silence
+            spoken = int(FRAMES * (recording.stat().st_size - 44) / 2 / 16_000)  # silence follows
 
             def look(site: NormSite, x: Tensor, _y: Tensor, spoken: int = spoken) -> None:
                 self.read[site.name].append(x[:, :spoken] if ".encoder." in site.name else x)
@@ -139,7 +139,7 @@ class Speech:
                 forward(self.model, inputs)
 
     def losses(self) -> Tensor:
-        """Teacher-forced loss of each recording in nats a token, a sentence counting as one."""
+        """Return the teacher-forced loss of each recording in nats per token, averaged over sentences."""
         found, start = [], len(self.prompt)
         for inputs, sentence in zip(self.inputs, self.sentence, strict=True):
             with torch.no_grad():
@@ -150,7 +150,7 @@ class Speech:
         return torch.stack(found)
 
     def without(self, sites: Sequence[NormSite]) -> pd.DataFrame:
-        """What it costs if these norms do not subtract the mean, or lose a vector of signs: by recording."""
+        """Return by recording the cost if these norms drop the mean subtraction, or their inputs lose a sign vector."""
         base, rows = self.losses(), []
         for which in ("dropped", *SIGNS):
             cut = {site.module: direction(which, site.dim) for site in sites if which != "dropped"}
@@ -160,19 +160,19 @@ class Speech:
         return pd.DataFrame(rows)
 
     def errors(self, model: nn.Module) -> int:
-        """How many words a model gets wrong in the first recording, choosing the likeliest token each time."""
+        """Count the words that a model gets wrong in the first recording with greedy decoding."""
         begin, features = torch.tensor([self.prompt]), self.inputs[0]["input_features"]
         ids = model.generate(features, decoder_input_ids=begin, max_new_tokens=120, do_sample=False)
         return word_errors(self.tokenizer.decode(ids[0], skip_special_tokens=True), self.words)
 
     @property
     def words(self) -> str:
-        """What is said in the first recording."""
+        """Return the words of the first recording."""
         return " ".join(next(iter(self.said.values())))
 
 
 def word_errors(heard: str, said: str) -> int:
-    """Words to insert, delete or replace, without regard to case and punctuation (Levenshtein's distance)."""
+    """Count the words to insert, delete or replace, ignoring case and punctuation (Levenshtein distance)."""
     a, b = ("".join(c for c in text.lower() if c.isalnum() or c.isspace()).split() for text in (heard, said))
     row = list(range(len(b) + 1))
     for i, word in enumerate(a, 1):
@@ -183,13 +183,13 @@ def word_errors(heard: str, said: str) -> int:
 
 
 def dropped(sites: Iterable[NormSite]) -> AbstractContextManager:
-    """While the block runs these LayerNorms subtract no mean (eq-drop-mean)."""
+    """While the block runs, these LayerNorms do not subtract the mean (eq-drop-mean)."""
     return replaced({site.module: ReducedNorm(site, centered=False) for site in sites}, spare_first=False)
 
 
 @torch.no_grad()
 def differences(model: nn.Module, converted: nn.Module, inputs: dict) -> dict[str, float]:
-    """The largest difference of a logit from the unconverted model's in float64, by what computes it."""
+    """Return the largest difference of a logit from the unconverted model's in float64, by model and dtype."""
 
     def logits(network: nn.Module, dtype: torch.dtype) -> Tensor:
         given = {name: t.to(dtype) if t.is_floating_point() else t for name, t in inputs.items()}

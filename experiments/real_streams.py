@@ -1,4 +1,4 @@
-"""What the streams of published models say and do before the last norm: lenses and steering."""
+"""The streams of published models before the final norm: logit lenses and steering."""
 
 from contextlib import nullcontext
 
@@ -15,20 +15,20 @@ from experiments.real_attribution import COUNT, LENGTH, ON, case
 from experiments.real_models import LANGUAGE, PARTS, Resumed, about, blocks, direction, language_model
 from experiments.registry import experiment
 
-COUNTED, EVERY = 24_000, 12  # windows of the other text; every so many are fitted
-UNIFORM = 0.1  # share of a uniform guess in that by frequency
-RIDGE = 1e-5  # of the mean square of an entry
+COUNTED, EVERY = 24_000, 12  # windows of the other text; every 12th is used for the fit
+UNIFORM = 0.1  # share of the uniform distribution in the guess by frequency
+RIDGE = 1e-5  # relative to the mean square of an entry
 ALPHAS = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1, 4)
 
 
 def read_by_blocks(network: nn.Module) -> list[ng.NormSite]:
-    """The norms at the beginning of the blocks, and the final one."""
+    """Return the norms at the beginning of the blocks, and the final norm."""
     return [site for site in ng.find_norms(network) if site.name.endswith(("input_layernorm", "model.norm"))]
 
 
 @torch.no_grad()
 def streams(network: nn.Module, ids: Tensor) -> dict[str, Tensor]:
-    """What each norm of :func:`read_by_blocks` reads, ``(texts, positions, d)``, by its name."""
+    """Return by name what each norm of :func:`read_by_blocks` reads, ``(texts, positions, d)``."""
     found = {}
     with ng.watch(network, read_by_blocks(network), lambda site, x, _: found.update({site.name: x})):
         forward(network, dict(input_ids=ids, use_cache=False))
@@ -36,14 +36,14 @@ def streams(network: nn.Module, ids: Tensor) -> dict[str, Tensor]:
 
 
 def normalised(site: ng.NormSite, x: Tensor) -> Tensor:
-    """n and a 1, ``(..., d + 1)``."""
+    """Return the normalised vector n with a 1 appended, ``(..., d + 1)``."""
     n = projected(site, x) * per_unit(site, x)
     return torch.cat([n, torch.ones_like(n[..., :1])], -1)
 
 
 @torch.no_grad()
 def translators(network: nn.Module, ids: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    """By norm, the map from n and 1 to what the final norm writes, by least squares; and the mean final scale."""
+    """Fit by norm the map from (n, 1) to the final norm's output by least squares; also return the mean final scale."""
     end, d = read_by_blocks(network)[-1], network.config.hidden_size
     sums, scale = {}, []
     for batch in ids.split(100):
@@ -63,12 +63,12 @@ def translators(network: nn.Module, ids: Tensor) -> tuple[dict[str, Tensor], Ten
 
 @experiment(
     "published-lens",
-    "The logit lens at the input of each block and of the final norm: divergence of its predictions from the model's, "
-    "in nats, with the scale of the stream there (own), with the final one of the same token (final), with the mean "
-    "final one (mean), and with an affine map in place of the norm (fitted): from the normalised stream to what the "
-    f"final norm writes, by least squares on {COUNTED // EVERY} windows of {LENGTH} tokens of the other part of "
-    "WikiText-2.  uniform: of a uniform guess; frequency: of the frequencies of tokens in that other part, with "
-    f"{UNIFORM:.0%} of a uniform guess.  Means over all positions but the first.",
+    "The logit lens at the input of each block and of the final norm: mean divergence, in nats, of its predictions "
+    "from the model's over all positions except 0. own, final, mean: the lens divides by the scale of the stream "
+    "there, the token's final scale, or the mean final scale. fitted: an affine map from the normalised stream to the "
+    f"final norm's output replaces the norm, fitted by least squares on {COUNTED // EVERY} windows of {LENGTH} tokens "
+    "of the other part of WikiText-2. uniform: a uniform guess instead of the lens. frequency: the frequencies of "
+    f"tokens in that other part, mixed with {UNIFORM:.0%} of a uniform guess.",
     dict(model=LANGUAGE, text=PARTS),
     minutes=15,
     corpus=ON,
@@ -89,7 +89,7 @@ def lens(model: str, text: str) -> pd.DataFrame:
     frequency = (1 - UNIFORM) * counts / counts.sum() + UNIFORM * uniform
 
     def apart(z: Tensor) -> float:
-        """The mean divergence of the predictions of logits z from the model's."""
+        """Return the mean divergence of the predictions with logits z from the model's."""
         return float(((p * log_p).sum(-1) - (p * z).sum(-1) + z.logsumexp(-1)).mean())
 
     null = dict(uniform=apart(uniform.log()), frequency=apart(frequency.log()))
@@ -104,12 +104,12 @@ def lens(model: str, text: str) -> pd.DataFrame:
 
 @experiment(
     "published-steering",
-    "How far a vector, added at all positions but the first to the stream that the middle block reads, moves the "
-    "logits at the last position: root mean square over the vocabulary of the change less its mean, median over texts; "
-    "infinite where float32 overflows.  alpha: its length over the mean length of the stream there.  direction: text, "
-    "from the mean stream of these texts to that of the standard library's documentation; random, a drawn one.  of: "
-    "live, with norms as they are; held, with all scales held as without the vector; ratio, held over live.  low, "
-    "high: 90 % over resampled texts.",
+    "How far a vector that is added to the stream at the middle block's input, at all positions except 0, moves the "
+    "logits at the last position. moved: standard deviation over the vocabulary of their change, median over texts; "
+    "infinite if float32 overflows. alpha: the vector's length over the stream's mean length there. direction: text, "
+    "from the mean stream of these texts to that of the standard library's documentation; random, a random vector. of: "
+    "live, norms as they are; held, all scales held as without the vector; ratio, held over live. low, high: 90 % "
+    "interval over resampled texts.",
     dict(model=LANGUAGE, text=PARTS[:1]),
     minutes=4,
     corpus=ON,
@@ -135,7 +135,7 @@ def steering(model: str, text: str) -> list[dict]:
 
 
 def middle(values: Tensor) -> dict[str, float]:
-    """The median, and 90 % of the medians of resampled values, which may be infinite."""
+    """Return the median of values, which may be infinite, and a 90 % interval of the medians of resampled values."""
     generator = torch.Generator().manual_seed(0)
     drawn = values[torch.randint(len(values), (1000, len(values)), generator=generator)].median(1).values
     low, high = (drawn.quantile(q, interpolation="nearest") for q in (0.05, 0.95))
@@ -143,7 +143,7 @@ def middle(values: Tensor) -> dict[str, float]:
 
 
 def steered(network: nn.Module, ids: Tensor, vectors: dict) -> dict:
-    """How far each vector, added to the stream that the middle block reads, moves the logits of each text."""
+    """Return how far each vector, added to the stream at the middle block's input, moves the logits of each text."""
     layers = network.model.layers
     resumed, layer = Resumed(layers, lambda: forward(network, dict(input_ids=ids, use_cache=False))), len(layers) // 2
 

@@ -1,4 +1,4 @@
-"""The registry of experiments: their grids, what has become of their records, and the machine that measures."""
+"""The registry of experiments: their grids, the state of their records, and the code that runs them."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class Experiment:
     """A measurement over a grid.
 
     Attributes:
-        measure: called with the values of one point; returns a row, or rows, or such by record.
-        what: for each record, a sentence that says what it holds.
+        measure: is called with the values of one point; returns a row or rows, or a dict of these by record.
+        what: for each record, a description of its contents.
         grid: values by name, or a list of such grids.
-        minutes: that it takes, roughly, on two processor cores.
-        about: what else the provenance says.
-        workers: processes at a time; with 1, each point has a fresh process.
-        summary: makes the table of an experiment with one record out of the rows of all points.
-        needs: says what is not here that it needs, empty where all is; the book does without a record that has needs.
-        stamp: the digests of what it goes through, by name; by default of its module and what that imports.
+        minutes: the approximate duration on two processor cores.
+        about: further entries of the provenance.
+        workers: the number of processes that run at the same time; with 1, each point has a fresh process.
+        summary: makes the table from the rows of all points, for an experiment with a single record.
+        needs: names what is missing on this computer, or returns ""; the book can do without a record that has needs.
+        stamp: digests of the modules that the measurement uses, by name; by default its own and all that it imports.
     """
 
     name: str
@@ -55,38 +55,38 @@ class Experiment:
     stamp: Callable[[], dict[str, str]] | None = None
 
     def points(self) -> list[dict]:
-        """The grid's points, in order."""
+        """Return the points of the grid, in order."""
         parts = self.grid if isinstance(self.grid, list) else [self.grid]
         return [dict(zip(part, values, strict=True)) for part in parts for values in product(*part.values())]
 
 
 class Failed(Exception):
-    """Points that could not be measured, a line each."""
+    """Some points could not be measured; the message has one line for each."""
 
 
 class Registry:
-    """Experiments by name, the folder of their records, and the one where finished points are kept."""
+    """Experiments by name, the folder of their records, and the folder in which finished points are kept."""
 
     def __init__(self, folder: Path = FOLDER, kept: Path = KEPT):
         self.folder, self.kept = folder, kept
         self.experiments: dict[str, Experiment] = {}
 
     def experiment(self, name: str, what: str | dict, grid: dict | list, **settings: object) -> Callable:
-        """Register a function that measures one point.
+        """Return a decorator that registers a function that measures one point.
 
         Args:
-            settings: ``minutes`` and what else is an attribute of :class:`Experiment`; all others are ``about``.
+            settings: ``minutes`` and other attributes of :class:`Experiment`; all other settings go to ``about``.
 
         Raises:
-            ValueError: another experiment has this name or writes a record of this name.
+            ValueError: another experiment has this name, or writes a record with one of these names.
         """
         what = {name: what} if isinstance(what, str) else what
         if twice := sorted({*self.experiments, *self._writers()} & {name, *what}):
-            raise ValueError(f"{name}: expected a name of its own, there is already {', '.join(twice)}")
+            raise ValueError(f"{name}: expected a new name, already used: {', '.join(twice)}")
         about = {key: settings.pop(key) for key in [*settings] if key not in Experiment.__dataclass_fields__}
 
         def register(measure: Callable) -> Callable:
-            module = getattr(measure, "func", measure).__module__  # of what a partial function calls
+            module = getattr(measure, "func", measure).__module__  # for a partial, of what it calls
             settings.setdefault("stamp", lambda: of_module(module))
             self.experiments[name] = Experiment(name, measure, what, grid, about=about, **settings)
             return measure
@@ -97,9 +97,9 @@ class Registry:
         return {name: experiment for experiment in self.experiments.values() for name in experiment.what}
 
     def select(self, names: Sequence[str]) -> list[Experiment]:
-        """The experiments of some names, cheapest first; all without names.
+        """Return the experiments with these names, or all if there are no names, the cheapest first.
 
-        A name is that of an experiment or of a record, ``*`` for anything.
+        A name is that of an experiment or of a record, and ``*`` matches anything.
 
         Raises:
             ValueError: no experiment has such a name.
@@ -112,10 +112,10 @@ class Registry:
             found |= chosen
         return sorted(found.values(), key=lambda e: e.minutes)
 
-    # what has become of records
+    # the state of records
 
     def state(self, experiment: Experiment) -> tuple[str, str]:
-        """``"fresh"``, ``"stale"`` or ``"missing"``, the worst of its records, and why."""
+        """Return ``"fresh"``, ``"stale"`` or ``"missing"``, whichever is worst among its records, and the reason."""
         stamp, found = experiment.stamp(), []
         for name in experiment.what:
             try:
@@ -127,7 +127,7 @@ class Registry:
         return max(found, key=lambda one: (FRESH, STALE, MISSING).index(one[0]))
 
     def _notes(self, name: str) -> dict:
-        """The notes of a record whose table is there."""
+        """Read the notes of a record; raise FileNotFoundError if its table or its notes are missing."""
         if name not in self._tables():
             raise FileNotFoundError(name)
         return json.loads((self.folder / f"{name}.json").read_text("utf-8"))
@@ -136,19 +136,19 @@ class Registry:
         return {path.stem for end in ("csv", "safetensors") for path in self.folder.glob(f"*.{end}")}
 
     def orphans(self) -> list[str]:
-        """The names of records that no experiment writes."""
+        """Return the names of records that no experiment writes."""
         return sorted(self._tables() - self._writers().keys())
 
     # measuring
 
     def run(self, experiment: Experiment) -> None:
-        """Measure the points that are not kept, and write the records.
+        """Measure the points that are not yet finished, and write the records.
 
         Raises:
             Failed: some points could not be measured; the others are kept.
-            BlockingIOError: another process is at it.
+            BlockingIOError: another process is running this experiment.
         """
-        one_thread()  # as in the processes that measure; records say how many
+        one_thread()  # like the processes that measure, because the notes give the number of threads
         with locked(self.kept / experiment.name):
             stamp = experiment.stamp()
             tables = self._measured(experiment, self.kept / experiment.name / f"{key(stamp)}.jsonl")
@@ -161,7 +161,7 @@ class Registry:
                 (record_tensors if isinstance(table, dict) else record)(name, table, what, self.folder, **about)
 
     def restamp(self, experiment: Experiment) -> Iterator[str]:
-        """Write the present stamp into the records that are there; a line for each."""
+        """Write the present stamp into existing records; yield one line for each record that changes."""
         stamp = experiment.stamp()
         for name in experiment.what:
             with suppress(FileNotFoundError, ValueError):
@@ -176,7 +176,7 @@ class Registry:
         for point, rows in _in_pool(experiment, [point for name, point in points.items() if name not in done]):
             done[json.dumps(point)] = rows
             with kept.open("a", encoding="utf-8") as file:
-                file.write("\n" + json.dumps([point, rows]))  # an end that was cut off keeps its own line
+                file.write("\n" + json.dumps([point, rows]))  # a line that was cut off cannot spoil this one
         return [
             pd.DataFrame([point | row for at, point in points.items() for row in done[at][name]])
             for name in experiment.what
@@ -184,7 +184,7 @@ class Registry:
 
 
 def _in_pool(experiment: Experiment, points: list[dict]) -> Iterator[tuple[dict, dict]]:
-    """Points and their rows by record, as they are finished."""
+    """Yield each point with its rows by record, in the order in which points finish."""
     failed, workers = [], min(experiment.workers, len(points) or 1)
     fresh = dict(max_tasks_per_child=1) if experiment.workers == 1 else {}
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_in_worker, **fresh) as pool:
@@ -200,19 +200,19 @@ def _in_pool(experiment: Experiment, points: list[dict]) -> Iterator[tuple[dict,
 
 
 def one_thread() -> None:
-    """Of torch, here and in the kernels that this process starts."""
+    """Use one thread in torch and in the kernels that this process starts."""
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def _in_worker() -> None:
-    """One thread; and a worker ends with its parent, even if that is killed."""
+    """Prepare a worker: it uses one thread, and ends when its parent ends, even if the parent is killed."""
     one_thread()
     Thread(target=lambda: (parent_process().join(), os._exit(1)), daemon=True).start()
 
 
 def _by_record(experiment: Experiment, found: object) -> dict[str, list[dict]]:
-    """What a function returned for a point, as lists of rows by record."""
+    """Turn what a function returned for one point into lists of rows by record."""
     if len(experiment.what) == 1:
         found = dict.fromkeys(experiment.what, found)
     rows = {}
@@ -223,7 +223,7 @@ def _by_record(experiment: Experiment, found: object) -> dict[str, list[dict]]:
 
 
 def _kept(path: Path) -> dict[str, dict[str, list[dict]]]:
-    """The rows of finished points; lines that were cut off are left out."""
+    """Read the rows of finished points; skip lines that were cut off."""
     done = {}
     for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
         with suppress(ValueError):
@@ -237,7 +237,7 @@ def _written(stamp: dict[str, str]) -> str:
 
 
 def _compared(notes: dict, stamp: dict[str, str]) -> tuple[str, str]:
-    """Whether a record's notes have this stamp."""
+    """Say whether the stamp in a record's notes matches this stamp, and if not, which parts differ."""
     was = dict(part.rsplit(" ", 1) for part in notes.get("stamp", "").split(", ") if part)
     changed = [name for name in sorted({*was, *stamp}) if was.get(name) != stamp.get(name)]
     return (STALE, f"{', '.join(changed)} changed") if changed else (FRESH, "")

@@ -1,4 +1,4 @@
-"""Speed as ratios, all ways in turns: norms, their geometry, and surveys."""
+"""Speed as ratios of times measured in turns: norms, their geometry, and surveys."""
 
 import ctypes
 import os
@@ -21,23 +21,23 @@ from experiments.registry import experiment
 # norms
 
 SHAPES = ((4096, 768), (4096, 4096), (512, 16384), (16, 768))  # rows and features
-# How many times as many rounds: among the large tensors, the smaller scatter more, and their rounds are shorter.
+# Factors on the number of rounds: times of the smaller large tensors vary more, and their rounds are shorter.
 MORE_ROUNDS = {(4096, 768): 2, (512, 16384): 2}
-# Results that stay where they are, more than a cache holds: as in a network, no output takes the last one's place.
+# Results that are kept, more than a cache holds: as in a network, no output reuses the memory of the last one.
 KEPT = 8
 CELL = ["threads", "rows", "d", "dtype", "backward"]
 OF_NORMS = (
-    "Time of each way over that of a copy of its input, and of torch's own function over that of the way: medians of "
-    "rounds in which all ran in turns; the worst of the runs' medians of the latter. Forward without gradients, or "
-    "forward and backward with gradients by input, gain and (LayerNorm) bias."
+    "Medians over rounds, in each of which all implementations (ways) ran in turns. over_copy: time divided by that of "
+    "a copy of the input. torch_over_this: time of torch's function divided by this way's; worst: lowest median of a "
+    "process. backward: with gradients with respect to input, gain and (LayerNorm) bias; otherwise only forward."
 )
 ABOUT_NORMS = dict(
-    results=f"the last {KEPT} stay where they are, so that no output is in a cache before it is written", seed=0
+    results=f"the last {KEPT} results are kept, so that no output is in a cache before it is written", seed=0
 )
 
 
 def norms(rows: int, d: int) -> dict[tuple[str, str], Callable[..., Tensor]]:
-    """``{(norm, way): function of input, gain and bias}``; compiled ones of large inputs, where there is a compiler."""
+    """Return ``{(norm, way): function of input, gain, bias}``, compiled ways only for large inputs with a compiler."""
     ways = {
         ("layer", "normgeom"): ng.layer_norm,
         ("layer", "torch"): lambda x, w, b: F.layer_norm(x, (d,), w, b),
@@ -46,16 +46,16 @@ def norms(rows: int, d: int) -> dict[tuple[str, str], Callable[..., Tensor]]:
         ("rms", "transformers"): _transformers(d),
     }
     if rows > 16 and any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):
-        torch.compiler.reset()  # or graphs of other races count, and beyond a limit there is an error
+        torch.compiler.reset()  # else graphs of earlier races count towards a limit on their number
         for norm in ("layer", "rms"):
             ways[norm, "compiled"] = torch.compile(ways[norm, "normgeom"], fullgraph=True)
-        ways["layer", "compiled torch"] = torch.compile(ways["layer", "torch"], fullgraph=True)  # which centres once
+        ways["layer", "compiled torch"] = torch.compile(ways["layer", "torch"], fullgraph=True)  # it centres only once
     return ways
 
 
 def _transformers(d: int) -> Callable[..., Tensor]:
     module = LlamaRMSNorm(d, 1e-6)
-    del module.weight  # an attribute from here on, so that it may be any tensor
+    del module.weight  # from now on a plain attribute, which can be any tensor
 
     def norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         module.weight = weight
@@ -65,7 +65,7 @@ def _transformers(d: int) -> Callable[..., Tensor]:
 
 
 def race(rows: int, d: int, dtype: torch.dtype, backward: bool, rounds: int, device: str) -> list[dict]:
-    """All ways in turns, and a copy of the input among them: one row a way and round."""
+    """Time all ways and a copy of the input in turns: one row per way and round."""
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> Tensor:
@@ -91,7 +91,7 @@ def race(rows: int, d: int, dtype: torch.dtype, backward: bool, rounds: int, dev
 
 
 def ratios(seen: pd.DataFrame) -> pd.DataFrame:
-    """One row a way: medians over the rounds of all runs, of times and of ratios within a round; worst: of the runs."""
+    """Return one row per way: medians over all rounds of times and of ratios within a round; worst: over processes."""
     turn = [*CELL, "process", "round"]
     copies = seen.query("norm == 'copy'")[[*turn, "seconds"]]
     rivals = seen.query("way == 'torch'")[[*turn, "norm", "seconds"]]
@@ -109,8 +109,8 @@ def ratios(seen: pd.DataFrame) -> pd.DataFrame:
 
 def speed_of_norms(process: int, threads: int, rounds: int, shapes: Sequence, device: str) -> list[dict]:
     torch.set_num_threads(threads)
-    # glibc is told to keep what is freed (mallopt(3): M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD): else it clears fresh
-    # pages for every large tensor, which takes longer than the norms do, in some rounds and not in others
+    # Make glibc keep freed memory (mallopt(3): M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD).  Otherwise fresh pages are
+    # cleared for every large tensor, which takes longer than the norms, in some rounds and not in others.
     for option, value in ((-4, 0), (-1, 2**31 - 1), (-2, 2**28)):
         ctypes.CDLL(None).mallopt(option, value)
     rows = []
@@ -127,7 +127,7 @@ experiment(
     workers=1,
     summary=ratios,
     processes=3,
-    memory="the C library told to keep what is freed, so that no round clears fresh pages",
+    memory="the C library keeps freed memory, so that no round has to clear fresh pages",
     processor="CPU",
     **ABOUT_NORMS,
 )(partial(speed_of_norms, rounds=12, shapes=SHAPES, device="cpu"))
@@ -149,8 +149,8 @@ experiment(
 
 @experiment(
     "speed-geometry",
-    "Time of the alternative over ours: the median ratio, and the lowest, of rounds in which both ran in turns, in "
-    "float64; the Jacobian is there already when products are timed.",
+    "Time of torch's function (against) divided by the time of ours, in float64: median and lowest ratio of rounds in "
+    "which both ran in turns. seconds: our median time. For the product J v, the Jacobian is constructed beforehand.",
     dict(what=("semi-axes", "axes", "product J v"), d=(4096,)),
     minutes=3,
     workers=1,
@@ -163,7 +163,7 @@ def geometry(what: str, d: int) -> dict:
     dense = torch.diag(gain**2) - torch.outer(gain, gain) / d
     norm = partial(F.layer_norm, normalized_shape=(d,), weight=gain, eps=eps)
     jacobian = ng.NormJacobian(x, gain, eps)
-    races = {  # the other way, rounds, and both calls; the dense solvers take seconds
+    races = {  # torch's function, rounds, our call, and the solver; solvers take seconds
         "semi-axes": ("torch.linalg.eigvalsh", 3, lambda: ng.Ellipsoid(gain).semi_axes, torch.linalg.eigvalsh),
         "axes": ("torch.linalg.eigh", 3, lambda: ng.Ellipsoid(gain).axes(), torch.linalg.eigh),
         "product J v": ("torch.func.jvp", 31, lambda: jacobian.matvec(v), None),
@@ -177,12 +177,12 @@ def geometry(what: str, d: int) -> dict:
 
 # surveys
 
-SURVEYED = ((4, 256), (1, 128))  # texts and tokens of a batch
+SURVEYED = ((4, 256), (1, 128))  # texts per batch and tokens per text
 DIRECTIONS = ("uniform", "random_a", "random_b")
 
 
 def of_runs(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row a batch: medians of the runs' medians; lowest and highest round."""
+    """Return one row per batch: medians of the processes' medians, and the lowest and highest ratio of a round."""
     medians = dict(seconds=("seconds", "median"), ratio=("ratio", "median"))
     rounds = dict(lowest=("lowest", "min"), highest=("highest", "max"))
     return runs.groupby(["texts", "length"], sort=False, as_index=False).agg(**medians, **rounds)
@@ -190,21 +190,21 @@ def of_runs(runs: pd.DataFrame) -> pd.DataFrame:
 
 @experiment(
     "speed-survey",
-    "Time of ng.Survey on one batch over that of the bare forward pass of the same round, both in turns: the median of "
-    "the runs' medians, the lowest and highest round; and the survey's seconds.",
+    "Time of ng.Survey on one batch divided by the time of the forward pass alone in the same round. ratio: median of "
+    "the processes' medians; lowest, highest: ratios of single rounds. seconds: median time of the survey.",
     dict(process=(0, 1, 2)),
     minutes=4,
     workers=1,
     summary=of_runs,
     model="GPT-2 small with its head, random weights, float32",
     batches="random tokens",
-    runs="3 of 15 rounds, each run in a process of its own",
+    runs="3 runs of 15 rounds, each in its own process",
     directions=", ".join(DIRECTIONS),
     seed=0,
 )
 @torch.no_grad()
 def survey_over_bare(process: int, batches: Sequence = SURVEYED, rounds: int = 15, **sizes: int) -> list[dict]:
-    """One row a batch, of a GPT-2 of small's shape but for ``sizes``."""
+    """Return one row per batch, for a GPT-2 with the shape of GPT-2 small except for ``sizes``."""
     torch.manual_seed(0)
     model, rows = GPT2LMHeadModel(GPT2Config(use_cache=False, **sizes)).eval(), []
     survey = ng.Survey(model, DIRECTIONS)

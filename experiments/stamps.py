@@ -1,4 +1,4 @@
-"""What a measurement goes through: for each module a digest of its syntax tree, without comments and docstrings."""
+"""Stamps: a digest of each module that a measurement uses, from its syntax tree without comments and docstrings."""
 
 import ast
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import normgeom
 from press.trees import digest
 
 PACKAGES = ["normgeom", "normgeom_lab", "experiments"]
-# Pictures, files and this machinery: no measured number goes through them.
+# Modules for pictures, files and this machinery: they do not affect measured numbers.
 ASIDE = (
     "normgeom.view.",
     "normgeom.jobs.",
@@ -22,12 +22,12 @@ ASIDE = (
 
 
 def key(stamp: dict[str, str]) -> str:
-    """Eight letters for a whole stamp."""
+    """Return eight characters that identify a whole stamp."""
     return digest(sorted(stamp.items()))
 
 
 def through(tree: ast.Module) -> dict[str, str]:
-    """The modules of :data:`PACKAGES` that the imports in a tree lead to, and their digests."""
+    """Return the digests of the modules in :data:`PACKAGES` that a tree imports, directly or through others."""
     found, waiting = {}, list(imported(tree))
     while waiting:
         name = waiting.pop()
@@ -38,13 +38,13 @@ def through(tree: ast.Module) -> dict[str, str]:
 
 
 def of_module(name: str) -> dict[str, str]:
-    """The digest of a module, and of what it goes through."""
+    """Return the digests of a module and of all modules that it imports, directly or through others."""
     tree = ast.parse(Path(find_spec(name).origin).read_text("utf-8"))
     return {name: digest(tree)} | through(tree)
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
-    """The modules of :data:`PACKAGES` that a tree imports; of the library's public names their homes."""
+    """Yield the modules of :data:`PACKAGES` that a tree imports; for public names of normgeom, the defining modules."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:

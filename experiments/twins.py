@@ -1,4 +1,4 @@
-"""Trained twins and their variants: losses, angles over time, and ellipsoids."""
+"""Training of the twins and their variants: losses, angles over time, and ellipsoids."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,47 +17,48 @@ from experiments.stamps import key, of_module
 
 SEEDS = (0, 1, 2)
 HELD_OUT = 8192  # bytes
-STAGES = (1, 5, 10, 20, 50, 100)  # percents of the updates
+STAGES = (1, 5, 10, 20, 50, 100)  # percentages of the training steps
 RULE = (
-    "AdamW, β = 0.9 and 0.95, decay 0.1 of matrices and embeddings, gradients clipped to norm 1, linear warm-up over a "
-    "tenth, at most 2000, cosine to a tenth"
+    "AdamW, β = 0.9 and 0.95, weight decay 0.1 for matrices and embeddings, gradients clipped to norm 1, linear "
+    "warm-up over a tenth of the steps (at most 2000), then a cosine to a tenth of the learning rate"
 )
-ANGLES = f"Angles, occupancies and mean lengths at each norm, beside {len(DIRECTIONS) - 3} random sign vectors."
+ANGLES = (
+    "Angles in degrees, occupancies and mean lengths at the input and output (side) of each norm. low, median, high: "
+    f"5, 50 and 95 % quantiles of occupancies of {len(DIRECTIONS) - 3} sign vectors; rank: 1 if none of them is lower."
+)
 FORMS = (
-    "Overlap of the eight longest axes of each ellipsoid with the final ones; of the outputs' distances to its centre, "
-    "relative to the surface, the 5 % quantile and the share of at least 0.95."
+    "overlap: overlap of each ellipsoid's eight longest axes with those after training. q05, near: 5 % quantile of the "
+    "outputs' distances to the centre, where 1 is the surface, and the share of distances of at least 0.95."
 )
-# Of each part: a size, and after how many percents of its updates a model is measured.
-PLANS = {"main": ("1M", 1), "ranks": ("0.2M", 100), "rates": ("1M", 100)}
+PLANS = {"main": ("1M", 1), "ranks": ("0.2M", 100), "rates": ("1M", 100)}  # size, percent between measurements
 GRID = [
     dict(part=("main",), norm=("layer", "rms", "layer-plain", "rms-plain", "none"), rate=(1e-3,), seed=SEEDS),
     dict(part=("ranks",), norm=("rms",), rate=(3e-3,), seed=range(40)),
     dict(part=("ranks",), norm=("layer",), rate=(3e-3,), seed=range(10)),
 ]
-RATES = [  # all with five seeds, the twins with ten
+RATES = [  # five seeds for all variants, five more for the twins
     dict(norm=tuple(NORMS), rate=(3e-3, 1e-3), seed=range(5)),
     dict(norm=KINDS, rate=(3e-3, 1e-3), seed=range(5, 10)),
 ]
 
 
 def about(seeds: str) -> dict[str, str]:
-    """What all records of these trainings say."""
+    """Return what the notes of all these records say about the training."""
     of, small = SIZES["1M"], SIZES["0.2M"]
     return dict(
-        model=f"GPT-2, {of.layers} blocks, d = {of.width}, {of.heads} heads, byte tokens, no dropout, head tied; norms "
-        f"of normgeom_lab.common.variants.NORMS; those of the part ranks d = {small.width}",
-        corpus=f"the standard library's documentation strings (corpus stdlib); its last {HELD_OUT} bytes are held out "
-        "and measured",
-        training=f"{of.steps} updates of {of.batch} windows of {of.length} bytes, those of the part ranks "
-        f"{small.steps} of {small.batch} of {small.length}; {RULE}",
-        seeds=f"{seeds}: of weights, order of windows and directions",
+        model=f"GPT-2, {of.layers} blocks, d = {of.width} ({small.width} in the part ranks), {of.heads} heads, byte "
+        "tokens, no dropout, tied embeddings; norms from normgeom_lab.common.variants.NORMS",
+        corpus=f"standard library docstrings (corpus stdlib); measured on the last {HELD_OUT} bytes, held out",
+        training=f"{of.steps} steps with {of.batch} windows of {of.length} bytes; in the part ranks, {small.steps} "
+        f"steps with {small.batch} windows of {small.length} bytes; {RULE}",
+        seeds=f"{seeds}, for weights, the order of windows and directions",
     )
 
 
 def trained(
     part: str, norm: str, rate: float, seed: int, steps: int | None = None
 ) -> tuple[nn.Module, dict[str, pd.DataFrame]]:
-    """A model after its training, and the tables of that (normgeom_lab.training.course)."""
+    """Train a model; return it and the tables that normgeom_lab.training.course measures."""
     name, percents = PLANS[part]
     steps = steps or SIZES[name].steps
     size = replace(SIZES[name], lr=rate, steps=steps, eval_interval=max(1, percents * steps // 100))
@@ -66,7 +67,7 @@ def trained(
 
 
 def at_stages(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the start and of the stages next to :data:`STAGES`."""
+    """Keep the rows measured at step 0 and at the steps closest to :data:`STAGES`."""
     stages, last = sorted(set(table.step)), table.step.max()
     wanted = {min(stages, key=lambda step: abs(100 * step - percent * last)) for percent in STAGES}
     return table[table.step.isin({0, *wanted})]
@@ -75,17 +76,16 @@ def at_stages(table: pd.DataFrame) -> pd.DataFrame:
 @experiment(
     "training",
     {
-        "training-loss": "Held-out loss in nats a byte after training; those of the part ranks are of the smaller size "
-        "0.2M.",
-        "training-curve": "Training loss in nats a byte, means of ten updates, at a rate of 0.001.",
+        "training-loss": "Held-out loss in nats per byte after training; the part ranks has smaller models (0.2M).",
+        "training-curve": "Training loss in nats per byte, averaged over ten steps, with learning rate 0.001.",
         "training-angles": ANGLES,
-        "training-ranks": f"Rank of the uniform direction's occupancy among itself and {len(DIRECTIONS) - 3} sign "
-        "vectors, many seeds.",
+        "training-ranks": f"Occupancy of 1, and its rank among those of 1 and {len(DIRECTIONS) - 3} sign vectors, for "
+        "many seeds. median: the median occupancy of the sign vectors.",
         "training-forms": FORMS,
     },
     GRID,
     minutes=70,
-    **about("0 to 2, of the part ranks 0 to 39 with RMSNorm and 0 to 9 with LayerNorm"),
+    **about("0 to 2 (part ranks: 0 to 39 with RMSNorm and 0 to 9 with LayerNorm)"),
 )
 def training(part: str, norm: str, rate: float, seed: int, steps: int | None = None) -> dict:
     _, tables = trained(part, norm, rate, seed, steps)
@@ -107,23 +107,23 @@ def training(part: str, norm: str, rate: float, seed: int, steps: int | None = N
 
 
 def end(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    """The held-out loss after the last update."""
+    """Return the held-out loss after the last step."""
     return tables["loss"].tail(1).drop(columns="step")
 
 
 @experiment(
     "training-rates",
-    "Held-out loss in nats a byte after training, of every variant at two rates.",
+    "Held-out loss in nats per byte after training, for all seven variants of the norm with two learning rates.",
     RATES,
     minutes=100,
-    **about("0 to 9 of the twins, 0 to 4 of the others"),
+    **about("0 to 9 for the twins, 0 to 4 for the other variants"),
 )
 def rates(norm: str, rate: float, seed: int, steps: int | None = None) -> pd.DataFrame:
     return end(trained("rates", norm, rate, seed, steps)[1])
 
 
 def halves(_: pd.DataFrame) -> dict[str, Tensor]:
-    """The weights of the pages' twins in float16, the head left out, which is the token embedding."""
+    """Return the weights of the pages' twins in float16, without the head, which is the token embedding."""
     tensors = {}
     for kind in KINDS:
         tensors |= {f"{kind}.{name.removeprefix(BODY)}": w.half() for name, w in load_file(_pages(kind)).items()}
@@ -136,21 +136,21 @@ def _pages(kind: str) -> Path:
 
 @experiment(
     "twins",
-    "Weights of two GPT-2 models that read bytes and differ in the norm alone, rounded to float16.",
+    "Weights of two GPT-2 models that read bytes and differ only in the norm, rounded to float16.",
     dict(steps=(3000,)),
     minutes=40,
     summary=halves,
-    model="GPT-2, 4 layers, 64 wide, 4 heads, from the same weights",
+    model="GPT-2, 4 layers, d = 64, 4 heads; both models start from the same weights",
     layers=4,
     heads=4,
     eps="1e-05",
     corpus="the standard library's documentation strings (corpus stdlib)",
-    training="3000 updates of 32 windows of 128 bytes, rate 0.003",
-    held_out="16384 bytes",
+    training="3000 steps with 32 windows of 128 bytes, learning rate 0.003",
+    held_out="the last 16384 bytes",
     seed=0,
 )
 def pages_twins(steps: int) -> dict:
-    """The networks that the book's pages run."""
+    """Train the networks that run in the book's pages; return their held-out losses."""
     text, losses = byte_tokens(load_corpus("stdlib").text), {}
     size = replace(SIZES["0.2M"], steps=steps, batch=32, length=128)
     for kind in KINDS:

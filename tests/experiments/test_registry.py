@@ -116,7 +116,7 @@ def test_a_formula_makes_stale_and_a_comment_does_not(toy, command):
 
 
 def test_what_needs_something_is_left_out(toy, command):
-    assert command("large")[1] == "large: missing, and left out: it needs a GPU\n"
+    assert command("large")[1] == "large: missing, and skipped, because it needs a GPU\n"
 
 
 @pytest.mark.parametrize(
@@ -138,5 +138,5 @@ def test_records_without_notes_or_table_and_foreign_ones_are_named(toy, command,
 def test_names(toy, command):
     code, said = command("cubes")
     assert (code, said) == (1, "Error: name: expected some of large, squares, two, got 'cubes'\n")
-    with pytest.raises(ValueError, match=r"^sums: expected a name of its own, there is already sums$"):
+    with pytest.raises(ValueError, match=r"^sums: expected a new name, already used: sums$"):
         sys.modules["toy.measured"].registry.experiment("sums", "Again.", {}, minutes=1)

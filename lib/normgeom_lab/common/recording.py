@@ -1,4 +1,4 @@
-"""Write recorded measurements: small tables and tensors, each with a note of its provenance."""
+"""Write recorded measurements: small tables and tensors, each with notes on its provenance."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from torch import Tensor
 def record(name: str, table: pd.DataFrame, what: str, folder: Path = FOLDER, **provenance: object) -> Path:
     """Write ``table`` as ``name.csv`` and its provenance as ``name.json``, both or neither.
 
-    ``what`` says in a sentence what was measured, ``provenance`` what else a reader must know: model, corpus, seeds.
-    Date, command, versions and device are added where it does not name them.
+    ``what`` says what was measured; ``provenance`` says what else a reader must know, such as model, corpus and seeds.
+    Device, versions, date and command are added unless ``provenance`` contains them.
     """
     names = table.select_dtypes(["object", "string"])
     table = table.assign(**{column: names[column].map(_no_formula) for column in names})
@@ -32,18 +32,18 @@ def record(name: str, table: pd.DataFrame, what: str, folder: Path = FOLDER, **p
 def record_tensors(
     name: str, tensors: dict[str, Tensor], what: str, folder: Path = FOLDER, **provenance: object
 ) -> Path:
-    """Write ``tensors`` as ``name.safetensors``, else like :func:`record`."""
+    """Write ``tensors`` as ``name.safetensors``, and otherwise do the same as :func:`record`."""
     return _write(folder / f"{name}.safetensors", save(tensors), what, provenance)
 
 
 def recorded_tensors(name: str, folder: Path = FOLDER) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors recorded under ``name``, by their names, and their provenance."""
+    """Return the tensors recorded under ``name``, as a dict by their names, and their provenance."""
     path = folder / f"{name}.safetensors"
     return load_file(path), json.loads(path.with_suffix(".json").read_text("utf-8"))
 
 
 def _no_formula(entry: object) -> object:
-    """A text as a spreadsheet shows it, and does not compute it."""
+    """Put an apostrophe before a text that a spreadsheet would otherwise evaluate as a formula."""
     return f"'{entry}" if isinstance(entry, str) and entry.startswith(("=", "+", "-", "@", "\t", "\r")) else entry
 
 
