@@ -66,7 +66,7 @@
     },
     {
       ask:
-        "Attention of block 1 is removed. If we hold the scales, which of these numbers will agree: its credit, the fall at the final norm, the fall in the whole network?",
+        "Block 1's attention is removed. If we hold the scales, which of these numbers will agree: its credit, the fall at the final norm, the fall in the whole network?",
       guesses: ["All three", "The first two", "None"],
       start: { removed: "h.0.attn" },
       then: { removed: "h.0.attn", held: true },
@@ -228,7 +228,7 @@
       const { text, quantity, site, at } = state;
       change({ ...START, text, quantity, site, at, ...changes });
     };
-    make(controls, "button", { type: "button" }, "undo all changes").addEventListener("click", () => changeOnly({}));
+    make(controls, "button", { type: "button" }, "Undo all changes").addEventListener("click", () => changeOnly({}));
     inputs.quantity = choose(
       looking,
       "quantity",

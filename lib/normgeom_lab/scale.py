@@ -72,7 +72,7 @@ def removable(rows: pd.DataFrame) -> tuple[str, str]:
     one, signs = (rows[(rows.direction == "1") == of_one] for of_one in (True, False))
     one, median = one.cost, signs.groupby("text").cost.median()
     sentence = (
-        f"With 1 removed at all norms (in Whisper, kept), the loss changes by {one.min():.2f} to {one.max():.2f} nats "
+        f"With 1 removed (in Whisper, kept) at all norms, the loss changes by {one.min():.2f} to {one.max():.2f} nats "
         f"per token on {len(one)} texts; with a sign vector removed, by {median.min():.2f} to {median.max():.2f} (on "
         f"each text, the median of {signs.direction.nunique()} sign vectors)."
     )
@@ -120,7 +120,7 @@ def at_surface(forms: pd.DataFrame) -> tuple[str, str]:
     least = last.near.groupby(last.seed).min()
     at = last.loc[last.near.idxmin()]
     sentence = (
-        f"At each of {last.site.nunique()} norms and with {_seeds(least)}, at least {at.near:.2%} of the outputs lie "
+        f"At each of {last.site.nunique()} norms, over {_seeds(least)}, at least {at.near:.2%} of the outputs lie "
         f"within 5 % of the surface; at {at.site}, which has the fewest, their 5 % quantile is {at.q05:.4f} of the way "
         "from the centre to the surface."
     )

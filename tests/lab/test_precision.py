@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from normgeom_lab import precision as lab
 from normgeom_lab.common.checks import Draws
-from normgeom_lab.common.recording import record
 
 U32 = 2.0**-24
 
@@ -158,16 +157,3 @@ def test_times_are_measured_from_the_floor():
         assert bars == [[lab.FLOORS[backward], time] for time in times]
         assert sorted(float(text.get_text()) for text in axis.texts) == times
     assert "LayerNorm in float32, forward, 4.0 against 3.0" in alt
-
-
-def test_what_is_recorded_of_a_gpu(tmp_path, monkeypatch):
-    """Made up; what no record has is a row of dashes."""
-    monkeypatch.setattr("normgeom.records.FOLDER", tmp_path)
-    times, records = lab.on_gpu()
-    assert list(times.index) == ["norms"] and times.isna().all(axis=None) and not records
-    norms = [(8192, "copy", "torch", 1.0), (8192, "rms", "normgeom", 1.25), (8192, "rms", "torch", 1.5)]
-    race = pd.DataFrame([*norms, (4096, "rms", "torch", 9.0)], columns=["rows", "norm", "way", "over_copy"])
-    record("speed-norms-cuda", race.assign(threads=1, d=4096, dtype="bfloat16", backward=False), "made up", tmp_path)
-    times, (of,) = lab.on_gpu()
-    assert times.T.to_dict("list") == {("RMSNorm", "bfloat16", "forward"): [1.25, 1.5]}
-    assert of.provenance["what"] == "made up"

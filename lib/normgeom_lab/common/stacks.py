@@ -88,7 +88,7 @@ DESIGNS = {
     "post-small": Design("post-norm, small outputs", lambda k, L: replace(_POST, output=L**-0.5)),
     "hybrid-small": Design("HybridNorm, small outputs", lambda k, L: replace(_hybrid(k, L), output=L**-0.5)),
     "post-alpha": Design("post-norm, α = L", lambda k, L: replace(_POST, alpha=float(L))),
-    "pre-post": Design("norms before and on sums", lambda k, L: Placement(before=True, sum=True)),
+    "pre-post": Design("pre-norm and norm on sum", lambda k, L: Placement(before=True, sum=True)),
 }
 
 # Those of chapter 6, whose sublayers are all alike; α and β of DeepNorm are those of two sublayers.

@@ -11,7 +11,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from normgeom.records import Record, recorded
 from normgeom.view.style import COLORS, FACES, WIDTH, style
 
 from normgeom_lab.common.axes import label_ends, ticks_of_powers
@@ -233,18 +232,3 @@ def ways_over_copy(race: pd.DataFrame, rows: int, d: int) -> tuple[Figure, str]:
         for dtype in BYTES
     ]
     return figure, f"Times over that of a copy, logarithmic; normgeom against torch: {'; '.join(words)}."
-
-
-def on_gpu() -> tuple[pd.DataFrame, list[Record]]:
-    """What is recorded of norms on a GPU, at the largest size, and the record itself.
-
-    Returns: a row a norm, format and pass with its ``ratio`` to the time of a copy, next to that of torch's own; a row
-    of missing values and no record where nothing was measured.
-    """
-    try:
-        of = recorded("speed-norms-cuda")
-    except ValueError:
-        return pd.DataFrame({"ratio": np.nan, "torch's own": np.nan}, index=["norms"]), []
-    largest = of.table.loc[(of.table.rows * of.table.d).idxmax()]
-    race = _in_words(of.table, largest.rows, largest.d).set_index(["norm", "dtype", "pass", "way"]).over_copy
-    return race.unstack("way")[["normgeom", "torch"]].set_axis(["ratio", "torch's own"], axis=1), [of]

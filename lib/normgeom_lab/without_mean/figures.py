@@ -51,7 +51,7 @@ def costs_by_shift(paths: pd.DataFrame, standing: pd.Series) -> tuple[Figure, st
         axes.axhspan(standing.min(), standing.max(), color=COLORS["random_a"], alpha=0.3, lw=0)
         axes.plot(low.index, [standing.median()] * len(low), "--", color=COLORS["random_a"], label="as trained")
         ticks_of_powers(axes.xaxis, axes.yaxis)
-        axes.set(xlabel="|c| added to each entry", ylabel="KL / nats per byte")
+        axes.set(xlabel="size |c| of the shift", ylabel="KL / nats per byte")
         label_ends(axes)
     sizes = paths.c.abs()
     near, far = (paths.kl[sizes == c] for c in (sizes[sizes > 0].min(), sizes.max()))
