@@ -19,7 +19,7 @@ from press.myst import walk
 from press.quiet import title
 from press.stage import is_table
 
-OPEN = 12  # most lines of a cell that stays open on its page
+OPEN = 12  # limit of lines of a cell that stays open on its page
 SLIDER = 'class="explore"'
 
 
