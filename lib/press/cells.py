@@ -53,7 +53,7 @@ class Cell:
 
     @property
     def is_setup(self) -> bool:
-        """Whether the cell is shared set-up: it has the parameters or imports, or calls ``check_parameters``."""
+        """Whether the cell is set-up: it has the parameters, imports names or calls ``check_parameters``."""
         imports = any(isinstance(node, ast.ImportFrom) for node in self.tree.body)
         return imports or "parameters" in self.head.get("tags", []) or "check_parameters" in self.names
 

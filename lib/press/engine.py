@@ -1,6 +1,6 @@
 """Build the pages with Sphinx's own command, configured by the book's two files in the format of Jupyter Book 1.
 
-sphinx-external-toc reads ``_toc.yml``; :func:`configuration`, which the stage's ``conf.py`` calls, ``_config.yml``.
+sphinx-external-toc reads ``_toc.yml``.  The stage's ``conf.py`` calls :func:`configuration` to read ``_config.yml``.
 """
 
 from __future__ import annotations

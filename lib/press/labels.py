@@ -40,8 +40,8 @@ class Proof:
 class Statement:
     """A label, where it is defined, and what the pages say about it.
 
-    ``kind`` is its kind in readers' words: theorem, equation, observation; ``cites`` contains the labels in its own
-    text; ``part_of`` is the label of the statement whose text or proof contains it, or an empty string.
+    ``kind`` is what readers call it, such as theorem or equation; ``cites`` contains the labels in its own text;
+    ``part_of`` is the label of the statement whose text or proof contains it, or an empty string.
     """
 
     label: str

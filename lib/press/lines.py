@@ -30,7 +30,7 @@ def counts(page: Page, tag: str = "") -> list[int]:
 
 
 def too_long(book: Book) -> Iterator[str]:
-    """Yield a message for each limit of ``[tool.press.lines]`` exceeded and for each takeaway of several sentences."""
+    """Yield a message for each exceeded limit of ``[tool.press.lines]`` and for each takeaway of several sentences."""
     limits = book.settings.get("lines", {})
     chapters = [page for page in book.notebooks if chapter_number(page.name)]
     measured = [

@@ -1,4 +1,4 @@
-"""The committed notebooks: plain Markdown and text outputs, byte for byte the same as long as the chapter is."""
+"""The committed notebooks: plain Markdown and text outputs, byte for byte the same if the chapter is unchanged."""
 
 from __future__ import annotations
 

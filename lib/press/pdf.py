@@ -33,7 +33,7 @@ SETTLED = """async () => {
   await Promise.all([...document.images].filter((image) => image.checkVisibility()).map((image) => image.decode()));
   await new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)));
 }"""
-# The browser records the places only of ids that a link on the same page points to, so link to all of them.
+# The browser records only the places of ids that a link on the same page points to, so link to all ids.
 LINKED = """() => {
   const link = (e) => Object.assign(document.createElement("a"), { href: `#${e.id}` });
   const all = Object.assign(document.createElement("nav"), { hidden: true });

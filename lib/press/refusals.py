@@ -19,7 +19,7 @@ from press.myst import walk
 from press.quiet import title
 from press.stage import is_table
 
-OPEN = 12  # limit of lines of a cell that stays open on its page
+OPEN = 12  # maximum number of lines of a cell that stays open on its page
 SLIDER = 'class="explore"'
 
 
@@ -125,7 +125,7 @@ def label_of_nothing(book: Book, claims: Claims) -> Iterator[str]:
 
 
 def used_before_stated(book: Book, claims: Claims) -> Iterator[str]:
-    """A proof may cite only earlier statements, so that none is circular; references ahead belong outside the proof."""
+    """A proof may cite only earlier statements, so that none is circular; later ones are cited outside the proof."""
     place = {s.label: number for number, s in enumerate(claims.statements)}
     first: dict[str, int] = {}
     for number, s in enumerate(claims.statements):

@@ -1,4 +1,4 @@
-"""Run the chapters whose current code has not been run, without make."""
+"""Run, without make, the chapters whose current code has not been run."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from press.cells import Cell, behind, cells
 from press.labels import ALIAS
 from press.trees import digest
 
-LEAST = 20  # least number of seeds at which a claim is tried
-ROOM = 0.8  # largest share of its bound that a claim may use, and of its near miss that the bound may be
+LEAST = 20  # minimum number of seeds at which a claim is tried
+ROOM = 0.8  # a claim may reach at most this share of its bound, and the bound at most this share of the near miss
 RECORDED = f"{ALIAS}.recorded"
 
 
@@ -118,4 +118,4 @@ def amiss(claim: Live, found: Tried | None, statement: str) -> Iterator[str]:
     if found.held == found.seeds and found.deviation > ROOM:
         yield f"uses {found.deviation:.0%} of its bound at one of its seeds; the limit is {ROOM:.0%}"
     if found.mutant * ROOM < 1:
-        yield f"has a near miss of only {found.mutant:.2f} times its bound at one of its seeds"
+        yield f"has a near miss that deviates by only {found.mutant:.2f} times its bound at one of its seeds"

@@ -22,7 +22,7 @@ AMISS = {
     "silence": (CLAIM, GOOD._replace(held=18, deviation=1.2), "Always.", "held in 18 of 20 seeds, but its statement"),
     "no room": (CLAIM, GOOD._replace(deviation=0.81), "", "uses 81% of its bound"),
     "half the bound": (CLAIM, GOOD._replace(held=3, deviation=1.4, mutant=6.0), "", "held in 3 of 20 seeds"),
-    "a mutant that comes near": (CLAIM, GOOD._replace(mutant=1.2), "", "a near miss of only 1.20 times its bound"),
+    "a mutant that comes near": (CLAIM, GOOD._replace(mutant=1.2), "", "near miss that deviates by only 1.20"),
 }
 
 

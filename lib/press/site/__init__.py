@@ -1,4 +1,4 @@
-"""The Sphinx extension of the book; each module is a part, whose docstring says what it adds to the pages.
+"""The Sphinx extension of the book; each module is a part, and its docstring says what it adds to the pages.
 
 If the source folder is the book itself, as in ``jupyter-book build .``, the extension runs the chapters that have not
 been run, and builds from the stage.

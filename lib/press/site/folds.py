@@ -80,7 +80,7 @@ def _title(node: HideCodeCellNode, link: Callable[[str], str], ledger: str) -> s
 
 
 def _moved(node: nodes.Node) -> Iterator[nodes.Node]:
-    """Remove and yield what moves to the end of a section: a hidden cell or its code, or how a result was recorded."""
+    """Remove and yield what moves to a section's end: hidden cells or code, and notes on how results were recorded."""
     if isinstance(node, nodes.raw) and node.astext().startswith(RECORDED):
         take(node)
         yield node
