@@ -1,24 +1,24 @@
-# One rule a step; what did not change does not run again.  `make help` lists the targets.
+# One rule per step; steps whose inputs did not change do not run again.  `make help` lists the targets.
 SHELL       := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 
-# Two kernels at a time, one thread each: on two cores more threads are many times slower.
+# Two kernels at a time, one thread each: on two cores, more threads are many times slower.
 ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += -j2
 endif
-ifeq ($(filter experiments serve,$(MAKECMDGOALS)),)  # these say what they do while they run
+ifeq ($(filter experiments serve,$(MAKECMDGOALS)),)  # these print while they run
 MAKEFLAGS += $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 endif
 export OMP_NUM_THREADS := 1
-# Kernels come from .venv alone, start alike on every machine, and print no progress bars.
+# Kernels come only from .venv, start in the same way on every machine, and print no progress bars.
 export JUPYTER_PREFER_ENV_PATH := 1
 unexport JUPYTER_PATH
 export IPYTHONDIR := $(CURDIR)/_build/ipython
 export TQDM_DISABLE := 1
 export PYTHONPATH := $(CURDIR)/lib
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
-# The C library returns large blocks to the system, and new ones are filled with zeros: a fifth of the time of training.
+# Keep large blocks of memory: returning them to the system and zeroing new ones takes a fifth of the time of training.
 KEEP := env MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=1073741824
 
 PYTHON   ?= python3
@@ -26,12 +26,12 @@ VENV     := .venv/.installed
 PROFILE  := $(IPYTHONDIR)/profile_default/ipython_kernel_config.py
 BOOK     := _build/html/index.html
 PDF      := _build/pdf/the-geometry-of-layer-normalization.pdf
-# A chapter with a jupytext header runs; the other pages are text.
+# Pages with a jupytext header are notebooks and run; the others are text.
 PAGES    := $(wildcard chapters/*.md chapters/appendix/*.md)
 CHAPTERS := $(if $(PAGES),$(shell grep -l '^jupytext:' $(PAGES)))
 EXECUTED := $(CHAPTERS:chapters/%.md=_build/run/%.ipynb)
 .SECONDARY: $(CHAPTERS:chapters/%.md=_build/src/%.ipynb)
-# What became of claims at many seeds is for the pages; chapters do not read it.
+# Only the pages use the records of claims at many seeds; chapters do not read them.
 CLAIMED  := $(wildcard figures/data/claims-*)
 LIBRARY  := $(shell find lib/normgeom lib/normgeom_lab -name '*.py') $(filter-out $(CLAIMED),$(wildcard figures/data/*))
 PRESS    := $(shell find lib/press -name '*.py') $(CLAIMED) $(wildcard chapters/*.bib chapters/*.yml chapters/_*/* figures/*.svg)
@@ -39,7 +39,7 @@ NBVAL    := $(patsubst %,nbval/%,$(wildcard notebooks/*.ipynb notebooks/appendix
 SUITES   := $(patsubst tests/%/,suite/%,$(filter-out %/peers/ %/__pycache__/,$(wildcard tests/*/))) suite/doctests
 PYTEST   := pytest -p no:cacheprovider
 
-# $(call timed,NAME,COMMAND): run it, and keep its user, system and wall seconds for `press times`.
+# $(call timed,NAME,COMMAND): run COMMAND, and store its user, system and wall seconds for `press times`.
 timed = mkdir -p $(dir _build/times/$(1)) && TIMEFORMAT='%U %S %R' && exec 3>&2 && \
   { time $(KEEP) $(2) 2>&3; } 2> _build/times/$(1)
 
@@ -48,23 +48,23 @@ timed = mkdir -p $(dir _build/times/$(1)) && TIMEFORMAT='%U %S %R' && exec 3>&2 
 book: $(BOOK)  ## run the chapters and build the pages: _build/html/index.html
 	@echo "The book is at $(BOOK)"
 
-serve: $(BOOK)  ## look at the book on http://127.0.0.1:8000
+serve: $(BOOK)  ## serve the book at http://127.0.0.1:8000
 	python -m http.server --bind 127.0.0.1 --directory _build/html 8000
 
-# A chapter runs only where its code changed: what an edit of the library changes, the tests of its room say.
-check: lint  ## what an edit breaks most often, in under a minute: style, labels, checks, records, notebooks in step
+# A chapter runs only if its own code changed; the tests of a room show the effect of an edit of the library.
+check: lint  ## check what edits break most often, in under a minute: style, labels, checks, records, notebooks
 	@+$(MAKE) --no-print-directory LIBRARY= $(EXECUTED)
 	@python -m press check
-	@python -m experiments --check || [ -z "$(CI)" ]  # at a desk the rest goes on
+	@python -m experiments --check || [ -z "$(CI)" ]  # outside CI, continue
 	@$(PYTEST) tests/book/test_reading_paths.py tests/press/test_documents.py
 	@$(PYTEST) tests/book/test_sync.py > /dev/null || \
-	  { echo "make: all is well but that notebooks/ or figures/ is behind: run make notebooks figures before you commit" >&2; exit 1; }
+	  { echo "make: notebooks/ or figures/ is out of date; run make notebooks figures before you commit" >&2; exit 1; }
 
-test: lint $(SUITES)  ## style, the library, the pages, and notebooks/ compared with the run of make book
+test: lint $(SUITES)  ## test style, library and pages, and compare notebooks/ with the run of make book
 	@python -m press times test
 
 ci: export CI := 1
-ci: test slow rounding $(NBVAL)  ## make test, slow tests, another rounding, nbval on every notebook; budgets, records
+ci: test slow rounding $(NBVAL)  ## make test, slow tests, other rounding, nbval on every notebook; time limits, records
 	@python -m experiments --check
 	@python -m press times book
 
@@ -77,12 +77,12 @@ figures: $(EXECUTED)  ## write the chapters' named figures to figures/
 pdf: $(PDF)  ## print the built pages as one PDF; needs Chromium
 	@echo "The PDF is at $(PDF)"
 
-colab: | $(VENV)  ## write _build/colab: notebooks/ and the wheel to upload beside one
+colab: | $(VENV)  ## write _build/colab: notebooks/, and the wheel to upload with a notebook
 	rm -rf _build/colab
 	cp -R notebooks _build/colab
 	uv build --quiet --no-build-isolation --out-dir _build/colab && rm _build/colab/*.tar.gz
 
-experiments: | $(VENV)  ## measure what is recorded in figures/data where it is missing or stale: ONLY=names
+experiments: | $(VENV)  ## measure the records in figures/data that are missing or stale, or only ONLY=names
 	env -u OMP_NUM_THREADS -u TQDM_DISABLE python -m experiments $(ONLY)
 
 release: $(BOOK) $(PDF)  ## write _build/release: source archive, wheel, pages and PDF
@@ -91,14 +91,14 @@ release: $(BOOK) $(PDF)  ## write _build/release: source archive, wheel, pages a
 	cp $(PDF) _build/release
 	tar -czf _build/release/pages.tar.gz -C _build html
 
-clean:  ## remove what was built; .venv stays
+clean:  ## remove _build, but not .venv
 	rm -rf _build
 
-help:  ## this list
+help:  ## list the targets
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## /{ printf "%-12s %s\n", $$1, $$2 }' Makefile
 
 $(VENV): constraints.txt pyproject.toml
-	@echo "installing into .venv, with the network"
+	@echo "installing into .venv (needs a network)"
 	@$(PYTHON) -m venv .venv
 	@.venv/bin/pip install --quiet -c constraints.txt -e ".[book,test,hub,dev]"
 	@touch $@
@@ -107,7 +107,7 @@ _build/src/%.ipynb: chapters/%.md | $(VENV)
 	@mkdir -p $(@D)
 	@jupytext --quiet --to ipynb --output $@ $<
 
-# A failed run leaves its half in _build/part.  Where words changed and neither code nor the library did, nothing runs.
+# A failed run leaves a partial notebook in _build/part.  If text changed but neither code nor library, nothing runs.
 _build/run/%.ipynb: _build/src/%.ipynb $(LIBRARY) | $(PROFILE)
 	@mkdir -p $(@D) $(dir _build/part/$*)
 	@if [ "$?" = "$<" ] && python -m press reuse $< $@; then exit; fi; \
@@ -133,7 +133,7 @@ suite/doctests: WHAT := --doctest-modules lib/normgeom
 $(SUITES): suite/%: | $(VENV) $(PROFILE)
 	@$(call timed,test/$*,$(PYTEST) $(or $(WHAT),tests/$*))
 
-# Other processors round in another order: the plainest that torch has.
+# Other processors round differently; these tests run torch's kernels without vector instructions.
 rounding: WHAT := -m "numerical and not compiles and not slow" tests/lib tests/lab
 rounding: KEEP += ATEN_CPU_CAPABILITY=default
 slow rounding: $(BOOK)
@@ -143,7 +143,7 @@ $(NBVAL): export PYTHONPATH := $(CURDIR)/lib:$(CURDIR)/tests
 $(NBVAL): nbval/%: | $(VENV) $(PROFILE)
 	@$(call timed,ci/$(notdir $*),$(PYTEST) -p patience --nbval --nbval-sanitize-with tests/nbval.cfg $*)
 
-# Kernels would warn that they are told to end.  Looking for garbage less often saves a fifth of their imports' time.
+# Hide kernels' warnings at shutdown.  Collecting garbage less often saves a fifth of the time of their imports.
 $(PROFILE): Makefile
 	@mkdir -p $(@D)
 	@echo 'c.IPKernelApp.log_level = "CRITICAL"' > $@

@@ -1,4 +1,4 @@
-/* Slides: keys, a finger, buttons and the address choose one; each is fitted to its screen, and to paper. */
+/* Slides: keys, swipes, buttons and the address choose a slide; each slide is fitted to the screen and to paper. */
 "use strict";
 {
   const root = document.documentElement;
@@ -13,12 +13,12 @@
   root.dataset.theme = remembered("theme") || dark();
   root.classList.add("deck");
 
-  // Of their size that words and formulas may be set in, so that a slide holds them.
+  // The smallest shares of their usual size to which text and formulas may shrink so that they fit on a slide.
   const LEAST = 0.78;
   const LEAST_FORMULA = 0.55;
   const overflows = (box) => box.scrollHeight > box.clientHeight + 1 || box.scrollWidth > box.clientWidth + 1;
 
-  // How large the picture of a figure is shown, in pixels of height: all of it is seen in its box.
+  // The height in pixels at which a figure's picture is shown, scaled to fit its box.
   const height = (figure) => {
     const picture = [...figure.querySelectorAll("img, svg")].find((drawn) => drawn.checkVisibility());
     if (!picture) return 0;
@@ -33,7 +33,7 @@
     figure.classList.add("beside");
     if (innerWidth < innerHeight || height(figure) <= below) figure.classList.remove("beside");
   };
-  // A displayed formula that is wider than the slide is set smaller; its number stands beside it.
+  // A displayed formula that is wider than the slide, together with its number, is set smaller.
   const narrow = (math) => {
     math.style.fontSize = "";
     const needs = [...math.querySelectorAll("mjx-container")].map((set) =>
@@ -69,7 +69,7 @@
     ...{ ArrowRight: 1, ArrowDown: 1, PageDown: 1, " ": 1 },
     ...{ ArrowLeft: -1, ArrowUp: -1, PageUp: -1, Home: -Infinity, End: Infinity },
   };
-  // What has the focus may want the key for itself: a slider, a button, what scrolls.
+  // The focused element may need the key itself: a slider, a button, anything that scrolls.
   const wants = (target, key) =>
     target.closest("input, select, textarea, svg, .shown[tabindex]") || (key === " " && target.closest("a, button"));
   const pressed = (event) => {
@@ -131,7 +131,7 @@
     root.dataset.fitted = "";
   });
 
-  // Paper is white, and of another shape.
+  // Paper is white and has a different shape.
   let onScreen;
   addEventListener("beforeprint", () => {
     onScreen = root.dataset.theme;

@@ -1,7 +1,7 @@
-/* A norm to hold: a vector in space, and what LayerNorm or RMSNorm makes of it, at the reader's hand.
+/* An interactive norm: a vector in space that the reader moves, and its output under LayerNorm or RMSNorm.
 
    <div class="hold" data-show="norm">a still picture</div>, or data-show="jacobian" for a small circle around the vector
-   and its image.  norms.js computes. */
+   and its image.  norms.js does the computation. */
 "use strict";
 {
   const { make, speaker, questions, label, onceAFrame, whenSeen, minus, SILENT } = livePage;
@@ -19,8 +19,8 @@
     gain: "gain",
     bias: "bias (0.3, 0.2, 0.4)",
   };
-  const RMS = "divide by the root mean square"; // what σ is without the subtraction
-  const FARTHEST = 1e6; // that a field takes
+  const RMS = "divide by the root mean square"; // replaces SWITCHES.divide without the subtraction
+  const FARTHEST = 1e6; // largest absolute value that a field accepts
   const NAMES = { one: "(1, 1, 1)", plane: "mean 0", first: "e₁", second: "e₂", third: "e₃", n: "n", y: "y", x: "x" };
   const legend = (jacobian, { centre, divide }) => {
     const start = jacobian
@@ -41,7 +41,7 @@
   const KEYBOARD =
     "Keyboard: arrow keys move x, Page Up and Page Down move it along (1, 1, 1), Shift with an arrow key turns the picture, and Home returns x to its start.";
   const SMALL = 0.4; // radius of the circle around x
-  const TURN = 0.5; // of the picture, at first
+  const TURN = 0.5; // initial angle of the picture, in radians
 
   // For questions() of page.js.
   const QUESTIONS = {
@@ -140,18 +140,18 @@
     ],
   };
 
-  // Of the ellipse in three dimensions: over d, the squared semi-axes are the zeros of p′, p the polynomial whose zeros
-  // are the squared gains (thm-critical-points); without centring they are the squared gains.
+  // Semi-axes for d = 3: their squares divided by d are the zeros of p′, where p is the polynomial whose zeros are
+  // the squared gains (thm-critical-points); without centring they are the squared gains themselves.
   const semiAxes = (gain, centre) => {
     const squares = gain.map((g) => g * g);
     if (!centre) return squares.map((g) => Math.sqrt(3 * g)).sort((a, b) => b - a);
     const [a, b, c] = squares;
     const root = Math.sqrt(((a - b) ** 2 + (b - c) ** 2 + (c - a) ** 2) / 2);
-    const larger = a + b + c + root; // over 3, times 3
+    const larger = a + b + c + root; // three times the larger zero of p′
     return [Math.sqrt(larger), larger > 0 ? Math.sqrt((3 * (a * b + b * c + c * a)) / larger) : 0];
   };
 
-  // Ends of the semi-axes.  Of the ellipse p cos t + q sin t they are at the t at which its slope is across it.
+  // Ends of the semi-axes: on the ellipse p cos t + q sin t, where the tangent is perpendicular to the radius.
   const principal = (bias, gain, flatly) => {
     if (!flatly) return [0, 1, 2].map((i) => bias.map((c, j) => c + (i === j) * Math.sqrt(3) * gain[i]));
     const [p, q] = ACROSS.map((e) => e.map((v, i) => Math.sqrt(3) * gain[i] * v));
@@ -160,7 +160,7 @@
     return [t, t + Math.PI / 2].map((t) => bias.map((c, i) => c + Math.cos(t) * p[i] + Math.sin(t) * q[i]));
   };
 
-  // All that is shown, from what the reader has set.
+  // Compute everything that is shown from the reader's settings.
   const compute = ({ x, gain, bias, eps, on }) => {
     const g = on.gain ? gain : [1, 1, 1];
     const b = on.bias ? bias : [0, 0, 0];
@@ -182,12 +182,12 @@
   const FIRST_TWO = [[1, 0, 0], [0, 1, 0]]; // the small circle lies in the plane of the first two coordinates
   globalThis.normgeom.held = compute;
 
-  const DISC = 2.3; // radius of what is shown of the plane
-  const AXIS = 2.1; // length of what is shown of the coordinate axes
+  const DISC = 2.3; // radius of the visible part of the plane
+  const AXIS = 2.1; // visible length of the coordinate axes
   const VIEW = { x: -240, y: -200, width: 480, height: 400 };
-  const [WIDE, HIGH] = [228, 188]; // where a point stays that lies outside of the picture
+  const [WIDE, HIGH] = [228, 188]; // a point outside the picture is shown at these limits
   const inside = ([left, top]) => [Math.max(-WIDE, Math.min(WIDE, left)), Math.max(-HIGH, Math.min(HIGH, top))];
-  // Pixels of a unit: less where outputs would not stay inside.
+  // Pixels per unit: fewer if outputs would otherwise leave the picture.
   const fitted = ({ axes, bias }) => Math.min(76, HIGH / ((axes[0] ?? 0) + Math.hypot(...bias)));
   const number = (v) => {
     const exact = Math.abs(v) >= 1e-12 && (Math.abs(v) < 0.01 || Math.abs(v) >= 1e4);
@@ -212,7 +212,7 @@
     );
     const handle = make(svg, "circle", { class: "handle", r: 24, tabindex: 0, role: "slider", "aria-valuenow": 0 });
     handle.setAttribute("aria-label", `The vector x. ${DRAG} ${KEYBOARD}`);
-    svg.append(dots.x); // over the ring of its handle
+    svg.append(dots.x); // above the ring of its handle
     const numbers = make(seen, "p", { class: "live-numbers" });
     const asked = make(set, "div");
     const warning = make(set, "p", { class: "live-warning", role: "alert" });
@@ -262,7 +262,7 @@
     }
     const full = { type: "range", min: -180, max: 180, step: 5 };
     field(rows[2], "turn", full, () => degrees(turn), (v) => (turn = (v * Math.PI) / 180), (v) => `${minus(v)}°`);
-    // Words that follow the switches are written when they change: while x is dragged they do not.
+    // Texts that depend on the switches are rewritten only when they change, and so not while x is dragged.
     const write = (node, words) => {
       if (node.textContent !== words) node.textContent = words;
     };
@@ -362,7 +362,7 @@
       );
     };
 
-    // Chromium takes touch-action from the whole drawing: a finger that holds x would still scroll the page.
+    // Chromium applies the touch-action of the whole drawing, so that dragging x by touch would scroll the page.
     handle.addEventListener("touchstart", (event) => event.preventDefault(), { passive: false });
     let dragged;
     svg.addEventListener("pointerdown", (event) => {

@@ -1,12 +1,12 @@
-/* Norms and a small GPT-2, as the pages compute them when a reader moves something or types.
+/* Norms and a small GPT-2, which the pages compute when a reader moves something or types.
 
-   A vector is an array; of a text of T tokens, T vectors lie one after the other in a Float64Array.  All is computed in
-   double precision.  Labels in parentheses are the book's. */
+   A vector is an array; the T vectors of a text of T tokens lie one after another in a Float64Array.  All computation
+   is in double precision.  Labels in parentheses are the book's. */
 "use strict";
 globalThis.normgeom = (() => {
-  // A vector on its way through a norm: mean and s (scale), n before gain and bias, y after them (eq-three-steps,
-  // eq-rms-norm).  Without `centre` the mean stays in numerator and denominator (eq-drop-mean); `held` is a scale to use
-  // in place of its own (thm-attribution), and `divide: false` leaves the division out.
+  // Apply a norm to a vector: mean, s (the scale), n before gain and bias, y after them (eq-three-steps, eq-rms-norm).
+  // Without `centre` the mean stays in numerator and denominator (eq-drop-mean); `held` is a scale to use instead of
+  // the vector's own (thm-attribution), and `divide: false` omits the division.
   const norm = (x, { gain, bias, eps, centre = true, divide = true, held }) => {
     const d = x.length;
     let mean = 0;
@@ -21,7 +21,7 @@ globalThis.normgeom = (() => {
     return { mean, s, n, y };
   };
 
-  // J = G (Π − n nᵀ/d) / s, for RMSNorm with the identity in Π's place (eq-ln-jacobian, eq-rms-jacobian).
+  // J v with J = G (Π − n nᵀ/d) / s; for RMSNorm, the identity replaces Π (eq-ln-jacobian, eq-rms-jacobian).
   const jacobianTimes = (v, { n, s }, { gain, centre = true }) => {
     const d = v.length;
     let mean = 0;
@@ -33,7 +33,7 @@ globalThis.normgeom = (() => {
     return Array.from(v, (u, i) => ((gain ? gain[i] : 1) * (u - (centre ? mean : 0) - n[i] * along)) / s);
   };
 
-  // What a survey tells of a vector: its angle to 1 in degrees, d cos² (eq-occupancy), length, largest entry.
+  // The quantities that a survey measures: angle to 1 in degrees, d cos² (eq-occupancy), length, largest entry.
   const look = (x) => {
     let [sum, square, largest] = [0, 0, 0];
     for (const v of x) {
@@ -42,12 +42,12 @@ globalThis.normgeom = (() => {
       if (Math.abs(v) > Math.abs(largest)) largest = v;
     }
     const length = Math.sqrt(square);
-    const cos = Math.min(1, Math.max(-1, sum / (length * Math.sqrt(x.length)))); // NaN for zero
+    const cos = Math.min(1, Math.max(-1, sum / (length * Math.sqrt(x.length)))); // NaN for the zero vector
     return { angle: (180 / Math.PI) * Math.acos(cos), occupancy: x.length * cos * cos, length, largest };
   };
 
-  // y = x W + b for T vectors; W lies row by row, one row an entry of x.  Four rows at a time: a row's sums are fetched
-  // and put back once for four products, which is three times as fast.
+  // y = x W + b for T vectors; W is stored by rows, one row per entry of x.  Four rows at a time: each sum is loaded
+  // and stored once for four products, which is three times as fast.
   const linear = (x, W, b, inner, outer) => {
     const T = x.length / inner;
     const y = new Float64Array(T * outer);
@@ -66,10 +66,10 @@ globalThis.normgeom = (() => {
     return y;
   };
 
-  // The tanh form, which GPT-2 has.
+  // The tanh approximation, which GPT-2 uses.
   const gelu = (v) => 0.5 * v * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (v + 0.044715 * v * v * v)));
 
-  // Causal attention: each position looks at itself and at those before it.
+  // Causal attention: each position attends to itself and to those before it.
   const attention = (qkv, d, heads) => {
     const T = qkv.length / (3 * d);
     const size = d / heads;
@@ -107,7 +107,7 @@ globalThis.normgeom = (() => {
   };
   const softmax = (logits) => logSoftmax(logits).map(Math.exp);
 
-  // Sixteen bits to a number: sign, five bits of exponent, ten of the fraction.
+  // Decode a float16: one sign bit, five exponent bits, ten fraction bits.
   const half = (bits) => {
     const [sign, exponent, fraction] = [bits >> 15 ? -1 : 1, (bits >> 10) & 31, bits & 1023];
     if (exponent === 0) return sign * fraction * 2 ** -24;
@@ -125,7 +125,7 @@ globalThis.normgeom = (() => {
     return ~rest >>> 0;
   };
 
-  // A saved network: sizes, names and shapes of its tensors, their numbers in base64, in this order, and a checksum.
+  // Decode a saved network: its sizes, tensor names and shapes, their numbers in this order in base64, and a checksum.
   const unpack = ({ sizes, tensors, data, crc32 }) => {
     const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
     if (checksum(bytes) !== crc32) throw new Error("its weights in twins.js are damaged");
@@ -142,24 +142,24 @@ globalThis.normgeom = (() => {
     return { ...sizes, weights };
   };
 
-  // The norms of a network in the order in which a vector meets them: h.0.ln_1, h.0.ln_2, …, ln_f.
+  // The norms of a network in the order in which they are applied: h.0.ln_1, h.0.ln_2, …, ln_f.
   const sites = ({ layers }) => [
     ...Array.from({ length: layers }, (_, l) => [`h.${l}.ln_1`, `h.${l}.ln_2`]).flat(),
     "ln_f",
   ];
-  // What writes to the stream.
+  // The parts that write to the stream.
   const parts = ({ layers }) => [
     "tokens",
     "positions",
     ...Array.from({ length: layers }, (_, l) => [`h.${l}.attn`, `h.${l}.mlp`]).flat(),
   ];
 
-  /* The network on token ids.  What the reader may change:
-     shift      a number that is added to every entry of the embeddings' sum (prop-gauge);
-     uncentred  names of LayerNorms that leave the subtraction of the mean out (eq-drop-mean);
-     held       {norm: scales by position}, used in place of their own (thm-attribution);
+  /* Run the network on token ids, with the reader's changes:
+     shift      a number that is added to every entry of the sum of the embeddings (prop-gauge);
+     uncentred  names of LayerNorms that do not subtract the mean (eq-drop-mean);
+     held       {norm: scales by position}, used instead of the norm's own scales (thm-attribution);
      removed    a part that writes nothing.
-     Returns logits, the vectors at each norm {in, out, scales}, and what each part writes. */
+     Returns the logits, the vectors at each norm {in, out, scales}, and what each part writes. */
   const forward = (network, ids, { shift = 0, uncentred = [], held = {}, removed } = {}) => {
     const { weights, width: d, layers, heads, vocabulary, eps, kind } = network;
     const T = ids.length;
@@ -200,7 +200,7 @@ globalThis.normgeom = (() => {
       const hidden = map(through(`h.${l}.ln_2`), "mlp.c_fc", d, 4 * d).map(gelu);
       write(`h.${l}.mlp`, map(hidden, "mlp.c_proj", 4 * d, d));
     }
-    // The head reads with the transpose of the token table where it has no matrix of its own.
+    // A head without a matrix of its own uses the transpose of the token embedding.
     const last = through("ln_f");
     const head = weights["head.weight"] ?? transposed(weights["wte.weight"], vocabulary, d);
     return { ...found, logits: linear(last, head, weights["head.bias"], d, vocabulary) };
@@ -212,8 +212,8 @@ globalThis.normgeom = (() => {
     return out;
   };
 
-  /* The same function with RMSNorm (thm-to-rms-norm): gains and biases folded into the readers (prop-folding), the mean
-     taken out of all that is written (eq-center-writers), the head with a matrix of its own. */
+  /* The same function with RMSNorm (thm-to-rms-norm): gains and biases are folded into the readers (prop-folding), the
+     mean is removed from everything written (eq-center-writers), and the head gets a matrix of its own. */
   const toRmsNorm = (network) => {
     const { weights, width: d, layers, vocabulary } = network;
     const made = {};
@@ -252,9 +252,9 @@ globalThis.normgeom = (() => {
     return { ...network, kind: "rms", weights: made };
   };
 
-  // What position t loses of the logit of a token, above the mean logit, without a part: with the scale of the final
-  // norm held (its frozen contribution, thm-attribution), and with it taken anew (prop-removal).  `run` and the changes
-  // are those of forward.
+  // What a part adds at position t to the logit of a token, relative to the mean logit: `frozen` with the scale of the
+  // final norm held (thm-attribution), `direct` with the scale recomputed without the part (prop-removal).  `run` comes
+  // from forward with the same changes.
   const effects = (network, run, part, t, token, { uncentred = [], held = {} } = {}) => {
     const { weights, width: d, vocabulary, eps, kind } = network;
     const gain = weights["ln_f.weight"];
@@ -277,7 +277,7 @@ globalThis.normgeom = (() => {
     };
   };
 
-  // Of one prediction from another: the divergence at each position, in nats, and the largest change of a logit at any.
+  // Compare two predictions: the KL divergence at each position, in nats, and the largest change of any logit.
   const apart = (logits, others, vocabulary) => {
     let change = 0;
     const divergences = Array.from({ length: logits.length / vocabulary }, (_, t) => {

@@ -1,4 +1,4 @@
-/* What the live parts of a page share: elements, words for those who listen, and waiting until a part comes into view. */
+/* Shared by the interactive parts of a page: elements, text for screen readers, and waiting until a part is in view. */
 "use strict";
 globalThis.livePage = (() => {
   const SVG = "http://www.w3.org/2000/svg";
@@ -10,7 +10,7 @@ globalThis.livePage = (() => {
     return parent.appendChild(element);
   };
 
-  // What a screen reader says once the reader's hand rests.
+  // Text for screen readers, announced once the reader pauses.
   const REST = 500; // milliseconds
   const speaker = (host) => {
     const status = make(host, "p", { class: "live-spoken", role: "status" });
@@ -21,8 +21,8 @@ globalThis.livePage = (() => {
     };
   };
 
-  // Questions, one at a time, next to the picture: each sets the picture up (`start`), asks what will happen, and offers
-  // guesses; what does happen (`then`), and why, is shown when the reader has chosen one.
+  // Questions, one at a time, next to the picture: each sets up the picture (`start`), asks what will happen, and
+  // offers guesses; when the reader has chosen one, the picture shows what happens (`then`), and the answer says why.
   const questions = (parent, list, change) => {
     const asked = make(parent, "p", { class: "live-question" });
     const guesses = make(parent, "div", { class: "live-row live-guesses", role: "group", "aria-label": "Your guess" });
@@ -32,7 +32,7 @@ globalThis.livePage = (() => {
     parent.parentElement.addEventListener("input", () => parent.classList.remove("asking"));
     let at = 0;
     const ask = () => {
-      parent.classList.add("asking"); // until the reader has guessed, or tries it
+      parent.classList.add("asking"); // until the reader guesses or uses a control
       asked.textContent = `${list.length > 1 ? `${at + 1} of ${list.length}. ` : ""}${list[at].ask}`;
       answer.textContent = "";
       guesses.replaceChildren();
@@ -54,11 +54,11 @@ globalThis.livePage = (() => {
     ask();
   };
 
-  // Names in a drawing, the most important first: of the places around its point, near and a little farther, each takes
-  // the first where it covers least of what is there.
+  // Place the names in a drawing, the most important first: of the places near its point and a little farther away,
+  // each name takes the first one where it covers least.
   const SIDES = [[1, -1], [1, 0], [1, 1], [-1, 1], [-1, 0], [-1, -1], [0, -1], [0, 1]];
   const PLACES = [0, 14].flatMap((more) => SIDES.map((side) => [...side, more]));
-  const LETTERS = 0.7; // of the height of a line
+  const LETTERS = 0.7; // height of letters, as a share of the line height
   const common = (a, b) =>
     Math.max(0, Math.min(a.x + a.width, b.x + b.width) - Math.max(a.x, b.x)) *
     Math.max(0, Math.min(a.y + a.height, b.y + b.height) - Math.max(a.y, b.y));
@@ -85,7 +85,7 @@ globalThis.livePage = (() => {
     }
   };
 
-  // At most one call a frame, with the last arguments.
+  // At most one call per frame, with the latest arguments.
   const onceAFrame = (work) => {
     let asked;
     return (...given) => {
@@ -94,7 +94,7 @@ globalThis.livePage = (() => {
     };
   };
 
-  // Nothing is computed before it is nearly in view.  What is so already need not wait for a frame.
+  // Set up each part only when it is nearly in view; parts that already are do not wait for a frame.
   const NEARLY = 200; // pixels
   const whenSeen = (selector, setUp) => {
     const seen = new IntersectionObserver(
@@ -113,8 +113,8 @@ globalThis.livePage = (() => {
     }
   };
 
-  // Points of space as they are seen: (1, 1, 1) stands upright, and the plane of mean 0 is seen from a little above;
-  // `turn` is the angle about (1, 1, 1), `scale` the pixels of a unit.
+  // Project a point in space to the screen: (1, 1, 1) points up, and the plane of mean 0 is seen from slightly above;
+  // `turn` is the angle about (1, 1, 1) in radians, `scale` the number of pixels per unit.
   const [UP, TILT] = [0.95, 0.31];
   const flat = (scale, turn) => ([a, b, c]) => {
     const up = (a + b + c) / Math.sqrt(3);
@@ -122,12 +122,12 @@ globalThis.livePage = (() => {
     const [k, l] = [Math.cos(turn), Math.sin(turn)];
     return [scale * (k * p - l * q), -scale * (UP * up + TILT * (l * p + k * q))];
   };
-  // A move on the screen as one in space that is neither towards the eye nor away from it.
+  // The inverse for a move on the screen: a move in space, neither towards the viewer nor away.
   const lifted = (scale, turn, right, down) => {
     const [p, q, up] = [(Math.cos(turn) * right) / scale, (-Math.sin(turn) * right) / scale, -down / (scale * UP)];
     return ACROSS[0].map((u, i) => p * u + q * ACROSS[1][i] + up / Math.sqrt(3));
   };
-  // Two directions of length 1 across (1, 1, 1), and circles in the plane of two.
+  // Two orthogonal unit vectors perpendicular to (1, 1, 1), and circles in the plane of two vectors.
   const ACROSS = [
     [1 / Math.SQRT2, -1 / Math.SQRT2, 0],
     [1 / Math.sqrt(6), 1 / Math.sqrt(6), -2 / Math.sqrt(6)],
@@ -138,9 +138,9 @@ globalThis.livePage = (() => {
       return centre.map((e, j) => e + radius * (c * u[j] + s * v[j]));
     });
 
-  // An angle in radians as degrees from −180 to 180, in whole ones.
+  // An angle in radians, converted to whole degrees from −180 to 180.
   const degrees = (angle) => Math.round((Math.atan2(Math.sin(angle), Math.cos(angle)) * 180) / Math.PI);
-  const SILENT = { "aria-live": "off" }; // of a slider's value, which the slider tells by itself
+  const SILENT = { "aria-live": "off" }; // for a slider's value, which the slider itself announces
   const minus = (text) => String(text).replace(/-/g, "−");
   return {
     make,

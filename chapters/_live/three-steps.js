@@ -1,9 +1,9 @@
-/* The front page: a cloud of vectors on its way through LayerNorm.  It moves by itself once, then at the reader's hand. */
+/* The front page: a cloud of vectors passes through LayerNorm.  It plays once, and then the reader can move it. */
 "use strict";
 {
   const { make, whenSeen, flat, around, minus, degrees } = livePage;
-  const SCALE = 66; // pixels of a unit
-  const SECONDS = 9; // of the way through
+  const SCALE = 66; // pixels per unit
+  const SECONDS = 9; // length of the animation
   const EPS = 0.02;
   const GAIN = [1.35, 0.85, 0.4];
   const BIAS = [0.3, 0.15, 0.45];
@@ -14,7 +14,7 @@
     "Apply gain and bias: the circle becomes a tilted ellipse, which contains every output of this LayerNorm.",
   ];
   const MARKS = ["vectors", "mean", "division", "gain, bias"]; // under the slider
-  // The recipe, for three entries; each way point of a vector.
+  // LayerNorm for three entries; returns the vector before and after each step.
   const stages = (x) => {
     const mean = x.reduce((a, b) => a + b) / 3;
     const centred = x.map((v) => v - mean);
@@ -27,7 +27,7 @@
     return way[k].map((v, i) => v + (t - k) * (way[k + 1][i] - v));
   };
 
-  // Points that are the same at every visit.
+  // The same points at every visit.
   let state = 7;
   const uniform = () => (state = (state * 48271) % 2147483647) / 2147483647;
   const normal = () => Math.sqrt(-2 * Math.log(uniform())) * Math.cos(2 * Math.PI * uniform());
@@ -35,7 +35,7 @@
     const mean = 0.7 * normal();
     return stages([0, 1, 2].map(() => mean + 0.8 * normal()));
   });
-  // A circle of length √3 in the plane, and where gain and bias take it.
+  // A circle of radius √3 in the plane of mean 0, and its image under gain and bias.
   const ring = around([0, 0, 0], Math.sqrt(3)).map((n) => [n, n, n, n.map((v, i) => GAIN[i] * v + BIAS[i])]);
 
   const setUp = (host) => {
@@ -47,7 +47,7 @@
     const outline = make(svg, "path", { class: "ring" });
     const dots = cloud.map(() => make(svg, "circle", { r: 3.4 }));
     const words = make(host, "p");
-    const lines = WORDS.map((said) => make(words, "span", {}, said)); // one over the other: the longest keeps the height
+    const lines = WORDS.map((said) => make(words, "span", {}, said)); // stacked, so that the longest fixes the height
     const row = make(host, "div", { class: "live-row" });
     const button = make(row, "button", { type: "button" });
     const steps = make(row, "label", { class: "steps" }, "Steps of LayerNorm");
@@ -92,7 +92,7 @@
       round.setAttribute("aria-valuetext", `${minus(round.value)}°`);
     };
 
-    // What moves longer than five seconds can be stopped, and seen again.
+    // An animation longer than five seconds needs controls to stop it and play it again.
     let playing;
     const stop = () => {
       cancelAnimationFrame(playing);
@@ -105,7 +105,7 @@
       const step = (now) => {
         start ??= now;
         const share = Math.min(1, (now - start) / (1000 * SECONDS));
-        // Each step rests for a third of its time.
+        // Each step pauses for a third of its time.
         const whole = Math.floor(3.99 * share);
         draw(Math.min(3, whole + Math.min(1, Math.max(0, (3.99 * share - whole) * 1.5 - 0.5))));
         if (share < 1) playing = requestAnimationFrame(step);

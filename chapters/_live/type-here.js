@@ -1,7 +1,7 @@
-/* Type here: a small network in the page reads what the reader types, and shows what its norms do.
+/* Type here: a small network in the page reads what the reader types, and the page shows what its norms do.
 
    <div class="network" data-controls="model shift uncentred removed held" data-text="…">a still picture</div>.  norms.js
-   computes; twins.js has the weights and is loaded when a host comes into view. */
+   does the computation; twins.js contains the weights and is loaded when such an element comes into view. */
 "use strict";
 {
   const { make, speaker, questions, onceAFrame, whenSeen, minus, SILENT } = livePage;
@@ -18,8 +18,8 @@
     after: "■ after the norm",
     untouched: "┄ before the norm, in the unchanged network",
   };
-  const BEST = 5; // bytes that are shown
-  const [TOLD, MARKED] = [12, 40]; // places of a chart whose numbers are all read out; whose marks are large
+  const BEST = 5; // number of predicted bytes shown
+  const [TOLD, MARKED] = [12, 40]; // at most this many places: all numbers are read out; marks are large
   const START = {
     text: "",
     model: "layer",
@@ -32,7 +32,7 @@
     at: Infinity,
   };
 
-  // For questions() of page.js; a page asks those that its controls can answer.
+  // For questions() of page.js; a page asks only those that its controls can answer.
   const QUESTIONS = [
     {
       ask:
@@ -95,10 +95,10 @@
     if (v !== 0 && (size < 0.001 || size >= 1e4)) return minus(v.toExponential(0));
     return minus(size >= 99.5 ? v.toFixed(0) : v.toPrecision(2));
   };
-  // What may be added to the stream: fine where something happens.
+  // Numbers that may be added to the stream, closely spaced where the effect changes fastest.
   const SHIFTS = [-20, -10, -5, -2, -1, -0.5, -0.3, -0.2, -0.1, 0, 0.1, 0.2, 0.3, 0.5, 1, 2, 5, 10, 20];
 
-  // Each network when it is first asked for.
+  // Each network is unpacked when it is first needed.
   const unpacked = (saved) => {
     const made = { layer: normgeom.unpack(saved.layer) };
     return {
@@ -126,7 +126,7 @@
     document.head.append(script);
   }));
 
-  // The untouched network on a text; of the converted one, the network that it comes from.
+  // Run the unchanged network on a text; the reference of a converted network is the network that was converted.
   const untouched = (networks, { text, model }) => {
     const own = networks[model];
     const bytes = [...new TextEncoder().encode(text)];
@@ -136,7 +136,7 @@
     const reference = normgeom.forward(source, ids);
     return { ids, all: bytes.length, reference, own: source === own ? reference : normgeom.forward(own, ids) };
   };
-  // The same as the reader has changed it.
+  // Run the network on the same text with the reader's changes.
   const changed = (networks, { ids, reference, own }, { model, shift, uncentred, held, removed }) => {
     const network = networks[model];
     const names = normgeom.sites(network);
@@ -145,7 +145,7 @@
       uncentred: uncentred === "everywhere" ? names : [uncentred],
       held: held ? Object.fromEntries(names.map((name) => [name, own.sites[name].scales])) : {},
     };
-    const whole = normgeom.forward(network, ids, changes); // with the part that is removed, if one is
+    const whole = normgeom.forward(network, ids, changes); // with no part removed
     const run = removed ? normgeom.forward(network, ids, { ...changes, removed }) : whole;
     return { network, changes, whole, run, ...normgeom.apart(reference.logits, run.logits, network.vocabulary) };
   };
@@ -239,7 +239,7 @@
     inputs.site = choose(looking, "site", "at", { "": "every norm, the chosen position", ...everywhere });
     area.addEventListener("input", () => change({ text: area.value, at: Infinity }));
 
-    let before; // of the text and network as they are
+    let before; // results of untouched() for the current text and network
     const change = (changes) => {
       if ("text" in changes || "model" in changes) before = undefined;
       Object.assign(state, changes);
@@ -360,7 +360,7 @@
       return (effect.textContent = words.join(" "));
     };
 
-    // What a chart shows: places, their short and long names, and series of looks.
+    // The data of a chart: its places, their short and long names, and series of measured quantities.
     const looks = (from, name, side, t, d) => normgeom.look(from.sites[name][side].subarray(t * d, (t + 1) * d));
     const SERIES = [["before", "run", "in"], ["after", "run", "out"], ["untouched", "own", "in"]];
     const series = (found, places) =>
@@ -391,12 +391,12 @@
       );
       const every = Object.values(values).flat().filter(Number.isFinite);
       const angles = state.quantity === "angle";
-      const least = state.quantity === "occupancy" ? 0.01 : 0; // rounding is not drawn in full height
+      const least = state.quantity === "occupancy" ? 0.01 : 0; // so that rounding errors do not fill the chart
       const [low, high] = angles ? [0, 180] : [Math.min(0, ...every), Math.max(least, ...every) || 1];
       const left = (i) => 70 + (i * 530) / Math.max(1, short.length - 1);
       const top = (v) => 222 - (175 * (v - low)) / (high - low);
       svg.replaceChildren();
-      const apart = (v) => Math.abs(top(v) - top(0)) > 16; // or their numbers overprint
+      const apart = (v) => Math.abs(top(v) - top(0)) > 16; // otherwise their labels overlap
       for (const v of angles ? [0, 90, 180] : [0, ...[low, high].filter(apart)]) {
         make(svg, "line", { x1: 56, x2: 620, y1: top(v), y2: top(v), class: "grid" });
         make(svg, "text", { x: 50, y: top(v) + 5, "text-anchor": "end" }, minus(say(v).replace(/\.0$/, "")) + unit);

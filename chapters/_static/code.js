@@ -1,11 +1,11 @@
-/* A switch in the page's head that opens or folds all code and checks, and stays as it was left; and a link into what is
-   folded opens it. */
+/* A switch in the page's head opens or folds all code and checks, and its setting is remembered; a link into a fold
+   opens the fold. */
 {
   const KEY = "code";
-  const HEAD = 64; // pixels of the bar at the top
+  const HEAD = 64; // height in pixels of the bar at the top
   const LONGEST = 20_000; // milliseconds that a page may need to settle
   const folded = () => document.querySelectorAll("details.fold:is(.code, .result)");
-  // From disk some browsers keep nothing; then the switch works for the page alone.
+  // For pages opened from disk, some browsers store nothing; then the switch works only for the current page.
   const remembered = () => {
     try {
       return localStorage.getItem(KEY) === "open";
@@ -19,7 +19,7 @@
     } catch {}
   };
 
-  // Browsers open what a link leads into, some of them only what is around it, and some not when the page loads.
+  // Open the folds that a link leads into: some browsers open only the folds around it, and some not on page load.
   const asked = () => document.getElementById(decodeURIComponent(location.hash.slice(1)));
   const reveal = () => {
     const target = asked();
@@ -31,7 +31,7 @@
     if (closed.length) target.scrollIntoView();
   };
 
-  // Formulas and pictures are set after the browser has gone to a place: it stays in view until the reader moves.
+  // Keep the target in view until the reader moves: formulas and pictures still change the layout after the jump.
   const hold = () => {
     const settling = new ResizeObserver(() => asked()?.scrollIntoView({ behavior: "instant" }));
     const stop = () => settling.disconnect();
@@ -42,7 +42,7 @@
     setTimeout(stop, LONGEST);
   };
 
-  // What is at the top of the window stays there while folds around it change; not every browser sees to that.
+  // Keep the element at the top of the window in place while folds around it change; not every browser does this.
   const inPlace = (change) => {
     const parts = [...document.querySelectorAll(".bd-article section > :not(section)")];
     const first = parts.find((part) => part.checkVisibility() && part.getBoundingClientRect().bottom > HEAD);
@@ -75,9 +75,9 @@
     const head = document.querySelector(".article-header-buttons");
     if (head && folded().length) setUp(head);
     reveal();
-    // Who comes back finds the page where it was.
+    // A reader who comes back finds the page at the previous position.
     if (asked() && performance.getEntriesByType("navigation")[0].type === "navigate") hold();
-    // The theme's button for the way up covers no control.
+    // The theme's back-to-top button must not cover a control.
     const seen = new IntersectionObserver((parts) =>
       parts.forEach((part) => part.target.toggleAttribute("data-seen", part.isIntersecting))
     );

@@ -1,6 +1,6 @@
-/* A displayed formula that is wider than its column is set smaller, down to a size that can still be read; one in a line
-   that is wider than the line scrolls in a line of its own, and is not parted from a bracket or a comma that touches it.
-   A table of sentences knows what heads its cells, for screens on which its rows become blocks. */
+/* A displayed formula that is wider than its column is set smaller, down to a size that is still legible; an inline
+   formula that is wider than its line scrolls in a line of its own, and no line break separates it from text that
+   touches it.  Cells of a table of sentences store their column headers, for screens where rows become blocks. */
 {
   const [BEFORE, AFTER] = [/[^\s–—]{1,8}$/, /^(?:[^\s–—]{1,16}(?=[\s–—]|$)|[.,;:!?)\]’”]+)/];
   const touching = (text, pattern) => (text?.nodeType === Node.TEXT_NODE && pattern.exec(text.data)?.[0].length) || 0;
@@ -19,7 +19,7 @@
     }
   };
 
-  const LONG = 50; // letters of a cell that is a sentence
+  const LONG = 50; // a longer cell counts as a sentence
   const cells = (table) => [...table.querySelectorAll("tbody :is(td, th)")];
   const isProse = (table) => table.tHead && cells(table).some((cell) => cell.textContent.length > LONG);
   const label = (table) => {
@@ -38,9 +38,9 @@
     const inLines = shown("span.math");
     for (const box of displayed) box.style.fontSize = "";
     for (const set of inLines) set.classList.remove("wide");
-    // All widths are read before any is changed: each turn from one to the other lays out the page anew.
+    // Read all widths before changing any: each switch between the two forces a new layout.
     const sizes = displayed.map((box) => {
-      // MathJax's own box scrolls too, and is narrower where the number stands beside it.
+      // MathJax's own box also scrolls, and is narrower if the number is next to it.
       const inner = [...box.querySelectorAll("mjx-container")];
       const needs = inner.map((set) => set.scrollWidth + box.clientWidth - set.clientWidth);
       const size = Math.min(...inner.map((set) => parseFloat(getComputedStyle(set).fontSize)));

@@ -1,6 +1,6 @@
-/* The ledger, by status and by chapter.  Without this script the page shows all of it. */
+/* Filter the ledger by status and chapter.  Without this script the page shows all of it. */
 {
-  // "measured on forty rows" is of the status "measured".
+  // "measured on forty rows" has the status "measured".
   const status = (row) => row.cells[1].textContent.trim().split(" on ")[0];
 
   const choice = (name, values) => {
@@ -32,7 +32,7 @@
       count.value = chosen ? `${shown} of ${rows.length} statements: ${chosen}` : `${rows.length} statements`;
     };
 
-    // A link to a chapter that is not shown shows all again.
+    // A link to a hidden chapter or row resets the filter.
     const reveal = () => {
       const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
       if (!target?.closest("#the-ledger [hidden]")) return;

@@ -1,4 +1,4 @@
-/* A reference to a statement, an equation or a term shows it, under the pointer or when it has the focus. */
+/* Preview the statement, equation or term of a reference when the pointer rests on it or it has the focus. */
 {
   const WAIT = 250; // milliseconds that a pointer must rest on a link
   const root = new URL(document.documentElement.dataset.content_root || "./", location.href).href;

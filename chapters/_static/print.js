@@ -1,4 +1,4 @@
-/* While a page prints it has the light theme, whatever it has on the screen, and what is text is open. */
+/* While a page prints, it has the light theme, whatever the screen shows, and folded text is open. */
 {
   const root = document.documentElement.dataset;
   let onScreen, opened;

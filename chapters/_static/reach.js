@@ -1,14 +1,14 @@
-/* A formula, a table or code that is wider than its place scrolls: then the keyboard reaches it.  A formula says so to those
-   who listen; a table has its caption. */
+/* A formula, a table or code that is too wide scrolls, and then the keyboard can reach it.  A formula tells screen
+   readers so; a table has its caption. */
 {
   const SAYS = { role: "group", "aria-label": "Formula, scrolls sideways" };
   const scrolls = (box) =>
     box.scrollWidth > box.clientWidth + 1 && ["auto", "scroll"].includes(getComputedStyle(box).overflowX);
   const reach = () => {
     const boxes = [...document.querySelectorAll(".bd-article :is(.math, mjx-container, table, pre)")];
-    // All widths are read before anything is changed.
+    // Read all widths before changing anything.
     for (const [box, reached] of boxes.map((box) => [box, scrolls(box)])) {
-      if (reached === (box.tabIndex === 0)) continue; // the theme gives code -1
+      if (reached === (box.tabIndex === 0)) continue; // the theme sets -1 for code
       for (const [key, value] of Object.entries({ tabindex: 0, ...(box.matches("table, pre") ? {} : SAYS) })) {
         if (reached) box.setAttribute(key, value);
         else box.removeAttribute(key);
@@ -17,7 +17,7 @@
   };
   addEventListener("DOMContentLoaded", () => {
     const article = document.querySelector(".bd-article");
-    // Formulas that are set, folds that open, a window of another width: each changes the article's height.
+    // Typeset formulas, opened folds and a new window width all change the article's height.
     if (article) new ResizeObserver(reach).observe(article);
   });
 }

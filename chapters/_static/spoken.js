@@ -1,12 +1,12 @@
-/* For those who listen: sliders over pictures have names without their values, which are told beside them, and what a
-   picture shows is said once the hand rests; the frame's parts have names, which no setting of the theme gives them. */
+/* For screen readers: a slider's name does not repeat its value; the description of a picture is announced once the
+   slider rests; and the parts of the frame get names, for which the theme has no setting. */
 {
   const NAMED = {
     "#pst-primary-sidebar": { role: "complementary", ariaLabel: "Contents of the book" },
     "#pst-primary-sidebar-modal": { ariaLabel: "Contents of the book" },
     "#pst-secondary-sidebar-modal": { ariaLabel: "Contents of the page" },
     "#pst-search-dialog": { ariaLabel: "Search" },
-    "[role=doc-biblioentry]": { role: "listitem" }, // ARIA has withdrawn the role that docutils gives
+    "[role=doc-biblioentry]": { role: "listitem" }, // ARIA deprecates the role that docutils sets
   };
   const REST = 500; // milliseconds
   const slider = (label) => {

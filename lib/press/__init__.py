@@ -1,1 +1,1 @@
-"""How chapters become notebooks, pages and the ledger.  Knows notebooks and MyST, not the book's subject."""
+"""Turn chapters into notebooks, pages and the ledger.  The package knows notebooks and MyST, not the book's subject."""

@@ -1,4 +1,4 @@
-"""The book on disk: its pages in the order of the table of contents, executed where they are notebooks."""
+"""The book on disk: its pages in the order of the table of contents, with notebook pages in executed form."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ HEADER = re.compile(r"\A---\n(.*?\n)?jupytext:", re.S)
 
 
 def chapter_number(name: str) -> int | None:
-    """The number at the head of a file name, ``02-uniform-vector`` → 2; None for what has no number."""
+    """Return the number at the start of a file name, ``02-uniform-vector`` → 2, or None if there is none."""
     digits = re.match(r"\d+(?=-)", Path(name).name)
     return int(digits[0]) if digits else None
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page: ``name`` is its path below chapters/ without a suffix, ``cells`` are nbformat's."""
+    """A page; ``name`` is its path below chapters/ without the suffix, and ``cells`` are its nbformat cells."""
 
     name: str
     is_notebook: bool
@@ -42,19 +42,19 @@ class Page:
 
 
 class Book:
-    """The pages under ``root``, and what their files say about the book."""
+    """The pages under ``root``, with the metadata and settings of the book."""
 
     def __init__(self, root: Path):
         self.root = root
 
     @cached_property
     def names(self) -> list[str]:
-        """Every page that the table of contents names."""
+        """The names of all pages in the table of contents, in order."""
         return [Path(file).relative_to(CHAPTERS).as_posix() for file in parse_toc_yaml(self.root / "_toc.yml")]
 
     @cached_property
     def pages(self) -> list[Page]:
-        """Every page."""
+        """All pages, in the order of the table of contents."""
         return [self._page(name) for name in self.names]
 
     @property
@@ -76,7 +76,7 @@ class Book:
         return tomllib.loads((self.root / "pyproject.toml").read_text("utf-8"))
 
     def is_notebook(self, name: str) -> bool:
-        """Whether a page runs: its file has jupytext's header."""
+        """Whether a page is a notebook, that is, whether its file has a jupytext header."""
         return HEADER.match(self._text(name)) is not None
 
     def _text(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""The code cells of a chapter as it is written: what each makes, and what it is made from."""
+"""The code cells of a chapter's source: the names that each cell defines, and those that it uses."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from press.book import CHAPTERS, Book
 from press.labels import ALIAS, FUNCTION, LAB
 
 MAGIC = re.compile(r"^[%!].*$", re.M)
-BLOCKS = (ast.For, ast.With)  # names that they make and use are taken for their own
-EVERYWHERE = {".verify"}  # what every check calls and no statement is about
+BLOCKS = (ast.For, ast.With)  # a name that such a statement both binds and uses does not count as used
+EVERYWHERE = {".verify"}  # every check calls it, so it tells nothing about a statement
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A code cell of a chapter's text; ``head`` are its metadata."""
+    """A code cell of a chapter's source; ``head`` contains its metadata."""
 
     head: dict
     code: str
 
     @property
     def verifies(self) -> list[str]:
-        """The labels that it checks."""
+        """The labels that the cell checks."""
         return self.head.get("verifies", [])
 
     @cached_property
@@ -37,12 +37,12 @@ class Cell:
 
     @cached_property
     def makes(self) -> frozenset[str]:
-        """The names that it leaves behind."""
+        """The names that the cell defines."""
         return frozenset().union(*map(bound, self.tree.body))
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """What it looks up before it makes it: names, and attributes of the library as ``ng.…`` and ``lab.…``."""
+        """The names that the cell uses before defining them, and library attributes as ``ng.…`` and ``lab.…``."""
         attributes = (ast.unparse(node) for node in ast.walk(self.tree) if isinstance(node, ast.Attribute))
         found, made = {a for a in attributes if a.startswith((f"{ALIAS}.", f"{LAB}."))}, set()
         for node in self.tree.body:
@@ -53,13 +53,13 @@ class Cell:
 
     @property
     def is_setup(self) -> bool:
-        """Parameters, imports, seeds and devices: what every cell needs and none is about."""
+        """Whether the cell is set-up: it has the parameters, imports names or calls ``check_parameters``."""
         imports = any(isinstance(node, ast.ImportFrom) for node in self.tree.body)
         return imports or "parameters" in self.head.get("tags", []) or "check_parameters" in self.names
 
 
 def _tables(scope: ast.stmt) -> Iterator[SymbolTable]:
-    """The symbols of a statement, and those of the scopes inside it."""
+    """Yield the symbol table of a statement, then those of the scopes inside it."""
     waiting = [symtable(ast.unparse(scope), "a cell", "exec")]
     while waiting:
         yield (table := waiting.pop())
@@ -67,13 +67,13 @@ def _tables(scope: ast.stmt) -> Iterator[SymbolTable]:
 
 
 def bound(scope: ast.stmt) -> set[str]:
-    """The names that a statement binds, those of scopes inside it left out."""
+    """Return the names that a statement binds, without those bound only in scopes inside it."""
     symbols = next(_tables(scope)).get_symbols()
     return {s.get_name() for s in symbols if s.is_assigned() or s.is_imported() or s.is_namespace()}
 
 
 def used(scope: ast.stmt) -> set[str]:
-    """The names that a statement and the scopes inside it look up outside of those."""
+    """Return the names that a statement uses, including the globals that scopes inside it use."""
     own, *inside = _tables(scope)
     outer = (symbol for table in inside for symbol in table.get_symbols() if symbol.is_global())
     return {symbol.get_name() for symbol in (*own.get_symbols(), *outer) if symbol.is_referenced()}
@@ -81,7 +81,7 @@ def used(scope: ast.stmt) -> set[str]:
 
 @cache
 def cells(book: Book, name: str) -> list[Cell]:
-    """The code cells of a chapter; a page of text has none."""
+    """Return the code cells of a chapter's source; a text page has none."""
     if not book.is_notebook(name):
         return []
     written = jupytext.read(book.root / CHAPTERS / f"{name}.md").cells
@@ -89,7 +89,7 @@ def cells(book: Book, name: str) -> list[Cell]:
 
 
 def behind(written: list[Cell], at: int) -> Iterator[tuple[Cell, set[str]]]:
-    """The cells that made what a cell uses, the nearest first, each with the names that were wanted of it."""
+    """Yield the earlier cells that a cell depends on, nearest first, each with the needed names that it defines."""
     wanted = set(written[at].names)
     for cell in reversed(written[:at]):
         if (made := cell.makes & wanted) and not cell.is_setup:
@@ -98,7 +98,7 @@ def behind(written: list[Cell], at: int) -> Iterator[tuple[Cell, set[str]]]:
 
 
 def through(written: list[Cell], at: int) -> list[str]:
-    """The library's public names that a check goes through: those in its cell, then those in the cells behind it."""
+    """Return the public library names that a check uses: those in its cell, then those in the cells it depends on."""
     read = [written[at], *(cell for cell, _ in behind(written, at))]
     names = dict.fromkeys(name for cell in read for name in FUNCTION.findall(cell.code))
     return [f"{ALIAS}{name}" for name in names if name not in EVERYWHERE]

@@ -1,4 +1,4 @@
-"""Sources as author, year and address, from a BibTeX file."""
+"""Read the authors, year and address of each source from a BibTeX file."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from pybtex.database import Entry, parse_file
 from pybtex.richtext import Text
 
-# The first field that an entry has becomes its address.
+# The first of these fields that an entry has gives its address.
 ADDRESSES = {"doi": "https://doi.org/{}", "url": "{}", "eprint": "https://arxiv.org/abs/{}"}
 
 
 @dataclass(frozen=True)
 class Citation:
-    """A source as it is cited: ``Ba et al.``, ``2016``, an address or an empty string."""
+    """A source as it is cited: ``Ba et al.``, ``2016``, and an address, which may be empty."""
 
     authors: str
     year: str
@@ -22,7 +22,7 @@ class Citation:
 
 
 def citations(bib: Path) -> dict[str, Citation]:
-    """Key → citation of every entry of a BibTeX file."""
+    """Return the citation of every entry of a BibTeX file, by key."""
     return {key: _citation(entry) for key, entry in parse_file(str(bib)).entries.items()}
 
 

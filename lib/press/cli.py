@@ -1,4 +1,4 @@
-"""``python -m press COMMAND``: the steps of the Makefile that are more than one program."""
+"""``python -m press COMMAND``: the steps of the Makefile that no existing program performs alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main(context: click.Context, root: Path) -> None:
 
 
 def refuse(messages: list[str]) -> None:
-    """Print what is wrong, and exit 1 if anything is."""
+    """Print each problem, and exit with status 1 if there are any."""
     for message in messages:
         click.echo(f"refused: {message}", err=True)
     if messages:
@@ -31,7 +31,7 @@ def refuse(messages: list[str]) -> None:
 @main.command()
 @click.pass_obj
 def check(book: Book) -> None:
-    """Say what is wrong with the chapters, too much code included; exit 1 if anything is."""
+    """List the problems of the chapters, including too much code or text; exit 1 if there are any."""
     from press.lines import too_long
     from press.refusals import refusals
 
@@ -42,7 +42,7 @@ def check(book: Book) -> None:
 @click.argument("written", type=click.Path(exists=True, path_type=Path))
 @click.argument("executed", type=click.Path(path_type=Path))
 def reuse_command(written: Path, executed: Path) -> None:
-    """Give the notebook EXECUTED the words of WRITTEN; exit 1 if there is none or its code is another."""
+    """Copy the text of WRITTEN into the notebook EXECUTED; exit 1 if EXECUTED is missing or has different code."""
     from nbformat import read, write
 
     from press.run import reused
@@ -52,7 +52,7 @@ def reuse_command(written: Path, executed: Path) -> None:
         raise SystemExit(1)
     ran = executed.stat().st_mtime_ns
     write(result, executed)
-    for path in (written, executed):  # its outputs are as old as before: a library changed since still counts as newer
+    for path in (written, executed):  # keep the time of the run: a library changed since then still counts as newer
         os.utime(path, ns=(ran, ran))
 
 
@@ -67,7 +67,7 @@ def pages(book: Book) -> None:
     refuse(refusals(book))
     put(book.root / STAGE, stage(book))
     if not pages(book.root / STAGE, book.root / HTML):
-        raise click.ClickException("the pages were not built without warnings")
+        raise click.ClickException("building the pages failed or gave warnings")
 
 
 @main.command("notebooks")
@@ -108,7 +108,7 @@ def figures_command(book: Book) -> None:
 @click.argument("of", type=click.Choice(["book", "test"]))
 @click.pass_obj
 def times_command(book: Book, of: str) -> None:
-    """Say where the processor time of the last `make book` or `make test` went; in CI, exit 1 above the budget."""
+    """Print the time of each step of the last `make book` or `make test`; in CI, exit 1 if the limit is exceeded."""
     from press.times import above, table
 
     for line in table(book, of):

@@ -17,12 +17,12 @@ from press.myst import table
 
 FILE = f"{CHAPTERS}/course.yml"
 TEMPLATE = Path(__file__).with_name("course.md")
-SLIDES = "course"  # the folder of the slides, beside that of the chapters
+SLIDES = "course"  # the folder of the slides, next to that of the chapters
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a lecture; ``show`` are labels with a line of words each, in the order of the slides."""
+    """A part of a lecture; ``show`` contains labels with a line of explanation each, in the order of the slides."""
 
     title: str
     minutes: int
@@ -31,7 +31,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Lecture:
-    """A lecture; ``words``, ``before``, ``run`` and ``after`` are MyST, ``prove`` and ``exercises`` labels."""
+    """A lecture; ``words``, ``before``, ``run`` and ``after`` are MyST text, ``prove`` and ``exercises`` are labels."""
 
     number: int
     title: str
@@ -46,12 +46,12 @@ class Lecture:
 
     @property
     def file(self) -> str:
-        """Its slides, below the folder of the pages."""
+        """The path of its slides, relative to the folder of the pages."""
         return f"{SLIDES}/lecture-{self.number}.html"
 
     @property
     def glossary(self) -> str:
-        """The anchor of its words on the page of the kit."""
+        """The anchor of its list of terms on the page of the course kit."""
         return f"{SLIDES}-words-{self.number}"
 
     @property
@@ -72,7 +72,7 @@ def lectures(book: Book) -> list[Lecture]:
 
 
 def course(book: Book) -> str:
-    """The lectures of the kit, in MyST."""
+    """Return the lectures of the course kit as MyST text."""
     known = {exercise.label: exercise for exercise in exercises(book)}
     words = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     words.filters["reference"] = reference
@@ -85,15 +85,15 @@ def course(book: Book) -> str:
 
 
 def asked_of_nothing(book: Book, claims: Claims) -> Iterator[str]:
-    """Sphinx refuses other labels of the course that no page has."""
+    """Report course labels that are not exercises or are on no slide; Sphinx refuses all other unknown labels."""
     asked = {exercise.label for exercise in exercises(book)}
     for lecture in lectures(book):
         for label in lecture.exercises:
             if label not in asked:
-                yield f"{FILE}, lecture {lecture.number}: {label} is no exercise"
+                yield f"{FILE}, lecture {lecture.number}: {label} is not an exercise"
         for label in lecture.prove:
             if label not in lecture.shown:
-                yield f"{FILE}, lecture {lecture.number}: {label} is to be proved, and no slide shows it"
+                yield f"{FILE}, lecture {lecture.number}: {label} is to be proved, but no slide shows it"
 
 
 def _lecture(number: int, entry: dict) -> Lecture:

@@ -1,6 +1,6 @@
-"""The pages' engine: Sphinx by its own command, told by the book's two files in the form of Jupyter Book 1.
+"""Build the pages with Sphinx's own command, configured by the book's two files in the format of Jupyter Book 1.
 
-``_toc.yml`` is read by sphinx-external-toc, ``_config.yml`` here.  The stage's ``conf.py`` calls :func:`configuration`.
+sphinx-external-toc reads ``_toc.yml``.  The stage's ``conf.py`` calls :func:`configuration` to read ``_config.yml``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from press.engine import configuration
 
 globals().update(configuration(Path(__file__).parent))
 """
-# What the keys of _config.yml that the book may set are called by Sphinx and its extensions.
+# The keys that _config.yml may have, and their names in Sphinx and its extensions.
 NAMES = {
     "title": "html_title",
     "author": "author",
@@ -29,14 +29,14 @@ NAMES = {
     "html.use_multitoc_numbering": "use_multitoc_numbering",
     "parse.myst_enable_extensions": "myst_enable_extensions",
 }
-OWN = "sphinx.config"  # in Sphinx's words already
+OWN = "sphinx.config"  # its keys are Sphinx's own names
 
 
 def configuration(stage: Path) -> dict:
-    """What a ``conf.py`` says, out of ``_config.yml``.
+    """Return the settings of a ``conf.py``, read from ``_config.yml``.
 
     Raises:
-        ValueError: a key that is not in ``NAMES``.
+        ValueError: a key is neither ``OWN`` nor in ``NAMES``.
     """
     said = _flat(yaml.safe_load((stage / "_config.yml").read_text("utf-8")))
     own = said.pop(OWN, {})
@@ -46,7 +46,7 @@ def configuration(stage: Path) -> dict:
 
 
 def _flat(said: dict) -> dict:
-    """``execute: {timeout: 30}`` as ``execute.timeout``; what stands deeper stays a value."""
+    """Flatten one level: ``execute: {timeout: 30}`` becomes ``execute.timeout``; deeper mappings stay values."""
     flat = {}
     for key, value in said.items():
         flat |= {f"{key}.{name}": of for name, of in value.items()} if isinstance(value, dict) else {key: value}
@@ -54,12 +54,12 @@ def _flat(said: dict) -> dict:
 
 
 def pages(stage: Path, html: Path) -> bool:
-    """Build ``html`` from ``stage``, every warning an error; say whether it went well."""
+    """Build ``html`` from ``stage`` with warnings as errors, and return whether the build succeeded."""
     doctrees = html.with_name(".doctrees")
     every = ["--write-all"] if _dressed_anew(stage, html / "index.html") else []
     strict = ["--nitpicky", "--fail-on-warning", "--keep-going"]
     if main(["--quiet", *strict, *every, "--doctree-dir", str(doctrees), str(stage), str(html)]) != 0:
-        # Sphinx tells a warning once; without its cache it tells it again the next time.
+        # Sphinx reports a warning only once; without its cache it reports it again in the next build.
         shutil.rmtree(doctrees, ignore_errors=True)
         return False
     (html / "index.html").touch()
@@ -67,6 +67,6 @@ def pages(stage: Path, html: Path) -> bool:
 
 
 def _dressed_anew(stage: Path, built: Path) -> bool:
-    """Whether style or code changed since the last build: Sphinx would write only pages whose text did."""
+    """Whether styles or code changed since the last build; by itself, Sphinx rewrites only pages whose text changed."""
     dress = (*stage.glob("_static/**/*"), *stage.glob("_live/*"), *Path(__file__).parent.rglob("*.py"))
     return built.exists() and any(path.stat().st_mtime > built.stat().st_mtime for path in dress)

@@ -1,4 +1,4 @@
-"""Exercises as they are written, and what the library's self-checks know of their mistakes."""
+"""The exercises of the pages, and the mistakes that their self-checks recognise."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from press.book import Book
 from press.labels import Claims
 from press.myst import walk
 
-MODULE = "exercises"  # of the chapters' package
+MODULE = "exercises"  # a module of the chapters' package
 GRADER = re.compile(rf"\b{MODULE}\.(\w+)")
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """An exercise: ``text`` is its question."""
+    """An exercise; ``text`` is its question."""
 
     label: str
     page: str
@@ -43,7 +43,7 @@ def exercises(book: Book) -> list[Exercise]:
 
 
 def graders(book: Book) -> dict[str, list[str]]:
-    """The self-checks of the chapters' package, each with the messages for the mistakes that it knows."""
+    """Return the self-checks of the chapters' package, each with its messages for the mistakes that it recognises."""
     package = f"{book.project['name']}_lab"
     if not find_spec(package):
         return {}
@@ -52,7 +52,7 @@ def graders(book: Book) -> dict[str, list[str]]:
 
 
 def mistakes(book: Book, grader: str) -> dict[str, str]:
-    """The mistakes that a self-check knows, each with the advice behind it."""
+    """Return the mistakes that a self-check recognises, each with its advice."""
     return dict(said.split(". ", 1) for said in graders(book)[grader])
 
 
@@ -60,6 +60,6 @@ def unmatched_grader(book: Book, claims: Claims) -> Iterator[str]:
     asking = {name: exercise for exercise in exercises(book) for name in exercise.graders}
     known = graders(book)
     for name in [name for name in asking if name not in known]:
-        yield f"{asking[name].page}: {asking[name].label} names {MODULE}.{name}, which judges nothing"
+        yield f"{asking[name].page}: {asking[name].label} names {MODULE}.{name}, which is not a self-check"
     for name in [name for name in known if name not in asking]:
-        yield f"{MODULE}.{name} judges what no exercise asks for"
+        yield f"{MODULE}.{name} is a self-check that no exercise names"

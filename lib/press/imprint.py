@@ -1,4 +1,4 @@
-"""What an edition says of itself: title, authors, version and date, and where its repository is."""
+"""The imprint of an edition: its title, authors, version, date and addresses."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import yaml
 
 from press.book import Book
 
-FILES = ("pyproject.toml", "CITATION.cff")  # that it is read from
+FILES = ("pyproject.toml", "CITATION.cff")  # the files from which the imprint is read
 HOST = "https://github.com/"
 COLAB = "https://colab.research.google.com/github/{name}/blob/main/{notebook}"
 
 
 def imprint(book: Book) -> dict:
-    """``title``, ``authors``, ``abstract``, ``name``, ``version``, ``date`` and ``urls``.
+    """Return ``title``, ``authors``, ``abstract``, ``name``, ``version``, ``date`` and ``urls``.
 
     Raises:
         ValueError: ``[project.urls] Repository`` in pyproject.toml is not https://github.com/OWNER/NAME.
@@ -35,11 +35,11 @@ def imprint(book: Book) -> dict:
 
 
 def edition(content: dict) -> str:
-    """Version and date in words."""
+    """Return the version and date as text."""
     return f"Version {content['version']}, {content['date']}"
 
 
 def colab(content: dict, notebook: str) -> str | None:
-    """Where Colab opens a notebook of the repository; None where no repository is named."""
+    """Return the address that opens a notebook of the repository in Colab, or None if no repository is named."""
     repository = content["urls"].get("Repository")
     return repository and COLAB.format(name=repository.removeprefix(HOST).removesuffix(".git"), notebook=notebook)

@@ -29,7 +29,7 @@ MUTANT = re.compile(r"(?P<holds>.+); with (?P<mutant>.+?) (?P<breaks>(?:> )?\S+)
 
 @dataclass(frozen=True)
 class Proof:
-    """A proof: the labels that it refers to, and how many labels of its page stand before it."""
+    """A proof: the labels that it cites, and the number of labels before it on its page."""
 
     cell: int
     cites: list[str]
@@ -38,10 +38,10 @@ class Proof:
 
 @dataclass
 class Statement:
-    """A label, where it is defined, and what is said of it.
+    """A label, where it is defined, and what the pages say about it.
 
-    ``kind`` is what a reader calls it: theorem, equation, observation; ``cites`` are the labels in its own text;
-    ``part_of`` is the statement in whose text or proof it stands, an empty string where it stands alone.
+    ``kind`` is what readers call it, such as theorem or equation; ``cites`` contains the labels in its own text;
+    ``part_of`` is the label of the statement whose text or proof contains it, or an empty string.
     """
 
     label: str
@@ -60,13 +60,13 @@ class Statement:
 
     @property
     def link(self) -> str:
-        """A reference to it in MyST, with its title."""
+        """A MyST reference to the statement, with its title."""
         return reference(self.label, self.title)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One line that a check printed; without a mutant ``mutant`` and ``breaks`` are empty."""
+    """One line that a check printed; ``mutant`` and ``breaks`` are empty if it has no near miss."""
 
     label: str
     holds: str
@@ -86,12 +86,12 @@ class Check:
 
     @property
     def anchor(self) -> str:
-        """The target that staging puts before the cell."""
+        """The target that :mod:`press.stage` puts before the cell."""
         return f"check-{Path(self.page).name}-{self.cell}"
 
 
 class Claims:
-    """Everything the book's pages define and check."""
+    """Everything that the book's pages define and check."""
 
     def __init__(self, book: Book):
         self.pages = book.pages
@@ -105,7 +105,7 @@ class Claims:
         return {statement.label: statement for statement in self.statements}
 
     def whole(self, s: Statement) -> Statement:
-        """The statement that ``s`` is part of, or itself: who refers to an equation of a theorem uses the theorem."""
+        """Return the statement that contains ``s``, or ``s``: citing an equation of a theorem uses the theorem."""
         return self.by_label.get(s.part_of, s)
 
     @cached_property
@@ -119,20 +119,20 @@ class Claims:
 
 
 def role(label: str) -> str:
-    """The role that refers to a label of this prefix."""
+    """Return the MyST role for references to a label, which depends on its prefix."""
     return ROLES.get(label.partition("-")[0], "prf:ref")
 
 
 def reference(label: str, title: str = "") -> str:
-    """A reference in MyST, with the title behind it."""
+    """Return a MyST reference to a label, followed by the title in parentheses if there is one."""
     return f"{{{role(label)}}}`{label}`" + (f" ({title})" if title else "")
 
 
 def page_statements(page: Page) -> list[Statement]:
-    """The labels of a page in order, each with its proofs.
+    """Return the labels of a page in order, each with its proofs.
 
-    A proof is that of the nearest statement above it which can have one, and of the equations in both.  What it refers
-    to is what it uses: a remark on what comes later stands outside of it.
+    A proof belongs to the nearest provable statement above it and to the equations in both.  A proof is taken to use
+    whatever it cites, so a remark on later statements belongs outside the proof.
     """
     found: list[Statement] = []
     proven: Statement | None = None
@@ -178,7 +178,7 @@ def _check(page: Page, number: int, cell: nbformat.NotebookNode) -> Check:
 
 
 def verdicts(cell: nbformat.NotebookNode) -> list[Verdict]:
-    """The lines of a cell's stdout that a check may have printed."""
+    """Return the lines of a cell's stdout that have the form of a check's output."""
     text = "".join(out.text for out in cell.get("outputs", []) if out.get("name") == "stdout")
     return [verdict(match) for line in text.splitlines() if (match := LINE.fullmatch(line))]
 

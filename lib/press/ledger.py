@@ -1,4 +1,4 @@
-"""The ledger: every statement of the book beside its check, a view of the manifest."""
+"""The ledger: every statement of the book with its check, made from the manifest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMNS = ("statement", "status", "seeds", "tested through", "wrong version", "p
 
 
 def ledger(book: Book) -> str:
-    """The tables of the ledger, in MyST."""
+    """Return the tables of the ledger in MyST."""
     content = manifest(book)
     listed = [entry for entry in content["statements"] if entry["label"].partition("-")[0] in LISTED]
     parts = []
@@ -24,7 +24,7 @@ def ledger(book: Book) -> str:
 
 
 def row(label: str) -> str:
-    """The anchor of a statement's row."""
+    """Return the anchor of a statement's row."""
     return f"row-{label}"
 
 

@@ -1,7 +1,7 @@
-"""How much code and how many words the chapters carry, against the limits in pyproject.toml, and minutes to read.
+"""Compare the chapters' amounts of code and text with the limits in pyproject.toml, and estimate reading times.
 
-Minutes come by one rule: words before the exercises, without code, 100 a minute, to the nearest 5.  A displayed formula
-is ten words.
+A reading time counts the words before the exercises, without code, at 100 words per minute, rounded to 5 minutes.
+A displayed formula counts as ten words.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ SENTENCES = re.compile(r"[.!?]\s+[A-Z$]")
 
 
 def counts(page: Page, tag: str = "") -> list[int]:
-    """Lines of each code cell of a page, blank ones too; with ``tag``, of the cells that have it."""
+    """Count the lines, blank ones too, of each code cell of a page; with ``tag``, only of the cells with that tag."""
     code = [cell for cell in page.cells if cell.cell_type == "code"]
     return [len(cell.source.splitlines()) for cell in code if not tag or tag in cell.metadata.get("tags", [])]
 
 
 def too_long(book: Book) -> Iterator[str]:
-    """What is above a limit of ``[tool.press.lines]``, and takeaways of several sentences, one message each."""
+    """Yield a message for each exceeded limit of ``[tool.press.lines]`` and for each takeaway of several sentences."""
     limits = book.settings.get("lines", {})
     chapters = [page for page in book.notebooks if chapter_number(page.name)]
     measured = [
@@ -40,16 +40,16 @@ def too_long(book: Book) -> Iterator[str]:
     ]
     for limit, where, what, found in measured:
         if found > limits.get(limit, found):
-            yield f"{where}: {found} {what}, at most {limits[limit]} are meant"
+            yield f"{where}: {found} {what}; the limit is {limits[limit]}"
     for page in chapters:
         listed = TAKEAWAYS.findall("\n\n".join(cell.source for cell in page.cells))
         for takeaway in (item for items in listed for item in items.split("\n- ")[1:]):
             if SENTENCES.search(takeaway):
-                yield f"{page.name}: a takeaway of several sentences, one is meant: {takeaway[:40]} …"
+                yield f"{page.name}: a takeaway must be one sentence: {takeaway[:40]} …"
 
 
 def words(cells: Iterable[nbformat.NotebookNode]) -> int:
-    """How many words stand in a page's Markdown cells before the exercises."""
+    """Count the words of a page's Markdown cells before the exercises; a displayed formula counts as ten."""
     text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
     text = EXERCISES.split(text)[0]
     text, formulas = FORMULA.subn("", text)
@@ -57,5 +57,5 @@ def words(cells: Iterable[nbformat.NotebookNode]) -> int:
 
 
 def minutes(cells: Iterable[nbformat.NotebookNode]) -> int:
-    """Minutes to read a page, a multiple of 5 and at least 5."""
+    """Return the minutes needed to read a page, a multiple of 5 and at least 5."""
     return max(STEP, STEP * round(words(cells) / WORDS_A_MINUTE / STEP))

@@ -1,4 +1,4 @@
-"""What is alive in the pages: scripts of the book, and recorded networks as scripts, so that a page needs no server."""
+"""The files of the interactive parts: the scripts of the book, and saved networks as a script; no server is needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NETWORKS = "figures/data/twins.safetensors"
 
 
 def live(book: Book) -> dict[str, bytes]:
-    """Path → content of what pages load for their live parts, by the name that it has in the stage."""
+    """Return the files that pages load for their interactive parts, as path in the stage → content."""
     served = (path for path in book.root.glob(f"{CHAPTERS}/{FOLDER}/*") if path.suffix in (".css", ".js"))
     files = {f"{FOLDER}/{path.name}": path.read_bytes() for path in served}
     if (book.root / NETWORKS).is_file():
@@ -25,7 +25,7 @@ def live(book: Book) -> dict[str, bytes]:
 
 
 def networks(book: Book) -> str:
-    """A script that sets ``normgeom.saved``: for each network sizes, shapes by name, float16 in base64, CRC-32."""
+    """Return a script that sets ``normgeom.saved``: sizes, tensor shapes, float16 in base64 and CRC-32 per network."""
     path = book.root / NETWORKS
     tensors, about = load_file(path), json.loads(path.with_suffix(".json").read_text("utf-8"))
     made = {}

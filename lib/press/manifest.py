@@ -1,8 +1,8 @@
-"""The manifest: every statement of the book as data, with what vouches for it and what it rests on.
+"""The manifest: every statement of the book as data, with its checks and the statements that it uses.
 
-All of it is read from the pages: what a statement *uses* is what its own text or a proof of it refers to, what a cell
-checks is what it ``:verifies:``, and what a near miss gave is what the check printed.  The numbers and addresses of
-built pages are added by :mod:`press.site.manifest`.
+All of it is read from the pages: a statement *uses* the labels that its text and its proofs cite, a cell checks the
+labels that it ``:verifies:``, and the result of a near miss is what the check printed.  :mod:`press.site.manifest`
+adds the numbers and addresses of the built pages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FILE = "manifest.json"
 
 
 def manifest(book: Book) -> dict:
-    """``pages``: name → title; ``statements``: one entry a label, in the order of the book."""
+    """Return ``pages``, name → title, and ``statements``, one entry per label in the order of the book."""
     claims, tries, written = Claims(book), tried(book), _written(book)
     stated = [s for s in claims.statements if s.prefix in STATED]
     entries = [_entry(s, claims, tries.get(s.label), written) for s in stated]
@@ -33,18 +33,18 @@ def manifest(book: Book) -> dict:
 
 
 def dumped(content: dict) -> bytes:
-    """The manifest as a file."""
+    """Return the manifest as the bytes of a JSON file."""
     return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def status(s: Statement) -> str:
-    """What vouches for a statement."""
+    """Return how a statement is known, such as ``proved and checked`` or ``measured``."""
     named = {"conj": "open", "claim": "measured", "def": "definition"}
     return named.get(s.prefix) or ("proved and checked" if s.proved else "checked numerically")
 
 
 def _written(book: Book) -> dict[tuple[str, int], list[str]]:
-    """Page and number of a code cell → what of the library it goes through."""
+    """Return, by page and cell number, the library names that a code cell uses, directly or through earlier cells."""
     found = {}
     for page in book.notebooks:
         numbers = [number for number, cell in enumerate(page.cells, 1) if cell.cell_type == "code"]
@@ -86,7 +86,7 @@ def _checks(s: Statement, claims: Claims, written: dict) -> Iterator[dict]:
 
 
 def _uses(s: Statement, claims: Claims) -> Iterator[dict]:
-    """What the text and the proofs of a statement refer to, less itself and its own parts."""
+    """Yield the labels that the text and proofs of a statement cite, except those of itself and its own parts."""
     by_label = claims.by_label
     places = {"statement": s.cites, "proof": [label for proof in s.proofs for label in proof.cites]}
     found: dict[str, list[str]] = {}

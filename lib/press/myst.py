@@ -1,4 +1,4 @@
-"""MyST text as blocks: what the labels, the checks and the plain notebooks share."""
+"""Parse MyST text into blocks, for the labels, the checks and the plain notebooks."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Block:
     """A construct of MyST and the lines ``[start, end)`` it covers.
 
     ``kind`` is directive, math (``$$ … $$``), target (``(label)=``), comment (``% …``) or prose (lines that
-    may hold roles).  ``name``, ``argument`` and ``options`` are a directive's; ``options["label"]`` is also where
-    math and targets keep theirs.
+    may hold roles).  ``name``, ``argument`` and ``options`` are a directive's; math and targets also keep their
+    label in ``options["label"]``.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Block:
 
 
 def blocks(text: str) -> list[Block]:
-    """The blocks of ``text`` from top to bottom; what lies between them is plain Markdown."""
+    """Return the blocks of ``text`` from top to bottom; the text between them is plain Markdown."""
     found: dict[int, Block] = {}
     for token in _parser.parse(text):
         make = _MAKERS.get(token.type)
@@ -58,7 +58,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def walk(text: str, inside: tuple[Block, ...] = ()) -> Iterator[tuple[Block, tuple[Block, ...]]]:
-    """Every block, outer before inner, with the directives around it, the outermost first."""
+    """Yield every block, outer before inner, with the directives that contain it, outermost first."""
     for block in blocks(text):
         yield block, inside
         if block.kind == "directive" and block.name not in NO_MYST_INSIDE:
@@ -66,18 +66,18 @@ def walk(text: str, inside: tuple[Block, ...] = ()) -> Iterator[tuple[Block, tup
 
 
 def roles(text: str, name: str) -> Iterator[str]:
-    """The contents of the roles called ``name``."""
+    """Yield the contents of the roles called ``name``."""
     return (match["text"] for match in ROLE.finditer(text) if match["name"] == name)
 
 
 def references(text: str) -> list[str]:
-    """The labels that ``text`` refers to, each once; a reference with words of its own is ``words <label>``."""
+    """Return the labels that ``text`` cites, each once; a reference with its own link text is ``words <label>``."""
     written = (found for role in REFERENCES for found in roles(text, role))
     return list(dict.fromkeys(found.rpartition("<")[2].rstrip("> ") for found in written))
 
 
 def table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table in MyST; a pipe or a line break in a cell does not end it."""
+    """Return a MyST table; pipes in cells are escaped, and line breaks become spaces."""
     lines = [columns, ["---"] * len(columns), *rows]
     cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)

@@ -1,4 +1,4 @@
-"""The committed notebooks: plain Markdown, text outputs only, the same bytes whenever the chapter is the same."""
+"""The committed notebooks: plain Markdown and text outputs, byte for byte the same if the chapter is unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOTEBOOKS = "notebooks"
 SETUP_TAG = "setup"
 TITLED = "#@title "
 UNCOMPARED = "nbval-ignore-output"
-# Colab shows a form in place of the code, Jupyter folds it.
+# Colab shows a form instead of the code; Jupyter folds the code.
 FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}}
 TITLE = re.compile(r"^# .+$", re.M)
 TEXT = {"text/plain", "text/markdown"}
@@ -48,7 +48,7 @@ FROM_WHEEL = """\
 
 
 def notebooks(book: Book) -> dict[str, bytes]:
-    """Path below notebooks/ → content of every chapter's notebook."""
+    """Return every chapter's notebook, as path below notebooks/ → content."""
     built = json.loads((book.root / "_build/labels.json").read_text("utf-8"))
     sources = citations(book.root / CHAPTERS / "references.bib")
     names = [page.name for page in book.notebooks]
@@ -61,9 +61,9 @@ def notebooks(book: Book) -> dict[str, bytes]:
 
 
 def setup_cell(project: dict) -> NotebookNode:
-    """The cell that installs the library: from its repository, or where none is named from a wheel beside the notebook.
+    """Return the cell that installs the library from its repository or, without one, from a wheel next to the notebook.
 
-    pip then looks at the versions of all else.
+    pip then checks the versions of all dependencies.
     """
     url = project.get("urls", {}).get("Repository")
     install = (FROM_REPOSITORY if url else FROM_WHEEL).format(name=project["name"], url=url)
@@ -73,7 +73,7 @@ def setup_cell(project: dict) -> NotebookNode:
 
 
 def notebook(page: Page, plain: Plain, setup: NotebookNode, content: dict) -> NotebookNode:
-    """A chapter as a notebook that any Jupyter shows and nbval can compare; ``content`` is the book's imprint."""
+    """Return a chapter as a notebook that Jupyter shows and nbval can compare; ``content`` is the book's imprint."""
     first, *rest = page.cells
     cells = [*_cells(first, plain), setup, *(made for cell in rest for made in _cells(cell, plain))]
     if link := colab(content, f"{NOTEBOOKS}/{page.name}.ipynb"):
@@ -84,7 +84,7 @@ def notebook(page: Page, plain: Plain, setup: NotebookNode, content: dict) -> No
     for number, cell in enumerate(result.cells):
         cell.id = f"cell-{number}"
         if cell.cell_type == "code":
-            # nbval compares nothing where the count is missing.
+            # nbval compares no outputs of a cell without an execution count.
             count += 1
             cell.execution_count = count
             for output in cell.outputs:
@@ -104,7 +104,7 @@ def _cells(cell: NotebookNode, plain: Plain) -> list[NotebookNode]:
     metadata = {"tags": tags} if tags else {}
     source = cell.source
     if folded := title(cell) or _checked(cell, plain):
-        # The first line is what Jupyter shows of a folded cell; Colab makes a form of it.
+        # Jupyter shows the first line of a folded cell; Colab makes it the title of a form.
         metadata, source = metadata | FOLDED, f"{TITLED}{folded}\n{source}"
     code = v4.new_code_cell(source, metadata=metadata, outputs=kept)
     captioned = cell.metadata.get("table") or cell.metadata.get("mystnb", {}).get("figure", {})
@@ -120,7 +120,7 @@ def _checked(cell: NotebookNode, plain: Plain) -> str:
 
 
 def text_outputs(outputs: list[NotebookNode]) -> list[NotebookNode] | None:
-    """What was printed, as one stream, and what else is text, tables too; None where something is more than text."""
+    """Return printed text as one stream, then other text outputs such as tables; None if an output is not only text."""
     printed = "".join(out.text for out in outputs if out.get("name") == "stdout")
     kept = [v4.new_output("stream", name="stdout", text=printed)] if printed else []
     for output in outputs:

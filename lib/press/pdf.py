@@ -1,4 +1,4 @@
-"""The book as a PDF: its built pages printed one after the other, behind a title page with the contents."""
+"""The book as a PDF: a title page with the contents, followed by the built pages in order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from press.imprint import imprint
 FILE = Path("_build/pdf/the-geometry-of-layer-normalization.pdf")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
-# Pages wait with what is out of sight; on paper all of it is seen.
+# Pages delay work on parts that are out of view; for printing, every part counts as in view.
 SEEN = """globalThis.IntersectionObserver = class {
   constructor(then) { this.then = then; }
   observe(target) { queueMicrotask(() => this.then([{ target, isIntersecting: true }], this)); }
@@ -33,7 +33,7 @@ SETTLED = """async () => {
   await Promise.all([...document.images].filter((image) => image.checkVisibility()).map((image) => image.decode()));
   await new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)));
 }"""
-# The browser notes the places of those ids that a link of the same page leads to: here of all.
+# The browser records only the places of ids that a link on the same page points to, so link to all ids.
 LINKED = """() => {
   const link = (e) => Object.assign(document.createElement("a"), { href: `#${e.id}` });
   const all = Object.assign(document.createElement("nav"), { hidden: true });
@@ -52,7 +52,7 @@ FRONT = Path(__file__).with_name("front.html")
 
 @dataclass(frozen=True)
 class Part:
-    """A printed page of the book: its file, the sheets before it, and its headings: level, title and id."""
+    """A printed page of the book: its file, the number of sheets before it, and its headings as (level, title, id)."""
 
     file: str
     before: int
@@ -61,14 +61,14 @@ class Part:
 
 
 def pdf(book: Book) -> Path:
-    """Write the PDF and say where it is.
+    """Write the PDF and return its path.
 
     Raises:
-        FileNotFoundError: there is no Chromium.
+        FileNotFoundError: Chromium is not on PATH.
     """
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
-        raise FileNotFoundError(f"the PDF is made with Chromium, and PATH has none of {', '.join(BROWSERS)}")
+        raise FileNotFoundError(f"the PDF needs Chromium, but PATH has none of {', '.join(BROWSERS)}")
     target, html = book.root / FILE, (book.root / HTML).absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
     said = imprint(book)
@@ -93,7 +93,7 @@ def pdf(book: Book) -> Path:
 
 
 def _front(page: Page, html: Path, book: Book, said: dict, begins: dict[str, int]) -> PdfReader:
-    """The title page and the contents with the pages on which chapters begin."""
+    """Print the title page and the contents, which give the sheet on which each chapter begins."""
     entries = [
         {"address": (html / CHAPTERS / f"{p.name}.html").as_uri(), "title": p.title, "sheet": begins[p.name] + 1}
         for p in book.pages
@@ -104,7 +104,7 @@ def _front(page: Page, html: Path, book: Book, said: dict, begins: dict[str, int
 
 
 def _chapter(page: Page, file: Path, before: int) -> Part:
-    """A built page on paper, all its ids as destinations, its pages numbered from those before it."""
+    """Print a built page with all its ids as destinations, its sheets numbered after the ``before`` earlier ones."""
     page.goto(file.as_uri())
     page.evaluate(SETTLED)
     page.evaluate(LINKED)
@@ -115,7 +115,7 @@ def _chapter(page: Page, file: Path, before: int) -> Part:
 
 
 def _joined(front: PdfReader, parts: list[Part]) -> PdfWriter:
-    """One file, with an outline, in which links between pages lead to their places."""
+    """Join the parts into one file with an outline, in which links between pages lead to places in the file."""
     writer, places = PdfWriter(), {}
     writer.append(front)
     files = ["" for _ in front.pages]
@@ -138,7 +138,7 @@ def _joined(front: PdfReader, parts: list[Part]) -> PdfWriter:
 
 
 def _led(writer: PdfWriter, note: DictionaryObject, file: str, places: dict[str, tuple[int, float | None]]) -> None:
-    """Give a link of a page its place in the file; one to another file of this disk leads nowhere."""
+    """Point a link of a page to its place in the PDF; a link to any other local file loses its target."""
     address = str(note.get("/A", {}).get("/URI", ""))
     if "/Dest" in note:
         goal = f"{file}#{str(note['/Dest']).removeprefix('/')}"

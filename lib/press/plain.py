@@ -1,6 +1,6 @@
-"""MyST as plain Markdown, numbers and links resolved.  What has no plain form is an error, never left as it is.
+"""Render MyST as plain Markdown, with numbers and links resolved.  MyST that has no plain form is an error.
 
-Labels, terms, pages and sources that a text names are there: the pages are built first, and Sphinx refuses others.
+All labels, terms, pages and sources in a text exist: the pages are built first, and Sphinx refuses unknown ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from press.citations import Citation
 from press.myst import ROLE, Block, blocks
 
 STATEMENTS = ("theorem", "proposition", "corollary", "lemma", "definition", "conjecture", "observation", "remark")
-OPENING = "opening"  # the class of a page's first picture, which a notebook draws itself
+OPENING = "opening"  # the class of a page's opening picture, which a notebook draws itself
 TITLED = re.compile(r"(?P<words>.*?)\s*<(?P<target>[^<>]+)>", re.S)
 NOTE, NOTED = re.compile(r"^\[\^([\w-]+)\]: (.+)(\n+|$)", re.M), re.compile(r"\[\^([\w-]+)\]")
 LOCAL_LINK = re.compile(r"\]\((#[^)]*|[^):]*\.(?:md|ipynb)[^)]*)\)")
@@ -27,9 +27,9 @@ LOCAL_LINK = re.compile(r"\]\((#[^)]*|[^):]*\.(?:md|ipynb)[^)]*)\)")
 class Plain:
     """Renders the text of one page.
 
-    ``labels``, ``terms`` and ``titles`` are what the built pages say (:mod:`press.site.labels`), ``notebooks`` the
-    names of the pages that are notebooks; links go from ``notebooks/{page}.ipynb``.  A page that is made with the pages
-    has no file to link to.
+    ``labels``, ``terms`` and ``titles`` come from the built pages (:mod:`press.site.labels`); ``notebooks`` contains
+    the names of the pages that are notebooks.  Links are relative to ``notebooks/{page}.ipynb`` and lead to notebooks
+    or, for text pages, to their files in ``chapters``.
     """
 
     page: str
@@ -40,7 +40,7 @@ class Plain:
     notebooks: list[str]
 
     def render(self, text: str) -> str:
-        """``text`` without MyST; a note of the margin is a parenthesis where it is referred to."""
+        """Return ``text`` without MyST; a margin note becomes a parenthesis at the place that refers to it."""
         notes = {name: words for name, words, _ in NOTE.findall(text)}
         text = NOTED.sub(lambda found: f" ({self._note(notes, found[1])})", NOTE.sub("", text))
         lines, out, at = text.split("\n"), [], 0
@@ -55,11 +55,11 @@ class Plain:
         return re.sub(r"\n{3,}", "\n\n", "\n".join(out + lines[at:])).strip()
 
     def number(self, label: str) -> str:
-        """How {numref} reads."""
+        """Return the text of a {numref} reference."""
         return self.labels[label]["numref"]
 
     def name(self, label: str) -> str:
-        """How {ref}, {eq} or {prf:ref} reads."""
+        """Return the text of a {ref}, {eq} or {prf:ref} reference."""
         return self.labels[label]["ref"]
 
     def _block(self, block: Block) -> str:
@@ -83,7 +83,7 @@ class Plain:
 
     def _note(self, notes: dict[str, str], name: str) -> str:
         if name not in notes:
-            raise self._unknown(f"the note {name}, which its own cell does not have")
+            raise self._unknown(f"the note {name}, which its own cell does not define")
         return notes[name]
 
     def _linked(self, words: str, doc: str) -> str:
@@ -140,7 +140,7 @@ def _boxed(plain: Plain, head: str, block: Block) -> str:
 
 
 def _quote(text: str) -> str:
-    # Notebooks take math out before they see the quotation marks, so a formula must not span lines here.
+    # Notebooks extract math before they parse block quotes, so a formula must not span lines here.
     text = re.sub(r"\$\$.+?\$\$", lambda math: " ".join(math[0].split()), text, flags=re.S)
     return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))
 
@@ -150,7 +150,7 @@ def _folded(plain: Plain, head: str, block: Block) -> str:
 
 
 def _titled(text: str) -> tuple[str, str]:
-    """The words of a role, if any, and what it leads to: ``words <target>``."""
+    """Split ``words <target>`` into the link text, which may be empty, and the target."""
     titled = TITLED.fullmatch(text)
     return (titled["words"], titled["target"]) if titled else ("", text)
 

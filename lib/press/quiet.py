@@ -1,7 +1,7 @@
-"""Quiet pages: which cells are folded, and the line that stands for each.
+"""Decide which cells of a page are folded, and write the line that replaces each of them.
 
-Code that teaches stays open.  A check is folded under a line made from what it printed; so are the parameters, what
-draws a figure or makes a table, and every cell that says what it holds in its head (``:fold: …``).
+Code that teaches stays open.  A check is folded under a line made from its output.  Parameters, code that draws a
+figure or makes a table, and cells with a fold line in their head (``:fold: …``) are folded as well.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ LABEL = re.compile(r"\b(?:claim|thm|prop|cor|eq)-[a-z][\w-]*")
 LONG = re.compile(r"-?0\.\d{5,}")
 POWER = re.compile(r"(?P<head>-?[\d.]+)e(?P<sign>[+-])0*(?P<digits>\d+)")
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-EXACT = 1e-200  # a bound that only equal numbers keep
+EXACT = 1e-200  # only exactly equal numbers satisfy a smaller bound
 
 
 def title(cell: nbformat.NotebookNode) -> str:
-    """What stands for a cell that is folded and no check; empty where the cell stays open."""
+    """Return the line for a folded cell that is not a check; it is empty if the cell stays open."""
     head = cell.metadata
     if "parameters" in head.get("tags", []):
         return f"Parameters: {', '.join(PARAMETER.findall(cell.source))}"
@@ -33,7 +33,7 @@ def title(cell: nbformat.NotebookNode) -> str:
 
 
 def line(check: Check, tries: dict[str, Tried]) -> str:
-    """What stands for a check: a sentence for each label, which ``{label}`` names where there are several."""
+    """Return the line for a check: one sentence per label, which begins with ``{label}`` if there are several."""
     found = {label: [v for v in check.verdicts if v.label == label and v.mutant] for label in check.verifies}
     said = {label: "; ".join(_said(v, tries.get(label)) for v in verdicts) for label, verdicts in found.items()}
     if len(said) == 1:
@@ -45,7 +45,7 @@ def line(check: Check, tries: dict[str, Tried]) -> str:
 
 
 def _measured(on: str | None) -> str:
-    """On what a claim was measured, with the claims that it names as ``{label}``."""
+    """Return the sentence that says what a claim was measured on, with labels written as ``{label}``."""
     if not on:
         return ""
     words = LABEL.sub(r"{\g<0>}", on.replace("`", ""))
@@ -53,7 +53,7 @@ def _measured(on: str | None) -> str:
 
 
 def _said(verdict: Verdict, tried: Tried | None) -> str:
-    """A verdict in words; of a claim tried at many seeds what was seen over them, of another what the page saw."""
+    """Return a verdict in words, with the results over all seeds if the claim was tried at many, else of this run."""
     near = f"near miss ({verdict.mutant})"
     bounded = BOUNDED.fullmatch(verdict.holds)
     if bounded is None:
@@ -71,7 +71,7 @@ def _said(verdict: Verdict, tried: Tried | None) -> str:
 
 
 def number(text: str) -> str:
-    """A number as one prints it: 7e-06 is 7·10⁻⁶, 3e+02 is 300."""
+    """Format a number for readers: 7e-06 as 7·10⁻⁶, 3e+02 as 300."""
     if LONG.fullmatch(text):
         return f"{float(text):.3g}"
     power = POWER.fullmatch(text)

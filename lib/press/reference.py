@@ -15,13 +15,13 @@ from press.labels import ALIAS, NAMED, Check, Claims, role
 from press.myst import table
 
 COLUMNS = ("statement", "function", "check")
-# A number of an equation comes in parentheses of its own.
+# A reference to an equation already shows its number in parentheses.
 EQUATIONS = re.compile(r"\((eq-[\w-]*\w(?:, eq-[\w-]*\w)*)\)")
 
 
 @dataclass(frozen=True)
 class Public:
-    """A public function or class: ``name`` is what readers write, ``ng.Box``."""
+    """A public function or class; ``name`` is what readers write, such as ``ng.Box``."""
 
     name: str
     value: type
@@ -36,9 +36,9 @@ class Public:
 
 
 def public(package: str) -> list[Public]:
-    """Every function and class that a package exports, itself or in a module that it exports.
+    """Return every function and class that a package exports, directly or through a module that it exports.
 
-    Both are known to Sphinx as the chapters call them: the package as ``ng``.
+    The package and these modules become importable under the name that the chapters use, ``ng``, for Sphinx.
     """
     library, found = import_module(package), []
     sys.modules[ALIAS] = library
@@ -58,7 +58,7 @@ def _line(value: type) -> int:
 
 
 def reference(book: Book) -> str:
-    """The table from statement to check, and the docstrings, in MyST."""
+    """Return the table of statements with their functions and checks, and the docstrings, in MyST."""
     package, claims = book.project["name"], Claims(book)
     names = public(package)
     parts = [table(COLUMNS, _rows(names, claims))]
@@ -85,7 +85,7 @@ def _entry(p: Public) -> str:
 
 
 def linked(doc: str, package: str) -> str:
-    """A docstring's reST with its labels as references and the package called as the chapters call it."""
+    """Return a docstring's reST with its labels as references and the package called ``ng``, as in the chapters."""
     doc = EQUATIONS.sub(r"\1", doc.replace(f"`{package}.", f"`{ALIAS}."))
     return NAMED.sub(lambda label: f":{role(label[0])}:`{label[0]}`", doc)
 

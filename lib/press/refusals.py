@@ -1,6 +1,6 @@
-"""The reasons not to build the book: one function for each thing that is looked at, yielding its messages.
+"""The reasons to refuse to build the book: one function per rule, which yields a message for each violation.
 
-Sphinx, whose every warning is an error here, refuses labels that are defined twice and references to nothing.
+Sphinx, whose warnings are errors here, refuses duplicate labels and references to unknown labels.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from press.myst import walk
 from press.quiet import title
 from press.stage import is_table
 
-OPEN = 12  # lines of a cell that stays open on its page
+OPEN = 12  # maximum number of lines of a cell that stays open on its page
 SLIDER = 'class="explore"'
 
 
 def refusals(book: Book) -> list[str]:
-    """Everything that stands between the book and its pages, one line each."""
+    """Return the violations of all rules, one line each."""
     claims = Claims(book)
     return [message for rule in RULES for message in rule(book, claims)]
 
@@ -48,12 +48,12 @@ def faulty_check(book: Book, claims: Claims) -> Iterator[str]:
             if label not in claims.by_label:
                 yield f"{at}: verifies {label}, which no page defines"
             if label not in failing:
-                yield f"{at}: {label} has a check without a mutant that fails"
+                yield f"{at}: the check of {label} has no near miss that fails"
             if label.startswith("claim-") and not check.measured_on:
                 yield f"{at}: {label} does not say what it was measured on (:measured-on: …)"
         for verdict in check.verdicts:
             if verdict.holds.startswith(NOT_ASSERTED):
-                yield f"{at}: {verdict.label} is only reported: the book is built at the default parameters"
+                yield f"{at}: {verdict.label} is reported, not asserted; build the book with the default parameters"
 
 
 def measured_when(book: Book, claims: Claims) -> Iterator[str]:
@@ -63,7 +63,7 @@ def measured_when(book: Book, claims: Claims) -> Iterator[str]:
         for at, cell in enumerate(written):
             said = "recorded" in str(cell.head.get("measured-on", ""))
             if any(label.startswith("claim-") for label in cell.verifies) and said != seeds.is_recorded(written, at):
-                how = "says recorded; it is a run of the page" if said else "does not say recorded; it is a record"
+                how = "says recorded, but it is a live run" if said else "does not say recorded, but it reads a record"
                 yield f"{name}, {cell.verifies[0]}: measured-on {how}"
 
 
@@ -79,7 +79,7 @@ def long_open_cell(book: Book, claims: Claims) -> Iterator[str]:
     for at, cell in _cells(book, "code"):
         stays = not title(cell) and "check" not in cell.metadata.get("tags", [])
         if stays and (lines := len(cell.source.splitlines())) > OPEN:
-            yield f"{at}: {lines} lines stay open, at most {OPEN} are meant (:fold: …)"
+            yield f"{at}: {lines} lines stay open; the limit is {OPEN} (add :fold: …)"
 
 
 def figure_without_words(book: Book, claims: Claims) -> Iterator[str]:
@@ -94,16 +94,16 @@ def figure_without_words(book: Book, claims: Claims) -> Iterator[str]:
 
 
 def table_without_caption(book: Book, claims: Claims) -> Iterator[str]:
-    """A frame as pandas shows it, or a table that nobody numbered."""
+    """Report data frames displayed by pandas, and tables without a number or a caption."""
     for at, cell in _cells(book, "code"):
         captioned = cell.metadata.get("table", {})
         for output in cell.outputs:
             if 'class="dataframe"' in output.get("data", {}).get("text/html", ""):
-                yield f"{at}: a frame as pandas shows it; use view.table"
+                yield f"{at}: a data frame displayed by pandas; use view.table"
             if is_table(output) and not {"name", "caption"} <= set(captioned):
                 yield f"{at}: a table without a name and a caption (table: {{name: tab-…}})"
         if captioned and sum(map(is_table, cell.outputs)) != 1:
-            yield f"{at}: a caption of a table, but not one table"
+            yield f"{at}: a caption of a table, but not exactly one table"
 
 
 def glued_mathematics(book: Book, claims: Claims) -> Iterator[str]:
@@ -116,7 +116,7 @@ def glued_mathematics(book: Book, claims: Claims) -> Iterator[str]:
 
 
 def label_of_nothing(book: Book, claims: Claims) -> Iterator[str]:
-    """The library and the chapters' package name labels in docstrings and comments."""
+    """Report labels in docstrings and comments of the library and the chapters' package that no page defines."""
     name = book.project["name"]
     for path in sorted(path for package in (name, f"{name}_lab") for path in book.root.glob(f"lib/{package}/**/*.py")):
         for label in dict.fromkeys(NAMED.findall(path.read_text("utf-8"))):
@@ -125,7 +125,7 @@ def label_of_nothing(book: Book, claims: Claims) -> Iterator[str]:
 
 
 def used_before_stated(book: Book, claims: Claims) -> Iterator[str]:
-    """A proof refers to what it uses, so that none goes in a circle; a look ahead belongs outside of it."""
+    """A proof may cite only earlier statements, so that none is circular; later ones are cited outside the proof."""
     place = {s.label: number for number, s in enumerate(claims.statements)}
     first: dict[str, int] = {}
     for number, s in enumerate(claims.statements):
@@ -141,7 +141,7 @@ def used_before_stated(book: Book, claims: Claims) -> Iterator[str]:
 
 
 def _cells(book: Book, kind: str) -> Iterator[tuple[str, NotebookNode]]:
-    """Each cell of a kind, and where it stands."""
+    """Yield the place of each cell of a kind, and the cell."""
     for page in book.pages:
         for number, cell in enumerate(page.cells, 1):
             if cell.cell_type == kind:

@@ -1,4 +1,4 @@
-"""Run the chapters without make: those whose code has not run as it is now."""
+"""Run, without make, the chapters whose current code has not been run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sphinx.util.logging import getLogger
 
 from press.book import CHAPTERS, EXECUTED, Book
 
-RAN = "papermill"  # the metadata that say how a cell's run went
+RAN = "papermill"  # the metadata that describe the run of a cell
 log = getLogger(__name__)
 
 
 def run(book: Book) -> None:
-    """Write to ``_build/run`` each chapter that is not there with this code; a change of words alone runs nothing."""
+    """Run each chapter that ``_build/run`` does not have with its current code; a change of text alone runs nothing."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # on two cores more threads are many times slower
     for name in filter(book.is_notebook, book.names):
         target = book.root / EXECUTED / f"{name}.ipynb"
@@ -33,7 +33,7 @@ def run(book: Book) -> None:
 
 
 def reused(written: NotebookNode, executed: NotebookNode) -> NotebookNode | None:
-    """The executed notebook with the words and the cells' heads of the written one; None where its code is another."""
+    """Return the executed notebook with the text and cell metadata of the written one; None if their code differs."""
     old, new = _code(executed), _code(written)
     if [cell.source for cell in old] != [cell.source for cell in new]:
         return None

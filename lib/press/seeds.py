@@ -1,4 +1,4 @@
-"""Measured claims tried at many seeds: which of them are live, what was recorded of each, and what is amiss with it."""
+"""Measured claims tried at many seeds: which claims are live, what was recorded for each, and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from press.cells import Cell, behind, cells
 from press.labels import ALIAS
 from press.trees import digest
 
-LEAST = 20  # seeds that a claim is tried at
-ROOM = 0.8  # of its bound that a claim may use, and of what its wrong version reaches
+LEAST = 20  # minimum number of seeds at which a claim is tried
+ROOM = 0.8  # a claim may reach at most this share of its bound, and the bound at most this share of the near miss
 RECORDED = f"{ALIAS}.recorded"
 
 
 class Live(NamedTuple):
-    """A claim whose numbers come from the run of its chapter, and the version of the code that they come from."""
+    """A claim that is measured when its chapter runs; ``version`` identifies the code that measures it."""
 
     label: str
     page: str
@@ -29,7 +29,7 @@ class Live(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """What became of a claim over seeds: its deviation, and that of its wrong version, in units of the bound."""
+    """The results of a claim over all seeds; ``deviation`` and ``mutant``, its near miss, are in units of the bound."""
 
     seeds: int
     held: int
@@ -39,18 +39,18 @@ class Tried(NamedTuple):
 
     @property
     def summary(self) -> dict:
-        """As the manifest has it: ``deviation`` is the largest and ``mutant`` the smallest, in units of the bound."""
+        """The manifest's entry: ``deviation`` is the largest and ``mutant`` the smallest, in units of the bound."""
         return dict(tried=self.seeds, held=self.held, deviation=self.deviation, mutant=self.mutant)
 
 
 def is_recorded(written: list[Cell], at: int) -> bool:
-    """Whether a check reads a recorded measurement, itself or in the cells that made what it uses."""
+    """Whether a check reads a recorded measurement, directly or through the cells that it depends on."""
     return any(RECORDED in cell.names for cell in (written[at], *(cell for cell, _ in behind(written, at))))
 
 
 @cache
 def live(book: Book) -> list[Live]:
-    """The claims of all pages that are measured when their page runs, in order."""
+    """Return the claims that are measured when their page runs, in the order of the book."""
     found = {}
     for name in book.names:
         written = cells(book, name)
@@ -62,7 +62,7 @@ def live(book: Book) -> list[Live]:
 
 
 def version(written: list[Cell], label: str) -> str:
-    """A name for the code of a claim, comments aside: its checks, what made what they use, and the parameters read."""
+    """Return a hash of a claim's code without comments: its checks, the cells they depend on, the parameters used."""
     parts = []
     for at in (at for at, cell in enumerate(written) if label in cell.verifies):
         used = [written[at], *(other for other, _ in behind(written, at))]
@@ -72,7 +72,7 @@ def version(written: list[Cell], label: str) -> str:
 
 
 def _values(written: list[Cell], names: set[str]) -> Iterator[list]:
-    """The parameters among ``names`` with their values."""
+    """Yield the parameters among ``names`` with their values."""
     for cell in written:
         for node in cell.tree.body if "parameters" in cell.head.get("tags", []) else ():
             if isinstance(node, ast.AnnAssign) and node.target.id in names:
@@ -80,12 +80,12 @@ def _values(written: list[Cell], names: set[str]) -> Iterator[list]:
 
 
 def file(book: Book, page: str) -> Path:
-    """The record of a page's claims."""
+    """Return the path of the record of a page's claims."""
     return book.root / "figures/data" / f"claims-{chapter_number(page) or Path(page).name:02}.csv"
 
 
 def tried(book: Book) -> dict[str, Tried]:
-    """What is recorded of each live claim."""
+    """Return the recorded results of each live claim, by label."""
     rows = defaultdict(list)
     for path in {file(book, claim.page) for claim in live(book)}:
         if path.is_file():
@@ -107,15 +107,15 @@ def _summary(rows: list[dict[str, str]]) -> Tried:
 
 
 def amiss(claim: Live, found: Tried | None, statement: str) -> Iterator[str]:
-    """What is wrong with the record of a claim whose statement says ``statement``, in words that follow its name."""
+    """Yield what is wrong with the record of a claim with the text ``statement``, in words that follow its label."""
     if found is None or found.seeds < LEAST:
         yield f"is measured live, but was tried at {found.seeds if found else 0} seeds, not {LEAST} (make experiments)"
         return
     if found.version != claim.version:
-        yield "was tried at many seeds in another version of its cells (make experiments)"
+        yield "was tried at many seeds, but its cells have changed (make experiments)"
     if found.held < found.seeds and f"in {found.held} of {found.seeds} seeds" not in statement:
-        yield f"held in {found.held} of {found.seeds} seeds, and its statement does not say so"
+        yield f"held in {found.held} of {found.seeds} seeds, but its statement does not say so"
     if found.held == found.seeds and found.deviation > ROOM:
-        yield f"uses {found.deviation:.0%} of its bound at one of its seeds, at most {ROOM:.0%} are meant"
+        yield f"uses {found.deviation:.0%} of its bound at one of its seeds; the limit is {ROOM:.0%}"
     if found.mutant * ROOM < 1:
-        yield f"has a wrong version that comes down to {found.mutant:.2f} of its bound at one of its seeds"
+        yield f"has a near miss that deviates by only {found.mutant:.2f} times its bound at one of its seeds"

@@ -1,4 +1,4 @@
-"""Behind the caption of each recorded figure and table: its data, to download."""
+"""Add links to the data after the caption of each recorded figure and table."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from press.book import Book
 from press.cells import Cell, behind
 
 DATA = Path("figures/data")
-HEAD = "data"  # in a cell's head: the records that the library reads for it, where its own code does not name them
+HEAD = "data"  # key in a cell's head: the records that the library reads for it, if its own code does not name them
 LINE = '{caption} <span class="sources">Data: {links}</span>'
 
 
 class Sources:
-    """The recorded measurements of a book; ``used`` are the files that captions have led to so far."""
+    """The recorded measurements of a book; ``used`` contains the files that captions link to so far."""
 
     def __init__(self, book: Book):
         self.files = dict(sorted((path.stem, path) for path in (book.root / DATA).glob("*.csv")))
         self.used: dict[str, bytes] = {}
 
     def behind(self, written: list[Cell], at: int) -> list[str]:
-        """The measurements that a cell shows: those its head lists, or those named where what it uses was made."""
+        """Return the measurements that a cell shows: those in its head, or those named in the code it depends on."""
         if patterns := written[at].head.get(HEAD):
             return [name for pattern in patterns for name in matching(self.files, pattern)]
         read = [written[at], *(cell for cell, _ in behind(written, at))]
@@ -32,7 +32,7 @@ class Sources:
         return [name for name in self.files if name in words]
 
     def led(self, notebook: nbformat.NotebookNode, written: list[Cell]) -> nbformat.NotebookNode:
-        """The notebook with the line behind each caption; ``written`` are its code cells."""
+        """Return the notebook with the links after each caption; ``written`` contains its code cells."""
         code = (cell for cell in notebook.cells if cell.cell_type == "code")
         for at, cell in enumerate(code):
             captioned = cell.metadata.get("table") or cell.metadata.get("mystnb", {}).get("figure", {})

@@ -1,4 +1,4 @@
-"""The stage: the folder that the pages are built from, chapters replaced by their executed notebooks."""
+"""The stage: the folder from which the pages are built, with chapters replaced by their executed notebooks."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from press.sources import Sources
 STAGE = Path("_build/stage")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 SVG, HTML, MARKDOWN = "image/svg+xml", "text/html", "text/markdown"
-INK, STYLE = f"{FOLDER}/ink.css", '<defs><style type="text/css">'  # that of Matplotlib
-CODE = "."  # before the name of what folded code draws, where a check has its anchor before its labels
+INK, STYLE = f"{FOLDER}/ink.css", '<defs><style type="text/css">'  # STYLE begins a style sheet of Matplotlib's
+CODE = "."  # comes before the name of a figure or table of folded code, as a check's anchor comes before its labels
 MADE = {"ledger": ledger, "reference": reference, "course": course}
 DIRECTIVE = re.compile(rf"^```\{{({'|'.join(MADE)})\}}\n```$", re.M)
 TABLE = """::::{{table}} {caption}
@@ -39,7 +39,7 @@ TABLE = """::::{{table}} {caption}
 
 
 def stage(book: Book) -> dict[str, bytes]:
-    """Path → content of everything that the pages are built from."""
+    """Return everything from which the pages are built, as path → content."""
     files = {name: (book.root / name).read_bytes() for name in ("_config.yml", "_toc.yml", *FILES)}
     files["conf.py"] = CONF.encode()
     served = book.root / CHAPTERS / "_static"
@@ -63,12 +63,12 @@ def stage(book: Book) -> dict[str, bytes]:
 
 
 def _made(book: Book, text: str) -> str:
-    """A page with what its directives stand for: the ledger, the reference, the course."""
+    """Return the text of a page with its directives replaced by the ledger, the reference or the course."""
     return DIRECTIVE.sub(lambda found: MADE[found[1]](book), text)
 
 
 def figures(book: Book) -> dict[str, str]:
-    """Name → SVG of every figure that has a name, ``mystnb: {figure: {name: …}}``, and a vector form."""
+    """Return name → SVG for every vector figure with a name, ``mystnb: {figure: {name: …}}``."""
     return {
         cell.metadata["mystnb"]["figure"]["name"]: output.data[SVG].rstrip("\n") + "\n"
         for page in book.notebooks
@@ -80,7 +80,7 @@ def figures(book: Book) -> dict[str, str]:
 
 
 def put(folder: Path, files: dict[str, bytes]) -> None:
-    """Make ``folder`` hold exactly ``files``; what did not change keeps its time, so Sphinx does not read it again."""
+    """Make ``folder`` contain exactly ``files``; unchanged files keep their times, so Sphinx does not reread them."""
     for path in folder.rglob("*"):
         if path.is_file() and path.relative_to(folder).as_posix() not in files:
             path.unlink()
@@ -92,7 +92,7 @@ def put(folder: Path, files: dict[str, bytes]) -> None:
 
 
 def inked(text: str, ink: str) -> str:
-    """An SVG, or HTML with frames that are some, with ``ink`` in the style sheet of each."""
+    """Return an SVG, or HTML whose frames are SVGs, with the rules ``ink`` in each style sheet."""
     for begin, rules in ((STYLE, ink), (_quoted(STYLE), _quoted(ink))):
         text = text.replace(begin, begin + rules)
     return text
@@ -103,7 +103,7 @@ def _quoted(text: str) -> str:
 
 
 def still(notebook: nbformat.NotebookNode, ink: str = "") -> nbformat.NotebookNode:
-    """A copy without what changes from run to run or needs a kernel, times, ids, widgets; with ``ink`` in figures."""
+    """Return a copy without times, ids and widgets, which vary between runs or need a kernel; figures get ``ink``."""
     still = copy.deepcopy(notebook)
     still.metadata = {key: still.metadata[key] for key in ("kernelspec", "language_info") if key in still.metadata}
     for number, cell in enumerate(still.cells):
@@ -120,15 +120,15 @@ def still(notebook: nbformat.NotebookNode, ink: str = "") -> nbformat.NotebookNo
 
 
 def _is_widget_alone(output: nbformat.NotebookNode) -> bool:
-    """Whether a page can show nothing of it, as of a progress bar."""
+    """Whether an output is only a widget, such as a progress bar, which a page cannot show."""
     kinds = set(output.get("data", {}))
     return WIDGET in kinds and kinds <= {WIDGET, "text/plain"}
 
 
 def folded(notebook: nbformat.NotebookNode, checks: list[Check], tries: dict[str, Tried]) -> nbformat.NotebookNode:
-    """The notebook with all that does not teach folded under a line, and a target before each check, for the ledger.
+    """Return the notebook with code that does not teach folded under a line, and a target before each check.
 
-    MyST-NB takes the line as what it shows, and :mod:`press.site.folds` what it would show when open as the labels.
+    The prompt of a closed cell is the line; the prompt of an open one carries labels for :mod:`press.site.folds`.
     """
     by_cell = {check.cell - 1: check for check in checks}
     cells = []
@@ -152,7 +152,7 @@ def _fold(cell: nbformat.NotebookNode, how: str, words: str, labels: str) -> Non
 
 
 def tabled(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """The notebook with each table that has a caption as Sphinx's own, which gives it a number."""
+    """Return the notebook with each captioned table as a Sphinx table, so that Sphinx numbers it."""
     cells = []
     for cell in notebook.cells:
         cells.append(cell)
@@ -171,5 +171,5 @@ def is_table(output: nbformat.NotebookNode) -> bool:
 
 
 def dumps(notebook: nbformat.NotebookNode) -> str:
-    """A notebook as text that is the same whenever the notebook is."""
+    """Return a notebook as text; equal notebooks give equal text."""
     return nbformat.writes(notebook, version=4).rstrip("\n") + "\n"

@@ -1,7 +1,7 @@
-"""Where the time went: what each step of make cost, and all of them against the limit in pyproject.toml.
+"""Report the time that each step of make took, and compare the total with the limit in pyproject.toml.
 
-Limits are processor seconds of the machine on which they were set.  Each run times a fixed workload on its own machine
-and scales them, so that a slower machine is no failure and a slower book is.
+Limits are in processor seconds of the machine on which they were set.  Each run times a fixed workload on its own
+machine and scales the limits, so that a slower book fails but a slower machine does not.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 from press.book import Book
 
 TIMES = Path("_build/times")
-REFERENCE = 0.22  # processor seconds of the workload where the limits were set
+REFERENCE = 0.22  # processor seconds of the workload on the machine where the limits were set
 
 
 def calibration(repeats: int = 3) -> float:
-    """Processor seconds of a fixed workload, a loop of Python and products of matrices, as a chapter has both."""
+    """Return the processor seconds of a fixed workload: a Python loop and matrix products, the work of chapters."""
     took = []
     matrix = np.random.default_rng(0).standard_normal((400, 400))
     for _ in range(repeats):
@@ -36,7 +36,7 @@ def calibration(repeats: int = 3) -> float:
 
 
 def costs(book: Book, of: str) -> dict[str, tuple[float, float]]:
-    """Seconds of each step of ``"book"`` or ``"test"``: on the processor, all its processes, and on the wall."""
+    """Return the processor seconds, over all processes, and wall seconds of each step of ``"book"`` or ``"test"``."""
     folder, found = book.root / TIMES / of, {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         if seconds := path.read_text().split()[-3:]:
@@ -46,7 +46,7 @@ def costs(book: Book, of: str) -> dict[str, tuple[float, float]]:
 
 
 def table(book: Book, of: str) -> Iterator[str]:
-    """The lines of a table."""
+    """Yield the lines of a table of these times."""
     found = costs(book, of)
     yield f"{'seconds of':22}  processor   wall"
     for name, (processor, wall) in found.items():
@@ -55,8 +55,8 @@ def table(book: Book, of: str) -> Iterator[str]:
 
 
 def above(book: Book, of: str) -> list[str]:
-    """What is wrong if all steps together are above the limit on this machine."""
+    """Return a message if all steps together exceed the limit for this machine, and otherwise nothing."""
     spent = sum(processor for processor, _ in costs(book, of).values())
     limit = book.settings.get("seconds", {}).get(of, math.inf) * calibration() / REFERENCE
-    said = f"all together: {spent:.0f} processor seconds, at most {limit:.0f} are meant on this machine"
+    said = f"all together: {spent:.0f} processor seconds; the limit on this machine is {limit:.0f}"
     return [said] if spent > limit else []

@@ -1,4 +1,4 @@
-"""What tells two pieces of Python apart: their syntax, without comments and docstrings."""
+"""Identify pieces of Python by their syntax, without comments and docstrings."""
 
 import ast
 import hashlib
@@ -7,7 +7,7 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def digest(parts: object) -> str:
-    """Eight letters for syntax trees, in lists or alone, alike in all versions of Python."""
+    """Return eight hexadecimal digits that identify syntax trees, alone or in lists, in every version of Python."""
     return hashlib.sha256(repr(_plain(parts)).encode()).hexdigest()[:8]
 
 

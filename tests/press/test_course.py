@@ -85,15 +85,15 @@ def test_graders_and_exercises_name_each_other(small):
     assert not list(unmatched_grader(small(), None))
     other = small(CHAPTER.replace("exercises.angle", "exercises.angles"))
     unknown, unasked = unmatched_grader(other, None)
-    assert unknown == "01-a: ex-code names exercises.angles, which judges nothing"
-    assert unasked == "exercises.angle judges what no exercise asks for"
+    assert unknown == "01-a: ex-code names exercises.angles, which is not a self-check"
+    assert unasked == "exercises.angle is a self-check that no exercise names"
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("exercises: [ex-code]", "exercises: [ex-c]", "ex-c is no exercise"),
-        ("prove: [prop-b]", "prove: [prop-c]", "prop-c is to be proved, and no slide shows it"),
+        ("exercises: [ex-code]", "exercises: [ex-c]", "ex-c is not an exercise"),
+        ("prove: [prop-b]", "prove: [prop-c]", "prop-c is to be proved, but no slide shows it"),
     ],
 )
 def test_what_the_course_asks_of_nothing_is_refused(small, old, new, said):

@@ -52,9 +52,9 @@ def test_cells_are_counted_with_their_blank_lines(book):
 
 def test_each_limit_is_named(copy):
     found = limited(copy, chapter=13, check=3, words=20)
-    assert "01-mean: 14 lines of code, at most 13 are meant" in found
+    assert "01-mean: 14 lines of code; the limit is 13" in found
     assert any(line.startswith("a check of 01-mean: ") for line in found)
-    assert any(line.startswith("01-mean: ") and "words before its exercises, at most 20" in line for line in found)
+    assert any(line.startswith("01-mean: ") and "words before its exercises; the limit is 20" in line for line in found)
 
 
 def test_a_takeaway_is_one_sentence(copy):
@@ -62,7 +62,7 @@ def test_a_takeaway_is_one_sentence(copy):
     more = [new_markdown_cell(takeaways), new_markdown_cell("## What comes next")]
     edit(copy, "01-mean", lambda notebook: notebook.cells.extend(more))
     (found,) = limited(copy)
-    assert found.startswith("01-mean: a takeaway of several sentences, one is meant: Of two. It ends")
+    assert found.startswith("01-mean: a takeaway must be one sentence: Of two. It ends")
 
 
 def test_press_check_fails_above_a_limit_and_not_below(copy):
@@ -70,7 +70,7 @@ def test_press_check_fails_above_a_limit_and_not_below(copy):
     text = (copy / "pyproject.toml").read_text("utf-8")
     (copy / "pyproject.toml").write_text(text.replace("check = 99", "check = 3"), "utf-8")
     result = CliRunner().invoke(main, ["--root", str(copy), "check"])
-    assert result.exit_code == 1 and "refused: a check of 01-mean: 4 lines, at most 3" in result.output
+    assert result.exit_code == 1 and "refused: a check of 01-mean: 4 lines; the limit is 3" in result.output
 
 
 def cells(*texts):

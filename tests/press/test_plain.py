@@ -72,7 +72,7 @@ UNKNOWN = {
     ":::{tab-set}\n:::": "no plain form for {tab-set}",
     ":::{prf:proof}\n```{mermaid} x\n```\n:::": "no plain form for {mermaid} x",
     "{download}`x`": "no plain form for {download}`x`",
-    "A note.[^why]": "no plain form for the note why, which its own cell does not have",
+    "A note.[^why]": "no plain form for the note why, which its own cell does not define",
     "{numref}`sec-project`": "no plain form for a reference to sec-project: it has no number",
     "[there](#sec-project)": "no plain form for the link (#sec-project)",
     "[there](02-angle.md)": "no plain form for the link (02-angle.md)",

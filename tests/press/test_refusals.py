@@ -72,18 +72,18 @@ CASES = {
     "no mutant": (
         "02-angle",
         text("; with all vectors alike 9e+00", ""),
-        "02-angle, cell 3: claim-right has a check without a mutant that fails",
+        "02-angle, cell 3: the check of claim-right has no near miss that fails",
     ),
     "not asserted": (
         "02-angle",
         text("claim-right: value 0.05 ≤ 0.1; with all vectors alike", REPORTED),
-        "02-angle, cell 3: claim-right is only reported",
+        "02-angle, cell 3: claim-right is reported, not asserted",
     ),
     "measured on nothing": ("02-angle", metadata(3, **MEASURED), "claim-right does not say what it was measured on"),
     "image without alt": ("01-mean", no_alt, "01-mean, cell 4: a figure without alt text"),
-    "a frame": ("01-mean", a_frame, "01-mean, cell 4: a frame as pandas shows it"),
+    "a frame": ("01-mean", a_frame, "01-mean, cell 4: a data frame displayed by pandas"),
     "table without caption": ("01-mean", metadata(5, table=None), "01-mean, cell 5: a table without a name and a"),
-    "caption without table": ("01-mean", no_table, "01-mean, cell 5: a caption of a table, but not one table"),
+    "caption without table": ("01-mean", no_table, "01-mean, cell 5: a caption of a table, but not exactly one table"),
     "glued mathematics": (
         "02-angle",
         text("Angles are right.", "Angles\n$$\nx\n$$\nare right."),
@@ -104,7 +104,7 @@ CASES = {
         text("Pythagoras, with {eq}`eq-mean`.\n:::", "As {eq}`eq-late`.\n:::\n\n$$ y $$ (eq-late)\n"),
         "01-mean, cell 1: the proof of thm-mean uses eq-late, stated later: 01-mean, cell 1",
     ),
-    "a long open cell": ("01-mean", long_and_open, "01-mean, cell 5: 13 lines stay open, at most 12 are meant"),
+    "a long open cell": ("01-mean", long_and_open, "01-mean, cell 5: 13 lines stay open; the limit is 12"),
     "image without caption": ("01-mean", metadata(4, mystnb={}), "01-mean, cell 4: a figure without a name and a"),
     "slider without caption": ("02-angle", a_slider, "02-angle, cell 5: a figure without a name and a caption"),
 }

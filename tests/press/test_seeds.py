@@ -18,11 +18,11 @@ CLAIM = Live("claim-a", "a", "v")
 AMISS = {
     "no record": (CLAIM, None, "", "was tried at 0 seeds, not 20"),
     "few seeds": (CLAIM, GOOD._replace(seeds=19), "", "was tried at 19 seeds, not 20"),
-    "another version": (CLAIM, GOOD._replace(version="w"), "", "in another version of its cells"),
-    "silence": (CLAIM, GOOD._replace(held=18, deviation=1.2), "Always.", "held in 18 of 20 seeds, and its statement"),
+    "another version": (CLAIM, GOOD._replace(version="w"), "", "but its cells have changed"),
+    "silence": (CLAIM, GOOD._replace(held=18, deviation=1.2), "Always.", "held in 18 of 20 seeds, but its statement"),
     "no room": (CLAIM, GOOD._replace(deviation=0.81), "", "uses 81% of its bound"),
     "half the bound": (CLAIM, GOOD._replace(held=3, deviation=1.4, mutant=6.0), "", "held in 3 of 20 seeds"),
-    "a mutant that comes near": (CLAIM, GOOD._replace(mutant=1.2), "", "a wrong version that comes down to 1.20"),
+    "a mutant that comes near": (CLAIM, GOOD._replace(mutant=1.2), "", "near miss that deviates by only 1.20"),
 }
 
 
@@ -78,6 +78,6 @@ def spoil(copy, old, new):
 
 def test_the_build_refuses(copy):
     (message,) = claim_untried(spoil(copy, "all vectors alike 9", "all vectors equal 9"), None)
-    assert message == "02-angle: claim-right was tried at many seeds in another version of its cells (make experiments)"
+    assert message == "02-angle: claim-right was tried at many seeds, but its cells have changed (make experiments)"
     (message,) = measured_when(spoil(copy, "eight toy vectors", "eight recorded vectors"), None)
-    assert message.endswith("measured-on says recorded; it is a run of the page")
+    assert message.endswith("measured-on says recorded, but it is a live run")

@@ -1,5 +1,4 @@
-/* MathJax, with what it makes of this page: on a long one that takes a second in which nothing moves, and it comes after the
-   first picture of the page. */
+/* Load MathJax only after the page is first painted: on a long page, typesetting blocks everything for a second. */
 {
   const folder = document.currentScript.src.replace(/[^/]*$/, "");
   const begin = (done) => {

@@ -1,7 +1,7 @@
-"""The Sphinx extension of the book; each of its parts is a module that says what it adds to the pages.
+"""The Sphinx extension of the book; each module is a part, and its docstring says what it adds to the pages.
 
-Given the book's own folder, as by ``jupyter-book build .``, it runs the chapters that have not run, and builds from the
-stage.
+If the source folder is the book itself, as in ``jupyter-book build .``, the extension runs the chapters that have not
+been run, and builds from the stage.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from press.manifest import FILE
 from press.site import access, captions, docstrings, folds, imprint, labels, manifest, previews, scripts, slides
 
 PARTS = (scripts, labels, manifest, folds, captions, previews, access, imprint, docstrings, slides)
-STANDARD = ("comments_config", "use_jupyterbook_latex")  # what Jupyter Book says to extensions that are left out
+STANDARD = ("comments_config", "use_jupyterbook_latex")  # settings of Jupyter Book for extensions that are not used
 
 
 def setup(app: Sphinx) -> dict:
-    """Load the parts."""
+    """Load all parts; if the source folder is not a stage, make the stage first."""
     root = Path(app.srcdir)
     if not (root / FILE).is_file():
         app.srcdir = type(app.srcdir)(staged(root))
@@ -34,7 +34,7 @@ def setup(app: Sphinx) -> dict:
 
 
 def serve(app: Sphinx, config: Config) -> None:
-    """Each style and script of ``_static`` is loaded by every page, but for what others made."""
+    """Make every page load each style sheet and script of ``_static``, except the scripts in ``vendor``."""
     static = Path(app.srcdir, "_static")
     names = sorted(path.relative_to(static).as_posix() for path in static.rglob("*"))
     config.html_static_path = [str(static)]
@@ -43,7 +43,7 @@ def serve(app: Sphinx, config: Config) -> None:
 
 
 def staged(root: Path) -> Path:
-    """The stage of the book in a folder, made from its chapters as they are."""
+    """Make the stage of the book in a folder from its current chapters, and return its path."""
     from press.book import Book
     from press.refusals import refusals
     from press.run import run

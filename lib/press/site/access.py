@@ -1,4 +1,4 @@
-"""What pages have for those who listen without scripts: alt text, heads of rows, a first page with a title."""
+"""Accessibility of pages without scripts: alt text, row headers, and a first page with a language and a title."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ FIRST = '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{titl
 
 
 class StoredImages:
-    """A MyST-NB renderer of stored images, which it shows without their alt text; pyproject.toml names it."""
+    """A MyST-NB renderer that gives stored images their alt text, which MyST-NB omits; pyproject.toml registers it."""
 
     @staticmethod
     def handle_mime(renderer: render.NbElementRenderer, data: render.MimeData, inline: bool) -> list | None:
-        """Nodes for an image; None leaves the output to MyST-NB."""
+        """Return nodes for an image, or None to leave the output to MyST-NB."""
         if inline or not data.mime_type.startswith("image/"):
             return None
         images = renderer.render_image(data)
@@ -35,14 +35,14 @@ def name(app: Sphinx, error: Exception | None) -> None:
 
 
 def head_rows(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Mark the first column of a table as heads of its rows if nothing heads it."""
+    """Mark the first column of a table as row headers if its own header is empty."""
     for head in doctree.findall(nodes.thead):
         if not head[0][0].astext():
             head.parent.next_node(nodes.colspec)["stub"] = 1
 
 
 def visit_entry(self: HTML5Translator, node: nodes.entry) -> None:
-    """A cell; docutils makes an empty one above the rows' names a head as well."""
+    """Write a table cell: a row header gets its scope, and an empty column header becomes an ordinary cell."""
     HTML5Translator.visit_entry(self, node)
     if not isinstance(node.parent.parent, nodes.thead):
         self.body[-1] = self.body[-1].replace("<th", '<th scope="row"', 1)

@@ -1,4 +1,4 @@
-"""Figures and captions: a page's opening picture is a numbered figure, and what a caption finds stands out."""
+"""Figures and captions: an opening picture becomes its numbered figure, and the finding of a caption is emphasised."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ END = re.compile(r"[.?!](?=\s|$)")
 
 
 def captions(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Set the figure in the place of its picture at the head, and the first sentence of each caption apart."""
+    """Replace the opening picture by its figure, and emphasise the first sentence of each caption."""
     if app.builder.format != "html":
         return
     for picture in [image for image in doctree.findall(nodes.image) if OPENING in image["classes"]]:
@@ -28,7 +28,7 @@ def captions(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 
 def _open(picture: nodes.image, doctree: nodes.document) -> None:
-    """The figure itself, whose caption says more than the line under the picture."""
+    """Replace an opening picture and the line under it by the figure itself, whose caption says more."""
     name = PurePosixPath(picture["uri"]).stem
     figures = [figure for figure in doctree.findall(nodes.figure) if name in figure["ids"]]
     if not figures:

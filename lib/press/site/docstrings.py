@@ -1,4 +1,4 @@
-"""Docstrings on the reference page, by autodoc: their labels are references, and the package is called ``ng``."""
+"""Docstrings on the reference page, from autodoc: their labels become references, and the package is called ``ng``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What opens on a page: how a statement is known, code and checks of a section, solutions, what one may skip."""
+"""The folds of a page: how a statement is known, the code and checks of a section, solutions, optional sections."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from press.stage import CODE
 
 FURTHER = "Further"
 NAMED, TAG = re.compile(r"\{([\w-]+)\}"), re.compile("<[^>]*>")
-ABOVE = {"above-input", "above-output"}  # what MyST-NB says of cells hidden whole, and of code
+ABOVE = {"above-input", "above-output"}  # MyST-NB's classes for hidden cells and for hidden code
 RECORDED = '<details class="recorded">'
 KNOWN = {"proved and checked": "✓ proved and checked", "checked numerically": "✓ checked numerically"}
 FIRST, SIZE = re.compile(r"(?:recorded, )?([^,;(]*)"), re.compile(r", (d = \d+)")
 
 
 def fold(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Fold what a page has; the code before its first section goes to its end."""
+    """Fold the parts of a page; the code before its first section moves to its end."""
     if app.builder.format != "html":
         return
     link, said = links(app, docname), {}
     ledger = app.builder.get_relative_uri(docname, (CHAPTERS / LEDGER).as_posix())
     entries = {entry["label"]: entry for entry in staged(app)["statements"]}
     for cell in doctree.findall(nodes.container):
-        cell[:] = cell.children  # MyST-NB leaves cells that it hides without a parent
+        cell[:] = cell.children  # sets the parent of hidden cells, which MyST-NB leaves unset
     for code in doctree.findall(HideCodeCellNode):
         code["title"] = said[code["prompt_hide"].split()[0]] = _title(code, link, ledger)
     for page in _sections(doctree):
@@ -70,7 +70,7 @@ def _sections(node: nodes.Element) -> list[nodes.section]:
 
 
 def _title(node: HideCodeCellNode, link: Callable[[str], str], ledger: str) -> str:
-    """A line over code: what it draws, or what it checks, in words, with a link to the ledger."""
+    """Return the line above code: what the code draws, or what it checks with a link to the ledger."""
     first, *labels = node["prompt_hide"].split()
     words = NAMED.sub(lambda match: link(match[1]), escape(node["prompt_show"]))
     named = f"{link(labels[0])}. " if len(labels) == 1 else ""
@@ -80,7 +80,7 @@ def _title(node: HideCodeCellNode, link: Callable[[str], str], ledger: str) -> s
 
 
 def _moved(node: nodes.Node) -> Iterator[nodes.Node]:
-    """What of a node goes to the end of its section: a hidden cell or its code, and how a result was recorded."""
+    """Remove and yield what moves to a section's end: hidden cells or code, and notes on how results were recorded."""
     if isinstance(node, nodes.raw) and node.astext().startswith(RECORDED):
         take(node)
         yield node
@@ -94,14 +94,14 @@ def _moved(node: nodes.Node) -> Iterator[nodes.Node]:
 
 
 def take(node: nodes.Node) -> None:
-    """Take a node out of the page, and the containers around it that have nothing else."""
+    """Remove a node from the page, and then the containers around it that are left empty."""
     node.parent.remove(node)
     if isinstance(node.parent, nodes.container) and not node.parent.children:
         take(node.parent)
 
 
 def _known(entry: dict, link: Callable[[str], str]) -> str:
-    """How a statement is known; of what was measured, the first words of the model, and its size."""
+    """Return how a statement is known; for a measured one, also the model, its size and the number of seeds."""
     if entry["status"] != "measured":
         return KNOWN.get(entry["status"], entry["status"])
     on = entry["checks"][0]["measured_on"].replace("`", "")
@@ -111,7 +111,7 @@ def _known(entry: dict, link: Callable[[str], str]) -> str:
 
 
 def _panel(entry: dict, link: Callable[[str], str], said: dict[str, str]) -> Iterator[str]:
-    """What a statement's mark opens to: its checks in words, what it uses, and what uses it."""
+    """Yield the lines that open under a statement's mark: its checks in words, what it uses, and what uses it."""
     for anchor in (check["anchor"] for check in entry["checks"] if check["anchor"] in said):
         yield said[anchor].replace("</p>", f', <a href="#{anchor}">code</a></p>')
     for words, used in (("Uses", [used["label"] for used in entry["uses"]]), ("Used by", entry["used_by"])):

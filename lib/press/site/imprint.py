@@ -1,4 +1,4 @@
-"""At the foot of every page its edition; above, the theme's buttons, where a repository is named."""
+"""Add the edition at the foot of every page and, if a repository is named, the theme's buttons at the top."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def name(app: Sphinx, config: Config) -> None:
     app.imprint = imprint(Book(Path(app.srcdir)))
     config.project, config.version, urls = app.imprint["title"], app.imprint["version"], app.imprint["urls"]
     if pages := urls.get("Documentation"):
-        config.html_baseurl = pages.rstrip("/") + "/"  # with it each page has its canonical link
+        config.html_baseurl = pages.rstrip("/") + "/"  # gives each page its canonical link
     if repository := urls.get("Repository"):
         buttons = dict.fromkeys(BUTTONS, True) | {"launch_buttons": {"colab_url": "https://colab.research.google.com"}}
         config.html_theme_options |= {"repository_url": repository.removesuffix(".git"), "repository_branch": "main"}
@@ -28,7 +28,7 @@ def name(app: Sphinx, config: Config) -> None:
 
 
 def dress(app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None) -> None:
-    """Add the foot; and the buttons lead to what is written, which is staged under another name."""
+    """Add the foot, and make the buttons link to the page's source, whose suffix differs from the staged file's."""
     if doctree is None or not page.startswith(CHAPTERS.name):
         return
     context["body"] += f'<p class="imprint">{escape(edition(app.imprint))}</p>'
@@ -36,7 +36,7 @@ def dress(app: Sphinx, page: str, template: str, context: dict, doctree: nodes.d
 
 
 def launch(app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None) -> None:
-    """The theme takes the page's own path for the notebook's."""
+    """Point the launch buttons to the page's notebook; the theme would use the path of the page."""
     groups = [button for button in context.get("header_buttons", []) if button.get("label") == "launch-buttons"]
     for button in (button for group in groups for button in group["buttons"]):
         button["url"] = colab(app.imprint, f"notebooks/{page.removeprefix(f'{CHAPTERS}/')}.ipynb")

@@ -1,4 +1,4 @@
-"""What every reference reads as in the built book, for the notebooks that say the same without Sphinx."""
+"""The text of every reference in the built book, for the notebooks, which show the same text without Sphinx."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILE = "labels.json"
 
 
 def labels(env: BuildEnvironment) -> dict[str, dict[str, str]]:
-    """Label → ``doc``, ``anchor``, and how references read: ``ref`` ({ref}, {eq} or {prf:ref}) and ``numref``."""
+    """Return, by label, ``doc``, ``anchor`` and texts of references: ``ref`` ({ref}, {eq} or {prf:ref}), ``numref``."""
     std, found = env.get_domain("std"), {}
     for label, (doc, anchor) in std.anonlabels.items():
         entry = found[label] = {"doc": doc, "anchor": anchor}
@@ -36,12 +36,12 @@ def labels(env: BuildEnvironment) -> dict[str, dict[str, str]]:
 
 
 def called(entry: dict[str, str]) -> str:
-    """What readers call the thing that a label names."""
+    """Return the name that readers see for a label."""
     return entry.get("numref") or entry["ref"]
 
 
 def links(app: Sphinx, docname: str) -> Callable[[str], str]:
-    """From a page: label → a link that reads as readers know it."""
+    """Return a function that makes a link from a page to a label, with the name that readers see."""
     known = labels(app.env)
 
     def link(label: str) -> str:
@@ -52,7 +52,7 @@ def links(app: Sphinx, docname: str) -> Callable[[str], str]:
 
 
 def terms(env: BuildEnvironment) -> dict[str, str]:
-    """Term of a glossary, in lower case → its page."""
+    """Return the page of each glossary term, by the term in lower case."""
     objects = env.get_domain("std").objects.items()
     return {name.lower(): doc for (kind, name), (doc, _) in objects if kind == "term"}
 

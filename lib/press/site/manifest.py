@@ -1,4 +1,4 @@
-"""The staged manifest with the numbers and addresses of the built pages, served with them."""
+"""Add the numbers and addresses of the built pages to the staged manifest, and serve it with the pages."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from press.site.labels import labels
 
 
 def staged(app: Sphinx) -> dict:
-    """The manifest among the staged files."""
+    """Return the manifest from the staged files."""
     return json.loads(Path(app.srcdir, FILE).read_text("utf-8"))
 
 
 def write(app: Sphinx, exception: Exception | None) -> None:
-    """Add ``number`` and ``anchor`` to each statement, ``url`` to it and to its checks, relative to the manifest."""
+    """Add ``number`` and ``anchor`` to each statement, and ``url``, relative to the manifest, to it and its checks."""
     if exception is not None or app.builder.format != "html":
         return
     content, known = staged(app), labels(app.env)

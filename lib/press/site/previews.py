@@ -1,4 +1,4 @@
-"""What a reference shows under the pointer: statements, equations and terms, cut out of the built pages."""
+"""The previews that references show under the pointer: statements, equations and terms, cut out of the built pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOWN = ".proof[id], div.math[id^=equation-], dt[id^=term-]"
 
 
 def write(app: Sphinx, exception: Exception | None) -> None:
-    """Write a script that pages load when the first reference is pointed at: from disk, no page can read a file."""
+    """Write the previews as a script, loaded at first use, because a page opened from disk cannot read files."""
     if exception is None and app.builder.format == "html":
         pages = map(app.builder.get_target_uri, sorted(app.env.found_docs))
         shown = {f"{page}#{anchor}": html for page in pages for anchor, html in _previews(app, page)}
@@ -30,7 +30,7 @@ def _previews(app: Sphinx, page: str) -> Iterator[tuple[str, str]]:
         element = copy(found)
         if element.name == "dt":
             element.append(copy(found.find_next_sibling("dd")))
-        # A preview is read, not followed; and an id stands once on a page.
+        # A preview is only for reading, so it has no links; and an id may occur only once on a page.
         for away in element.select(".eqno, .headerlink, .marks"):
             away.decompose()
         for link in element.select("a"):

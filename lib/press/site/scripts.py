@@ -1,4 +1,4 @@
-"""Scripts served with the book, out of the wheel that carries them, so that no page needs a network."""
+"""Serve scripts with the book, copied from an installed package, so that no page needs a network connection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sphinx.application import Sphinx
 from press.live import FOLDER
 
 MATHJAX, LOADER = "vendor/mathjax", "vendor/formulas.js"
-# By the mark of what is alive: the scripts that a page with it loads, in their order; one brings its own along.
+# The scripts that a page loads, in order, by the mark of an interactive part; sliders bring their own script along.
 LIVE = {
     'class="hold"': ("norms", "page", "hold"),
     'class="network"': ("norms", "page", "type-here"),
@@ -20,13 +20,13 @@ LIVE = {
     'class="explore"': (),
 }
 MATHJAX_FOLDERS = ("input/tex/extensions", "output/chtml/fonts/woff-v2")
-# MathJax in one script, without the menu of its combined one, a third of that; joined as MathJax joins its own.
+# MathJax as one script without the menu, which is a third of the combined script; joined as MathJax joins its own.
 MATHJAX_PARTS = ("core", "input/tex", "output/chtml", "output/chtml/fonts/tex", "a11y/assistive-mml")
 MATHJAX_HEAD = "window.MathJax = Object.assign({}, window.MathJax, {loader: {load: []}});"
 
 
 def copy_scripts(app: Sphinx) -> None:
-    """Copy what pages load before they are written, so that links carry checksums."""
+    """Copy the scripts before the pages are written, so that links to them carry checksums."""
     static = Path(app.outdir, "_static")
     mathjax = Path(find_spec("sphinx-mathjax-offline").submodule_search_locations[0], "static/mathjax")
     for part in MATHJAX_FOLDERS:
@@ -37,7 +37,7 @@ def copy_scripts(app: Sphinx) -> None:
 
 
 def load_scripts(app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None) -> None:
-    """Few pages have a part that is alive: load what a page needs, and only there."""
+    """Load the scripts of interactive parts only on the pages that have such parts."""
     raws = list(doctree.findall(nodes.raw)) if doctree else []
     marks = [mark for mark in LIVE if any(mark in raw.astext() for raw in raws)]
     for name in dict.fromkeys(name for mark in marks for name in LIVE[mark]):

@@ -1,4 +1,4 @@
-"""Slides: what is shown is cut out of the built pages, and never written a second time."""
+"""Slides: their content is cut out of the built pages, and is never written a second time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from press.book import CHAPTERS, COURSE, Book
 from press.course import SLIDES, Lecture, lectures
 from press.site.labels import called, labels
 
-INNER = ("proof-content", "exercise-content")  # ids that each statement of a page has
+INNER = ("proof-content", "exercise-content")  # ids that every statement or exercise of a page repeats
 DECK = Path(__file__).with_name("deck.html")
 
 
 def deck(lecture: Lecture, places: dict[str, dict[str, str]], read: Callable[[str], BeautifulSoup]) -> str:
-    """A lecture's slides as a page; ``read`` gives a built page, ``places`` a label's ``doc``, ``anchor`` and names."""
+    """Return a lecture's slides as a page; ``read`` parses a built page, ``places`` maps labels to their places."""
     head, kit = f"Lecture {lecture.number}", f"{CHAPTERS}/{COURSE}.html"
 
     def cut(label: str, over: str, title: str, minutes: str = "") -> dict[str, str]:
@@ -45,7 +45,7 @@ def deck(lecture: Lecture, places: dict[str, dict[str, str]], read: Callable[[st
 
 
 def shown(page: BeautifulSoup, anchor: str, path: str) -> str:
-    """The element of a page with an id; with an exercise, the code below it."""
+    """Return the element of a page with the id ``anchor``, and for an exercise also the code below it."""
     element = page.find(id=anchor)
     after = element.find_next_sibling() if "exercise" in element.get("class", []) else None
     elements = [element, *([after] if after and "cell" in after.get("class", []) else [])]
@@ -53,7 +53,7 @@ def shown(page: BeautifulSoup, anchor: str, path: str) -> str:
 
 
 def moved(element: Tag, path: str) -> Tag:
-    """A piece of the page ``path`` with addresses that hold in the folder of the slides."""
+    """Return a piece of the page ``path`` with its addresses rewritten for the folder of the slides."""
     for one in (element, *element.find_all(True)):
         if one.get("id") in INNER:
             del one["id"]
@@ -66,14 +66,14 @@ def moved(element: Tag, path: str) -> Tag:
 
 
 def _dress(page: BeautifulSoup, path: str) -> str:
-    """What a page loads that formulas and pictures on a slide need."""
+    """Return what a page loads for its styles and formulas, which slides need as well."""
     scripts = page.head.find_all("script")
     wanted = [s for s in scripts if "window.MathJax" in s.get_text() or "formulas.js" in s.get("src", "")]
     return "\n".join(str(moved(copy(one), path)) for one in (*page.head.select("link[rel=stylesheet]"), *wanted))
 
 
 def write(app: Sphinx, exception: Exception | None) -> None:
-    """One file a lecture."""
+    """Write one file per lecture."""
     if exception is not None or app.builder.format != "html":
         return
     places = labels(app.env)
