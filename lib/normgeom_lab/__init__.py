@@ -1,1 +1,1 @@
-"""What single chapters build, train, measure and draw: one module a chapter, and what several of them share."""
+"""What each chapter builds, trains, measures and draws: one module or package per chapter, and what several share."""

@@ -22,7 +22,7 @@ def shared_statistics() -> tuple[Figure, str]:
         for axis, shade, title in zip(axes, (column, row), ("batch norm", "layer norm"), strict=True):
             axis.pcolormesh(shade, cmap="Blues", vmax=1.6, edgecolors="#B0B0B0")
             axis.set(title=title, xlabel="features", xticks=[], yticks=[], aspect=1)
-            axis.invert_yaxis()  # the first example on top, as a table has it
+            axis.invert_yaxis()  # the first example on top, as in a table
         axes[0].set_ylabel("examples")
     return figure, (
         "Two tables of 5 examples by 8 features. For batch norm one column is shaded, the third feature of all five "

@@ -55,10 +55,10 @@ def growth_of_designs(grown: Mapping[str, Growth]) -> tuple[Figure, str]:
 
 
 def losses_of_designs(best: pd.DataFrame, failed: pd.DataFrame, limit: float, settings: int) -> tuple[Figure, str]:
-    """Losses of designs at their best settings: a mark a depth, a bar for the range over seeds; counts of failures.
+    """Losses of designs at their best settings: a mark per depth, a bar for the range over seeds; counts of failures.
 
-    ``best`` has a row for each ``design`` and ``layers``, with ``mean``, ``low``, ``high``; means above 10 are not
-    drawn.  ``failed`` counts the settings, of so many, of each design (row) and depth; losses above ``limit`` fail.
+    ``best`` has a row per ``design`` and ``layers``, with ``mean``, ``low``, ``high``; means above 10 are not drawn.
+    ``failed`` counts, of ``settings``, the failed ones per design (row) and depth, whose losses are above ``limit``.
     """
     order = best.groupby("design").mean(numeric_only=True)["mean"].sort_values().index
     depths, least = sorted(best.layers.unique()), best.low.min()
@@ -88,7 +88,7 @@ def losses_of_designs(best: pd.DataFrame, failed: pd.DataFrame, limit: float, se
 
 
 def what_becomes_of_rays() -> tuple[Figure, str]:
-    """Rays in the plane, and their images under RMSNorm, DyT and a frozen norm with the same gain."""
+    """Rays in the plane, and their images under RMSNorm, DyT and a norm with a frozen scale, all with the same gain."""
     gain, lengths = torch.tensor([1.0, 0.6]), torch.linspace(0.05, 3, 60)
     angles = torch.arange(12) * (2 * math.pi / 12) + math.pi / 12
     rays = lengths[:, None, None] * torch.stack([angles.cos(), angles.sin()], -1)  # (lengths, rays, 2)

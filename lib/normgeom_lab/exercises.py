@@ -1,7 +1,7 @@
-"""Self-checks for the exercises: hand in your function and hear which mistake it makes.
+"""Self-checks for the exercises: pass your function and learn which mistake it makes.
 
-``exercises.layer_norm(mine)`` compares ``mine`` in float64 with the right function and, where they differ, with wrong
-ones that are known. It prints what it found and returns whether ``mine`` is right.
+``exercises.layer_norm(mine)`` compares ``mine`` in float64 with the right function and, if they differ, with known
+wrong ones. It prints what it found and returns whether ``mine`` is right.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RIGHT = "Right."
 
 @dataclass(frozen=True)
 class Exercise:
-    """The right function, the arguments to try it on, and wrong functions by what a reader is told of each."""
+    """The right function, the arguments to try it on, and wrong functions by the hint that a reader gets."""
 
     right: Function
     probes: tuple[tuple, ...]
@@ -49,7 +49,7 @@ class Exercise:
                 return f"Not yet: your function returned a {type(g).__name__}. Return a tensor."
         before, after = ([a for line in lists for a in line if isinstance(a, Tensor)] for lists in (self.probes, given))
         if not all(map(torch.equal, before, after)):
-            return "Not yet: your function changes its arguments. Make new tensors, without += and functions in …_."
+            return "Not yet: your function changes its arguments. Make new tensors; avoid += and functions like add_."
         if same(got, expected):
             return RIGHT
         for said, wrong in self.mistakes.items():
@@ -60,7 +60,7 @@ class Exercise:
                 found, wanted = (f"shape {tuple(t.shape)} in {t.dtype}" for t in (g, e))
                 return f"Not yet: your function returned {found}, expected {wanted}."
         worst = max(float((g - e).abs().max()) for g, e in zip(got, expected, strict=True))
-        return f"Not yet: off by up to {worst:.2g} on the probes, by no mistake that this check knows."
+        return f"Not yet: off by up to {worst:.2g} on the probes; this is no mistake that this check knows."
 
 
 def same(some: list[Tensor], others: list[Tensor]) -> bool:
@@ -91,7 +91,7 @@ def _s(x: Tensor, eps: float) -> Tensor:
 
 X, SMALL = _draw(4, 5, 6, seed=0) + 0.7, 0.01 * _draw(4, 5, 6, seed=1) - 0.02
 WEIGHT, BIAS, EPS = _draw(6, seed=2), _draw(6, seed=3), 1e-5
-_NO_GAIN = "the gain γ is forgotten. Multiply by weight once the division is done."
+_NO_GAIN = "the gain γ is forgotten. Multiply by weight after the division."
 
 
 def _wrong_scales(n: str, square: str, dividing_by: Callable[[Function], Function]) -> dict[str, Function]:
@@ -152,13 +152,13 @@ rms_norm = Exercise(  # mine(x, weight, eps): over the last axis of x (..., d)
 
 # Batch norm
 
-# As many positions as features, so that a gain along the wrong axis is a wrong number and no error.
+# As many positions as features, so that a gain along the wrong axis gives wrong numbers and no error.
 _BATCH, _SMALL_SERIES = _draw(5, 6, seed=5) + 0.7, 0.01 * _draw(4, 6, 6, seed=6) - 0.02
 _AXES = "Take them over axis 0 and, where there is one, axis 2."
 
 
 def _rows(norm: Function) -> Function:
-    """``norm`` of rows, one a feature: axis 1 first, all other axes as one."""
+    """Apply ``norm`` to one row per feature: axis 1 comes first, and all other axes are flattened."""
 
     def batch_norm(x, weight, bias, eps):
         features = x.movedim(1, 0)
@@ -197,7 +197,7 @@ batch_norm = Exercise(  # mine(x, weight, bias, eps): in training, by statistics
 
 _LONG = (X, _draw(6, seed=4))
 _ONES = (X[0], torch.ones(6, dtype=torch.float64))
-# So short that a product of them is below 1: an arc cosine of what is no cosine is then a number.
+# So short that their products are below 1: acos of an undivided product is then a number, not NaN.
 _SHORT = (0.2 * X, 0.3 * _draw(6, seed=10))
 
 
@@ -217,7 +217,7 @@ project_out = Exercise(  # mine(x, direction): x (..., d) without its component 
     projected,
     (_LONG, (X[0, 0], _ONES[1])),
     {
-        "the direction is not made a unit vector. Divide by its squared length: x − (x·u / u·u) u.": (
+        "the direction is not normalised. Divide by its squared length: x − (x·u / u·u) u.": (
             lambda x, u: x - (x @ u)[..., None] * u
         ),
         "this is the component along the direction. Return x without it.": lambda x, u: x - projected(x, u),
@@ -236,7 +236,7 @@ angle = Exercise(  # mine(x, direction): the angle in degrees, (...), between x 
         "this is the angle to the hyperplane. The angle to the direction is 90° minus this one: use acos, not asin.": (
             lambda x, u: 90 - angle_to(x, u)
         ),
-        "you do not divide by any length. A cosine is x·u over both lengths.": lambda x, u: _degrees(x @ u),
+        "you do not divide by any length. A cosine is x·u divided by both lengths.": lambda x, u: _degrees(x @ u),
     },
 )
 occupancy = Exercise(  # mine(h, direction): the occupancy (eq-occupancy) of direction (d,) in h (..., d)
@@ -295,7 +295,7 @@ layer_norm_vjp = Exercise(  # mine(x, weight, grad, eps): the gradient to x (...
         "the mean of γ⊙g is not subtracted. The mean of x depends on x too: subtract the mean of γ⊙g.": (
             lambda x, w, g, eps: _vjp(ln)(x, w, g, eps) + _mean(w * g) / _s(x, eps)
         ),
-        "this is RMSNorm's product. Subtract the mean, of x and of γ⊙g.": _vjp(rms),
+        "this is RMSNorm's product. Subtract the mean from x and from γ⊙g.": _vjp(rms),
         "the part along n is not subtracted. s depends on x too: subtract n times the mean of n⊙γ⊙g.": (
             lambda x, w, g, eps: (w * g - _mean(w * g)) / _s(x, eps)
         ),
@@ -308,7 +308,7 @@ layer_norm_vjp = Exercise(  # mine(x, weight, grad, eps): the gradient to x (...
 
 # LayerNorm's input from its output
 
-# Deviations on both sides of √ε, so that n is long and short; a zero gain, and none.
+# Deviations on both sides of √ε, so that some n are long and some short; with a zero gain and without.
 _LARGE_EPS, _SMALL_BIAS = 0.05, 0.1 * _draw(6, seed=31)
 _FULL = _draw(6, seed=32)
 _WITH_ZERO = _FULL.where(torch.arange(6) != 2, 0.0)
@@ -317,12 +317,12 @@ _SUM = "The entries of n add up to 0: this one is minus the sum of the others."
 
 
 def _deviation(n: Tensor, eps: float) -> Tensor:
-    """The deviation that the norm makes ``n`` of."""
+    """The deviation from the mean that the norm turns into ``n``."""
     return n * (eps / (1 - _square(n))).sqrt()
 
 
 def _recovered(formula: Function) -> Function:
-    """An answer by ``formula`` from the right n, in which a missing entry is minus the sum of the others, and ε."""
+    """An answer by ``formula(n, eps)`` for the right n, in which a missing entry is minus the sum of the others."""
 
     def answer(y, weight, bias, eps):
         others = ((y - bias) / weight).where(weight != 0, 0.0)
@@ -342,7 +342,7 @@ recover = Exercise(  # mine(y, weight, bias, eps): x (..., d) minus its mean, fr
             lambda y, w, b, eps: _deviation(((y - b) / w).where(w != 0, 0.0), eps)
         ),
         f"you divide by the zero gain. 0/0 is NaN. {_SUM}": lambda y, w, b, eps: _deviation((y - b) / w, eps),
-        "the bias β is not subtracted. LayerNorm adds β last, so take it away first.": (
+        "the bias β is not subtracted. LayerNorm adds β last, so subtract it first.": (
             lambda y, w, b, eps: _recovered(_deviation)(y, w, 0, eps)
         ),
         "σ is used instead of s. s² is ε/(1 − m), with m the mean of n², and x minus its mean is s·n.": (
@@ -380,14 +380,14 @@ def _unit(x: Tensor) -> Tensor:
     return rms(x, eps=0.0)
 
 
-head_norm = Exercise(  # mine(x, heads, weight, eps): RMSNorm of each of heads parts of x (..., d), by one gain
+head_norm = Exercise(  # mine(x, heads, weight, eps): RMSNorm of each of the heads in x (..., d), with one gain
     lambda x, h, w, eps: of_heads(x, h, w, eps=eps),
     ((_HEADS, *_OF_HEADS), (_SMALL_HEADS, *_OF_HEADS)),
     {
         "one norm spans all heads. OLMo 2 has that; take each head by itself.": (
             lambda x, h, w, eps: rms(x, w.repeat(h), eps=eps)
         ),
-        "a head is every H-th number. A head is a stretch of d/H neighbours.": (
+        "your heads are every H-th entry. A head consists of d/H consecutive entries.": (
             lambda x, h, w, eps: rms(x.unflatten(-1, (-1, h)).mT, w, eps=eps).mT.flatten(-2)
         ),
         "the mean of each head is subtracted. This is LayerNorm; divide the head as it is.": (
@@ -405,7 +405,7 @@ sphere_step = Exercise(  # mine(x, h, a): nGPT's step from x (..., d), of length
             lambda x, h, a: _unit(x + a * (h - x))
         ),
         "the result is not brought back to the sphere. Normalise it once more.": lambda x, h, a: x + a * (_unit(h) - x),
-        "vectors have length 1. Here they have length √d: divide by the root mean square.": (
+        "your vectors have length 1. Here they have length √d: divide by the root mean square.": (
             lambda x, h, a: _unit(x + a * (_unit(h) - x)) / x.shape[-1] ** 0.5
         ),
     },

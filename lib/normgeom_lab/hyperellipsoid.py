@@ -47,7 +47,7 @@ def between_gains(body: Ellipsoid, axes: Tensor) -> float:
 
 
 def shapes(gains: Mapping[str, Tensor]) -> pd.DataFrame:
-    """The ellipsoids of some LayerNorms in numbers, a row per norm.
+    """The ellipsoids of some LayerNorms in numbers, one row per norm.
 
     ``angle`` is the angle between the outputs' normal and 1 in degrees (cor-normal); ``one`` and ``two`` are medians
     over axes of :func:`coordinate_shares`; ``off_rank`` and ``off_next`` are :func:`off_rank` with shift 0 and 1.
@@ -131,7 +131,7 @@ _NO_GAIN = 1e-6  # where gains of zero are drawn on a logarithmic axis
 
 
 def gains_by_norm(gains: pd.DataFrame) -> tuple[Figure, str]:
-    """Quantiles of the sizes of gains, divided by the median, a panel per model, from the record published-gains."""
+    """Quantiles of the sizes of gains, divided by the median, from the record published-gains; one panel per model."""
     words = []
     with style():
         models = gains.model.nunique()

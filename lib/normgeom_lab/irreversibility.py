@@ -46,16 +46,16 @@ def selectable(keys: Tensor) -> Tensor:
             break
         step = keys[top] - inside
         length = (query * step).sum(-1) / step.square().sum(-1).clamp(min=1e-30)
-        length = length.clamp(0, 1) if number else torch.ones_like(length)  # the first query is the key, from nowhere
+        length = length.clamp(0, 1) if number else torch.ones_like(length)  # at first, jump from the origin to a key
         inside = inside + length[:, None] * step
     return found
 
 
 def selectable_shares(widths: Sequence[int], trials: int, generator: torch.Generator) -> dict[str, dict[int, float]]:
-    """The share of keys that heads of several widths can select, without a norm and with one or two.
+    """The share of keys that heads of several widths can select, with no norm, one norm or two norms.
 
     Keys are 256 Gaussian vectors of 768 features, multiplied by e^g with standard normal g, times a Gaussian matrix W
-    of that width; with a LayerNorm before W; and with an RMSNorm after W too, all with ε = 0 (claim-head-width).
+    of that width; then with a LayerNorm before W; then also with an RMSNorm after W, all with ε = 0 (claim-head-width).
     """
 
     def draw(*shape):
@@ -98,8 +98,8 @@ def held_out_scores(seen: Tensor, targets: Mapping[str, Tensor]) -> dict[str, fl
 def read_norms(model: nn.Module, batches: Sequence[Tensor]) -> pd.DataFrame:
     """How well an affine decoder reads mean and log σ of each LayerNorm's input from its output (claim-read-back).
 
-    Returns: a row a norm, in the order of use: :func:`held_out_scores` for ``mean`` and ``log σ``, and ``spread``, the
-    standard deviation of the means over the median σ. Position 0 is left out: there all tokens have one position.
+    Returns: a row per norm, in order of use: :func:`held_out_scores` for ``mean`` and ``log σ``, and ``spread``, the
+    standard deviation of the means over the median σ. Position 0 is left out: inputs there depend only on the token.
     """
     sites = find_norms(model, batches[0])
     seen: dict[str, list[tuple[Tensor, Tensor]]] = {}
@@ -128,7 +128,7 @@ def scale_error(
     rows: int = 500,
     given: torch.dtype | None = None,
 ) -> float:
-    """The median relative error of σ, read from the length of LayerNorm's output without gain and bias (claim-ladder).
+    """The median relative error of σ, read from the length of LayerNorm's output, without gain and bias (claim-ladder).
 
     σ² = ερ²/(1 − ρ²) with ρ = ‖n‖/√d (prop-fibres). Inputs are Gaussian vectors in the format ``given``, outputs are
     rounded to ``dtype``. Infinity if half of the outputs or more are too long for any σ.
@@ -143,7 +143,7 @@ def scale_error(
 def read_before_and_after(
     config: GPT2Config, seed: int, tokens: Tensor, held_out: Sequence[Tensor], steps: int
 ) -> pd.DataFrame:
-    """:func:`read_norms` of a GPT-2 with LayerNorm, by number of training steps: 0 and ``steps``.
+    """:func:`read_norms` of a GPT-2 with LayerNorm, before and after training, by number of steps: 0 and ``steps``.
 
     A further column, ``loss``, has the mean of the last ten steps in nats per token, NaN before training.
     """

@@ -51,13 +51,13 @@ def train_scale_free(start: float, eps: float, steps: int, seed: int, rate: floa
     return ScaleFreeRun(torch.stack(lengths), torch.stack(turns))
 
 
-_TURNS = 20  # how many steps turns_over_steps averages
+_TURNS = 20  # the number of steps that turns_over_steps averages
 
 
 def turns_over_steps(
     runs: Mapping[float, ScaleFreeRun], with_eps: Mapping[float, ScaleFreeRun], predicted: float
 ) -> tuple[Figure, str]:
-    """The length of weights that feed a norm, and the angle by which a step turns them, in means of 20 steps."""
+    """The length of weights that feed a norm, and the angle by which a step turns them, means of 20 steps."""
 
     def smooth(run: ScaleFreeRun) -> tuple[list[float], list[float]]:
         means = run.turns.unfold(0, _TURNS, _TURNS).mean(-1).tolist()

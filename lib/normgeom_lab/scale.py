@@ -1,4 +1,4 @@
-"""Appendix "At scale": the sources' claims, each judged on recorded tables with a verdict and a sentence."""
+"""Appendix "At scale": the sources' claims, each judged on recorded tables by a verdict and a sentence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from normgeom_lab.common.pictures import at_side, null_band
 from normgeom_lab.common.published import NAMES
 
 HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
-CHEAP = 0.1  # nats per token: what it may cost to do without 1
+CHEAP = 0.1  # nats per token: the most that doing without 1 may cost
 OUR_TEST = "1 does not matter (our test)"  # no claim of the sources
 
 
@@ -27,7 +27,7 @@ def limits(rows: pd.DataFrame) -> pd.Series:
 
 
 def by_excess(rows: pd.DataFrame) -> str:
-    """Are occupancies as small as those of random directions, at most a tenth of them above the 95 % quantile?"""
+    """Are occupancies as small as those of random directions, with at most a tenth above their 95 % quantile?"""
     times = rows.occupancy / rows.high
     if (times > limits(rows)).any():
         return FAILS
@@ -131,7 +131,7 @@ def _seeds(of_each: Sequence) -> str:
     return "1 seed" if len(of_each) == 1 else f"{len(of_each)} seeds"
 
 
-# For each claim the function that judges it, the table, and the rows that it is about.
+# For each claim: the function that judges it, its table, and the query for its rows.
 CLAIMS = {
     # The geometry paper, abstract, section 3.2, figures 3 and 6: hidden vectors have on average no component along 1
     # before and after any norm, with a small spread; figures 6 and 7: before the norms of GPT-2 XL there is one.

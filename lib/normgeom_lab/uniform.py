@@ -84,10 +84,10 @@ _PANELS = {  # title → what it shows
 
 
 def three_steps(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Figure, str]:
-    """LayerNorm of a vector of ℝ³, a panel a step (eq-three-steps)."""
+    """LayerNorm of a vector of ℝ³, one panel per step (eq-three-steps)."""
     steps = layer_norm_steps(x, weight, bias)
     across = x - x.mean()
-    arrows = {  # tip, color, and where the name is
+    arrows = {  # tip, color, and offset of the name
         "x": (x, "uniform", (5, -3)),
         "1": (torch.ones(3), "random_b", (-10, 4)),
         _MEAN: (x - across, "random_b", (-24, -4)),
@@ -117,7 +117,7 @@ def three_steps(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Figure, str]:
 
 
 def outputs_in_space(x: Tensor) -> tuple[Figure, str]:
-    """Where LayerNorm and RMSNorm send points ``x`` ``(n, 3)``; paler in the back half."""
+    """Where LayerNorm and RMSNorm send points ``x`` ``(n, 3)``; those in the back half are paler."""
     sphere, ring = rms_norm(x, eps=0.0), layer_norm(x, eps=0.0)
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 4.2))

@@ -66,6 +66,6 @@ def test_a_part_that_fades():
     marks = [segment.tolist() for segment in right.collections[0].get_segments()]
     assert [ends[0][1] for ends in marks] == [4.0, 2.0], "what they contribute with the whole part"
     assert "With 0.5 of the part kept, the logit above the mean is 6.1 instead of 6.0" in alt
-    assert "The loss is -0.1 in truth, 2.0 with the scale frozen, -0.2 along the tangent." in alt
-    assert "The loss is 1.4 in truth, 4.0 with the scale frozen, -0.4 along the tangent." in fading_part(FADED, 0.0)[1]
+    assert "The drop is -0.1 in truth, 2.0 with the scale frozen, -0.2 along the tangent." in alt
+    assert "The drop is 1.4 in truth, 4.0 with the scale frozen, -0.4 along the tangent." in fading_part(FADED, 0.0)[1]
     assert "The part contributes 3.1 instead of 4.0, the others 3.0 instead of 2.0." in alt

@@ -12,18 +12,18 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from normgeom.view.tables import number
 
 MARKERS = {"uniform": "o", "random_a": "s", "random_b": "^"}
-_LINE = 12.5  # points from one line of words to the next
+_LINE = 12.5  # points from one line of text to the next
 
 
 def label_ends(axis: Axes) -> None:
-    """Name lines and bands of a panel at their right ends, in place of a legend; names that would meet move apart.
+    """Name lines and bands of a panel at their right ends, instead of a legend; names that would overlap move apart.
 
     Call it when the panel is complete: where a line ends depends on limits and scales.
     """
-    axis.get_ylim()  # limits that follow from the data are set only when they are asked for
+    axis.get_ylim()  # limits that follow from the data are computed only on request
     to_panel, ends = axis.transData - axis.transAxes, []
     for drawn, label in zip(*axis.get_legend_handles_labels(), strict=True):
-        drawn = drawn[0] if isinstance(drawn, tuple) else drawn  # of error bars, the line
+        drawn = drawn[0] if isinstance(drawn, tuple) else drawn  # for error bars, the line
         if isinstance(drawn, Line2D):
             points, color = drawn.get_xydata(), drawn.get_color()
         else:  # a band
@@ -52,7 +52,7 @@ def label_ends(axis: Axes) -> None:
 
 
 def ticks_of_powers(*axes: Axis, most: int = 5) -> None:
-    """Few ticks on axes that are logarithmic already: powers of ten, and on a short axis 2 and 5 between them.
+    """Set a few ticks on axes that are already logarithmic: powers of ten, and on a short axis 2 and 5 between them.
 
     Where there are more than ``most`` decades, every second, third, … has a tick.
     """
@@ -63,7 +63,7 @@ def ticks_of_powers(*axes: Axis, most: int = 5) -> None:
 
 
 class _Powers(LogLocator):
-    """Powers of ten; where fewer than two of them are in sight, 2 and 5 as well."""
+    """Powers of ten; where fewer than two of them are visible, 2 and 5 as well."""
 
     def tick_values(self, low: float, high: float) -> np.ndarray:
         ends = math.log10(low), math.log10(high)

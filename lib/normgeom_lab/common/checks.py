@@ -1,4 +1,4 @@
-"""What chapters share: a check of their parameters, and for their other checks random cases and deviations."""
+"""What the chapters' checks share: a check of parameters, random cases, and deviations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def check_parameters(**parameters: tuple[object, object, Container | type]) -> bool:
-    """Check a chapter's parameters before any work; say whether all have their defaults.
+    """Check a chapter's parameters before any work; return whether all have their defaults.
 
     Each parameter is ``name=(value, default, allowed)`` with ``allowed`` a type, or a container such as a ``range``.
 
@@ -20,7 +20,7 @@ def check_parameters(**parameters: tuple[object, object, Container | type]) -> b
         ValueError: a value is not of its default's type, or not in the container; or papermill was given a name that is
             none of these, for which it only warns.
     """
-    cells = sys._getframe(1).f_globals.get("In", ())  # what this kernel has run; papermill's own cell begins like this
+    cells = sys._getframe(1).f_globals.get("In", ())  # what this kernel has run; papermill's own cell begins as below
     injected = ast.parse("\n".join(cell for cell in cells if cell.startswith("# Parameters\n")))
     given = [node.id for node in ast.walk(injected) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     if unknown := [name for name in given if name not in parameters]:
@@ -54,7 +54,7 @@ class Draws:
         return math.exp(self.uniform(math.log(low), math.log(high)))
 
     def gain(self, d: int, zeros: int = 0, repeats: int = 0) -> Tensor:
-        """A gain ``(d,)`` of both signs, shuffled: so many zeros, so many entries of size 2, others from 1/2 to 2."""
+        """A shuffled gain ``(d,)`` of both signs: ``zeros`` zeros, ``repeats`` sizes of 2, the others from 1/2 to 2."""
         sizes = 0.5 + 1.5 * torch.rand(d, generator=self.generator, dtype=torch.float64)
         sizes[:repeats] = 2
         sizes[d - zeros :] = 0
@@ -69,12 +69,12 @@ class Draws:
     def cases(
         self, rows: int, *sizes: int, zeros: int = 0, repeats: int = 0, low: float = 1e-4, high: float = 1e2
     ) -> list[tuple[Tensor, Tensor, Tensor, float]]:
-        """For each size ``d`` vectors :meth:`rows`, a gain :meth:`gain`, a bias ``(d,)`` and a constant :meth:`eps`."""
+        """For each size ``d``: vectors by :meth:`rows`, a :meth:`gain`, a bias ``(d,)`` and a constant :meth:`eps`."""
         return [(self.rows(rows, d, low, high), self.gain(d, zeros, repeats), self(d), self.eps()) for d in sizes]
 
 
 def error(a: Tensor | float, b: Tensor | float) -> float:
-    """The largest entry of |a − b|, in float64; shapes broadcast.  NaN where there is one."""
+    """The largest entry of |a − b|, in float64; shapes broadcast.  NaN if there is one."""
     return float((_float64(a) - _float64(b)).abs().max())
 
 
@@ -84,12 +84,12 @@ def relative(a: Tensor | float, b: Tensor | float) -> float:
 
 
 def excess(a: Tensor | float, b: Tensor | float) -> float:
-    """By how much an entry of ``a`` is above that of ``b`` at most; 0 where none is.  Shapes broadcast."""
+    """The largest amount by which an entry of ``a`` exceeds that of ``b``; 0 if none does.  Shapes broadcast."""
     return float((_float64(a) - _float64(b)).clamp_min(0).max())
 
 
 def outside(low: float, high: float, values: Tensor | float) -> float:
-    """How far the farthest of some values is from the middle of an interval, over half its length: 1 at its ends."""
+    """The largest distance of values from the middle of an interval, over half its length: 1 at its ends."""
     return error(values, (low + high) / 2) / ((high - low) / 2)
 
 

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 
 class HeadGain(nn.Module):
-    """RMSNorm of each head with a gain for each number of each head, ones at first, as nGPT's s_qk is parametrised.
+    """RMSNorm of each head with a gain for each entry of each head, initially 1, parametrised like nGPT's s_qk.
 
-    The gain is ``weight / scale``, and ``weight`` begins at ``scale``: Adam, whose steps do not know the size of what
-    they move, changes the gain by its rate over ``scale``.
+    The gain is ``weight / scale``, and ``weight`` starts at ``scale``.  Adam, whose steps do not depend on the size of
+    what they change, then changes the gain by about the learning rate over ``scale``.
 
-    Source: Loshchilov et al. (2025), whose queries and keys share one of these.
+    Source: Loshchilov et al. (2025); there, queries and keys share one such gain.
     """
 
     def __init__(self, d: int, heads: int, scale: float):

@@ -1,4 +1,4 @@
-"""Stacks at initialisation: drawn, unrolled, and how their stream grows."""
+"""Stacks at initialisation: random stacks, their sublayers step by step, and the growth of their stream."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def seeded_stack(seed: int, d: int, layers: int, placement: str, heads: int = 4,
 
 @torch.no_grad()
 def even_stack(seed: int, d: int, layers: int, placement: str, final_norm: bool | None = None) -> Stack:
-    """As :func:`seeded_stack`, in the setting of Xiong et al. (2020): one head that attends evenly, a small ReLU MLP.
+    """Like :func:`seeded_stack`, in the setting of Xiong et al. (2020): one head that attends evenly, a small ReLU MLP.
 
-    The MLP is ``d`` wide, and queries and keys are 0, so that each position attends evenly to all up to it; theirs
-    attends to all.
+    The MLP has width ``d``.  Queries and keys are 0, so that each position attends evenly to itself and those before
+    it; in the paper, to all positions.
     """
     stack = seeded_stack(seed, d, layers, placement, heads=1, hidden=d, activation="relu", final_norm=final_norm)
     for block in stack.blocks:
@@ -35,7 +35,7 @@ def even_stack(seed: int, d: int, layers: int, placement: str, final_norm: bool 
 
 @torch.no_grad()
 def shaken(stack: Stack, generator: torch.Generator) -> Stack:
-    """The stack itself, 0.3 times a normal number added to each entry of its gains and biases."""
+    """Add 0.3 times a standard normal number to each entry of a stack's gains and biases; return the same stack."""
     for parameter in stack.parameters():
         if parameter.dim() == 1:
             parameter += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
@@ -43,7 +43,7 @@ def shaken(stack: Stack, generator: torch.Generator) -> Stack:
 
 
 def drawn_stacks(draw: Draws, *placements: str, biases: bool = True) -> Iterator[tuple[str, Stack]]:
-    """Each placement with three stacks of it, of width 8, 16 and 24 and 3, 2 and 1 blocks, all drawn, ε too."""
+    """Yield each placement with three random stacks: widths 8, 16 and 24 with 3, 2 and 1 blocks; ε is random, too."""
     for placement in placements:
         for width, blocks in ((8, 3), (16, 2), (24, 1)):
             seed = int(torch.randint(2**31, (), generator=draw.generator))
@@ -55,14 +55,14 @@ def drawn_stacks(draw: Draws, *placements: str, biases: bool = True) -> Iterator
 
 
 class Step(NamedTuple):
-    r"""One sublayer at work, :math:`N_s(\alpha x+N_a(f(\lambda N_b(x))))` (eq-any-sublayer), ``(..., length, d)`` each.
+    r"""A sublayer's run, :math:`N_s(\alpha x+N_a(f(\lambda N_b(x))))` (eq-any-sublayer), ``(..., length, d)`` each.
 
     Attributes:
-        stream: x, what it finds.
+        stream: x, the stream before the sublayer.
         read: :math:`\lambda N_b(x)`, the input of its branch f.
         computed: the output of f.
-        added: :math:`N_a` of that, which is added to the stream.
-        sum: :math:`\alpha x` and that, before :math:`N_s`.
+        added: :math:`N_a` of ``computed``, which is added to the stream.
+        sum: :math:`\alpha x` plus ``added``, the input of :math:`N_s`.
     """
 
     sublayer: Sublayer
@@ -74,7 +74,7 @@ class Step(NamedTuple):
 
 
 def unroll(stack: Stack, x: Tensor) -> list[Step]:
-    """Each sublayer of a stack at work on the stream that starts as ``x``."""
+    """Run a stack on the stream that starts as ``x``; return the :class:`Step` of each sublayer."""
     found = []
     for sublayer in stack.sublayers:
         read = sublayer.read(x)
@@ -86,13 +86,13 @@ def unroll(stack: Stack, x: Tensor) -> list[Step]:
 
 
 class Growth(NamedTuple):
-    """The stream by sublayer, mean over positions; one row a stack.
+    """The stream by sublayer, mean over positions; one row per stack.
 
     Attributes:
-        square: ``(stacks, sublayers + 1)``, its mean square, first that of the input.
-        cosine: ``(stacks, sublayers + 1)``, its cosine with the input.
-        update: ``(stacks, sublayers)``, the length of the change by the sublayer over that of the stream before it.
-        turn: ``(stacks, sublayers)``, the angle between the stream before and behind it, in degrees.
+        square: ``(stacks, sublayers + 1)``, the stream's mean square, starting with that of the input.
+        cosine: ``(stacks, sublayers + 1)``, the stream's cosine with the input.
+        update: ``(stacks, sublayers)``, the length of the sublayer's change divided by that of the stream before it.
+        turn: ``(stacks, sublayers)``, the angle between the streams before and after the sublayer, in degrees.
     """
 
     square: Tensor
@@ -102,14 +102,14 @@ class Growth(NamedTuple):
 
     @property
     def added(self) -> Tensor:
-        """``(stacks,)``: what a sublayer of the second half adds to the mean square, on average."""
+        """``(stacks,)``: how much a sublayer of the second half adds to the mean square, on average."""
         half = self.update.shape[1] // 2
         return (self.square[:, -1] - self.square[:, -1 - half]) / half
 
 
 @torch.no_grad()
 def growth(stacks: Sequence[Stack], x: Tensor) -> Growth:
-    """Size, direction and change of the streams of several stacks of one depth, all of which start as ``x``."""
+    """Size, direction and change of the streams of several stacks of equal depth, all of which start as ``x``."""
     runs = []
     for stack in stacks:
         streams = stack.streams(x)

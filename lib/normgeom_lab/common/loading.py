@@ -1,4 +1,4 @@
-"""A language model by its name, and a text as it reads it."""
+"""Loading a language model by name, and a text in its tokens."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 def load_with_windows(
     name: str, corpus: Corpus, tokens: int, length: int, head: bool = True
 ) -> tuple[nn.Module, Tensor]:
-    """A language model, with or without its head, and a text as it reads it; raises as that which loads it.
+    """Load a language model, with or without its head, and a text in its tokens; raise what the loaders raise.
 
     Args:
-        tokens: of the corpus, at most; a ValueError if that, or the corpus, is shorter than a window.
-        length: of the windows; shorter where the model has fewer positions.
+        tokens: the most tokens to take from the corpus; a ValueError if this, or the corpus, is less than a window.
+        length: the length of the windows; they are shorter if the model has fewer positions.
 
     Returns:
         the model, float32, on the CPU, in evaluation mode; token ids ``(windows, length)``.

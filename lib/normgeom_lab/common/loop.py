@@ -1,4 +1,4 @@
-"""Training of small models: the loss of the next token, AdamW, the learning rate by steps, and the steps."""
+"""Training of small models: next-token loss, AdamW, a learning-rate schedule, and the training loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def next_token_loss(model: nn.Module, ids: Tensor) -> Tensor:
     """Mean cross-entropy in nats of each token but the first given those before it, in the dtype of the logits.
 
     Args:
-        model: gives logits ``(batch, length, vocabulary)``, alone or as an output of transformers.
+        model: returns logits ``(batch, length, vocabulary)``, alone or in an output of transformers.
         ids: ``(batch, length)``.
     """
     output = model(ids)
@@ -25,7 +25,7 @@ def next_token_loss(model: nn.Module, ids: Tensor) -> Tensor:
 
 
 def adamw(model: nn.Module, lr: float) -> torch.optim.AdamW:
-    """AdamW, β = 0.9 and 0.95; matrices and embeddings decay by 0.1, gains and biases do not."""
+    """AdamW with β = (0.9, 0.95) and weight decay 0.1 for matrices and embeddings, none for gains and biases."""
     groups = {True: [], False: []}
     for parameter in model.parameters():
         groups[parameter.dim() > 1].append(parameter)
@@ -34,11 +34,11 @@ def adamw(model: nn.Module, lr: float) -> torch.optim.AdamW:
 
 
 def warmup_cosine(optimizer: torch.optim.Optimizer, steps: int) -> LambdaLR:
-    """Of the peak rate: a linear warm-up over a tenth of the steps, at most 2000, then a cosine to a tenth."""
+    """Warm up linearly over a tenth of the steps, at most 2000; then follow a cosine to a tenth of the peak rate."""
     warmup = max(1, min(2000, steps // 10))
 
     def factor(step: int) -> float:
-        if step < warmup:  # unlike transformers' schedule, the first step has a rate
+        if step < warmup:  # unlike in transformers' schedule, the first step's rate is not 0
             return (step + 1) / warmup
         return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
@@ -52,12 +52,12 @@ def fit(
     schedule: LambdaLR | None = None,
     clip: float = math.inf,
 ) -> Tensor:
-    """One step for each batch of ids ``(batch, length)``; returns the loss before each, ``(steps,)``.
+    """Take one step per batch of ids ``(batch, length)``; return the loss before each step, ``(steps,)``.
 
-    What else happens at a step is a hook of the optimizer, such as ``register_step_post_hook``.
+    To do anything else at a step, register a hook of the optimizer, as with ``register_step_post_hook``.
 
     Args:
-        clip: the length that all gradients together are clipped to.
+        clip: the norm to which all gradients together are clipped.
     """
     losses = []
     for ids in batches:
@@ -76,15 +76,15 @@ def fit(
 def train(
     model: nn.Module, batches: Iterable[Tensor], steps: int, lr: float, description: str | None = "train"
 ) -> list[float]:
-    """Train a model of transformers in place by AdamW, a warm-up and a cosine, gradients clipped to norm 1.
+    """Train a transformers model in place with AdamW, a warm-up and a cosine, gradients clipped to norm 1.
 
     Args:
-        batches: ids ``(batch, length)``, at least ``steps`` of them.
+        batches: at least ``steps`` batches of ids ``(batch, length)``.
         lr: the peak of the learning rate.
-        description: stands before the progress bar; None for no bar.
+        description: the label of the progress bar; None for no bar.
 
     Returns:
-        the loss before each step in nats a token.
+        the loss before each step in nats per token.
     """
     optimizer = adamw(model, lr)
     shown = tqdm(range(steps), desc=description, disable=description is None)

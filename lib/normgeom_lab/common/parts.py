@@ -1,4 +1,4 @@
-"""The last stream of a model as the sum of what its parts wrote, and what reads it."""
+"""A model's final stream as the sum of what its parts wrote, and the norm and head that read it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from normgeom_lab.common.stream import blocks, final_norm, head_of, writers
 
 
 class Run(NamedTuple):
-    """The stream of a pre-norm model before each block and before its final norm, that norm's output, the logits."""
+    """A run of a pre-norm model: the stream before each block and before the final norm, its output, the logits."""
 
     streams: list[Tensor]
     normalized: Tensor
@@ -33,7 +33,7 @@ def followed(model: nn.Module, ids: Tensor) -> Run:
 def components(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
     """What each of :func:`writers` adds to the stream in one run, ``(batch, length, d)`` each (eq-residual-sum).
 
-    All add up to the input of the final norm, the first of them to the stream there, also where blocks are parallel.
+    The sum up to the end of a block, parallel or not, is the stream there; that of all is the final norm's input.
     """
     run, written = _watched(model, ids)
     end = run.streams[-1]
@@ -76,11 +76,11 @@ class Readout:
 
     @property
     def constant(self) -> Tensor:
-        r"""What no part of the stream has written: :math:`W_U\beta+b_U`, ``(vocabulary,)``."""
+        r"""The logits' constant, to which no part contributes: :math:`W_U\beta+b_U`, ``(vocabulary,)``."""
         return self.unembedding @ self.bias + self.head_bias
 
     def scale(self, x: Tensor) -> Tensor:
-        """s, for RMSNorm r, of the streams ``x``: ``(..., 1)``."""
+        """The scale s, for RMSNorm r, of the streams ``x``: ``(..., 1)``."""
         return 1 / rstd(self.projected(x), self.eps)
 
     def projected(self, x: Tensor) -> Tensor:
@@ -88,18 +88,18 @@ class Readout:
         return center(upcast(x)) if self.centered else upcast(x)
 
     def logits(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
-        """The logits of the stream ``x``, ``(..., vocabulary)``, divided by its own scale or by a given one."""
+        """The logits ``(..., vocabulary)`` of the stream ``x``, which is divided by its own scale or by a given one."""
         scale = self.scale(x) if scale is None else scale
         return (self.gain * self.projected(x) / scale + self.bias) @ self.unembedding.T + self.head_bias
 
     def direction(self, tokens: Tensor) -> Tensor:
-        r""":math:`GW_U^\top(e_t-\mathbf 1/\lvert V\rvert)`, ``(..., d)``: along which n raises the logit of each token
-        ``(...)`` above the mean logit (prop-logit-gauge)."""
+        r""":math:`GW_U^\top(e_t-\mathbf 1/\lvert V\rvert)`, ``(..., d)``: its product with n is the logit of each token
+        ``(...)`` minus the mean logit, up to a constant (prop-logit-gauge)."""
         return self.gain * (self.unembedding[tokens] - self.unembedding.mean(0))
 
 
 class Effects(NamedTuple):
-    r"""Four answers to what a part c of x does to :math:`w^\top n(x)`; each ``(...)``."""
+    r"""Three measures of what a part c of x does to :math:`w^\top n(x)`, and what relates them; each ``(...)``."""
 
     frozen: Tensor
     removed: Tensor
@@ -122,9 +122,9 @@ def effects(c: Tensor, x: Tensor, w: Tensor, eps: float, centered: bool = True) 
 
 
 def drawn_case(draw: Draws, d: int, parts: int, centered: bool) -> tuple[Tensor, Tensor, Readout]:
-    """The parts of twenty streams, ``(parts, 20, d)``, their sums and a readout, all drawn; so short that ε counts.
+    """Random parts of twenty streams, ``(parts, 20, d)``, their sums, and a random readout; so short that ε matters.
 
-    Parts have means, and the first is large in the middle coordinate.
+    The parts have nonzero means, and the middle coordinate of the first is large.
     """
     eps = draw.eps(1e-6, 1e-3)
     pieces = eps**0.5 * (draw(parts, 20, d) + 0.5)
@@ -135,8 +135,8 @@ def drawn_case(draw: Draws, d: int, parts: int, centered: bool) -> tuple[Tensor,
 def shifted(model: nn.Module, c: float) -> nn.Module:
     """A copy that shares the other parameters, with ``c`` added to each entry of its token embedding.
 
-    Where every reader of the stream stands behind a LayerNorm it computes the same (prop-gauge).  A head that shares
-    the embedding's weight keeps it as it was.
+    If every reader of the stream comes after a LayerNorm, the copy computes the same function (prop-gauge).  A head
+    that shares the embedding's weight keeps the original weight.
     """
     model = sharing(model)
     embedding = model.get_input_embeddings()

@@ -1,4 +1,4 @@
-"""Figures that several chapters share, with their alt texts: a norm to hold, and bars of angles."""
+"""Figures that several chapters share, with their alt texts: an interactive norm, and error bars of angles."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def hold(
     eps: float = 1e-5,
     centered: bool = True,
 ) -> None:
-    """Display a norm to hold: on a page, a script replaces the picture; in a notebook, change the arguments.
+    """Display an interactive norm: on a page, a script replaces the picture; in a notebook, change the arguments.
 
     ``show`` chooses what the page asks about, "norm", "ellipse" or "jacobian"; the last also draws the Jacobian.
     """
@@ -44,7 +44,7 @@ def hold(
 def held(
     x: Sequence[float], gain: Sequence[float], eps: float, centered: bool = True, show: str = "norm"
 ) -> tuple[Figure, str]:
-    """A vector of ℝ³, its n and its output, with the ellipse of outputs (thm-image) or a small circle and its image."""
+    """Draw a vector of ℝ³, n, y and the ellipse of outputs (thm-image); with "jacobian" also a circle and its image."""
     x, gain = (torch.tensor(v, dtype=torch.float64) for v in (x, gain))
     norm = layer_norm if centered else rms_norm
     n, y = norm(x, eps=eps), norm(x, gain, eps=eps)
@@ -56,7 +56,7 @@ def held(
         axis.plot(*flat(torch.tensor([[-1.5] * 3, [1.5] * 3])), color=grey, ls="--", lw=1)
         one = torch.eye(3).double()
         planes = [ONE_UP[:2]] if centered else [one[[i, j]] for i, j in ((0, 1), (1, 2), (2, 0))]
-        for plane in planes:  # where n is for ε = 0: a circle, or three circles of a sphere
+        for plane in planes:  # where n lies for ε = 0: a circle, or a sphere, shown by three circles
             axis.plot(*flat(circle(plane)), color=grey, lw=1)
             axis.plot(*flat(circle(plane) * gain), color=own)
         way = torch.stack([x, *([x - x.mean()] if centered else []), n, y])
@@ -81,12 +81,12 @@ def held(
 
 
 def numbers(v: Tensor) -> str:
-    """A vector in words."""
+    """Write a vector with two decimals per entry."""
     return "(" + ", ".join(f"{float(c):.2f}" for c in v) + ")"
 
 
 def angle_bars(axis: Axes, places: Sequence[float], rows: pd.DataFrame, direction: str, **look) -> None:
-    """Mean angle ± one standard deviation of each row at its place, in the look of a direction."""
+    """Draw each row's mean angle ± one standard deviation at its place, in the colour and marker of a direction."""
     axis.errorbar(
         places,
         rows.mean_deg,
@@ -108,7 +108,7 @@ def null_band(table: pd.DataFrame, side: str = "in") -> pd.DataFrame:
 
 
 def at_side(table: pd.DataFrame, side: str = "in", positions: str = "rest") -> pd.DataFrame:
-    """The rows of a survey's table at one side of the norms."""
+    """The rows of a survey's table for one side of the norms and one group of positions."""
     return table[(table.side == side) & (table.positions == positions)]
 
 

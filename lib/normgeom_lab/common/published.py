@@ -15,9 +15,9 @@ MODELS = (*NAMES.values(), "Whisper, encoder", "Whisper, decoder")
 
 
 def together(language: pd.DataFrame, speech: pd.DataFrame) -> pd.DataFrame:
-    """The records published-costs and published-speech-costs, one row per norm and direction; mean costs over texts.
+    """Merge published-costs and published-speech-costs: one row per norm and direction, with mean costs over texts.
 
-    For Whisper, the cost of 1 is that of *not* subtracting the mean; a LayerNorm ignores its removal.
+    For Whisper, the cost of 1 is that of *not* subtracting the mean, because a LayerNorm ignores the removal of 1.
     """
     cost = (language.cost_valid + language.cost_test) / 2
     of_text = language.assign(model=language.model.map(NAMES), cost=cost)
@@ -31,7 +31,7 @@ def together(language: pd.DataFrame, speech: pd.DataFrame) -> pd.DataFrame:
 
 
 def without_directions(removed: pd.DataFrame) -> pd.DataFrame:
-    """The record published-removed for a table: what is removed in rows, models and texts in columns."""
+    """The record published-removed as a table: the removed directions in rows, models and texts in columns."""
     cost = removed.pivot(index="direction", columns=["model", "text"], values="cost").rename(columns=NAMES)
     patterns = r"^signs_\d+$", r"^signs_\d+_rest$", r"^uniform_\d+$"
     signs, signs_rest, control = (cost.filter(regex=pattern, axis=0) for pattern in patterns)
@@ -78,7 +78,7 @@ def angle_and_cost(costs: pd.DataFrame) -> tuple[Figure, str]:
 
 
 def moved_and_predicted(moved: pd.DataFrame) -> tuple[Figure, str]:
-    """The relative change in a norm's output without a sign vector: measured, against the predicted mean over signs.
+    """The relative change in a norm's output without a sign vector: measured against the predicted mean over signs.
 
     ``moved`` is the record published-moved; hollow markers are for 1 on all but the three largest coordinates.
     """

@@ -1,4 +1,4 @@
-"""Points of ℝ³ as pictures show them: from far away and a little above, (1, 1, 1) upright."""
+"""Points of ℝ³ as pictures show them: seen from far away and a little above, with (1, 1, 1) upright."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from normgeom.view.style import COLORS
 from torch import Tensor
 
-# Two directions across (1, 1, 1), and (1, 1, 1) itself.
+# Two directions orthogonal to (1, 1, 1), and (1, 1, 1) itself.
 ONE_UP = F.normalize(torch.tensor([[1.0, -1.0, 0.0], [1.0, 1.0, -2.0], [1.0, 1.0, 1.0]]).double(), dim=-1)
-_TURN, _TILT = 0.5, math.atan2(0.31, 0.95)  # radians; the scripts of the pages begin with the same
+_TURN, _TILT = 0.5, math.atan2(0.31, 0.95)  # radians; the pages' scripts start with the same angles
 
 
 def seen(points: Tensor) -> Tensor:
@@ -25,18 +25,18 @@ def seen(points: Tensor) -> Tensor:
 
 
 def flat(points: Tensor) -> Tensor:
-    """Where points ``(n, 3)`` are drawn, ``(2, n)``."""
+    """The coordinates ``(2, n)`` at which points ``(n, 3)`` are drawn."""
     return seen(points)[:2]
 
 
 def circle(plane: Tensor = ONE_UP[:2], radius: float = 3**0.5) -> Tensor:
-    """A circle in the plane of two rows, by default that of mean 0, ``(73, 3)``."""
+    """A circle ``(73, 3)`` in the plane that two rows span, by default the plane of mean 0."""
     t = torch.linspace(0, 2 * math.pi, 73).double()
     return radius * torch.stack([t.cos(), t.sin()], dim=-1) @ plane.double()
 
 
 def draw_plane(axis: Axes) -> None:
-    """Make an axis show space, and in it part of the plane of mean 0."""
+    """Prepare an axis for points in space, and draw part of the plane of mean 0."""
     axis.set_aspect("equal")
     axis.axis("off")
     axis.fill(*flat(circle(radius=2.3)), color=COLORS["null"], alpha=0.12, lw=0)

@@ -1,4 +1,4 @@
-"""Stacks of blocks whose norms stand in different places, and language models of them."""
+"""Stacks of blocks with norms in different places, and language models built from them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Placement:
         alpha, scale: α and λ.
         beta: the initial gain of the matrices of values, of attention's output and of the MLP.
         output: a factor on the initial output matrix of the branch, W_O or W₂.
-        step: of a stream on a sphere, the initial step size a in :math:`x\gets N_s(x+a\odot(N_a(f(x))-x))`, whose
+        step: for a stream on a sphere, the initial step size a in :math:`x\gets N_s(x+a\odot(N_a(f(x))-x))`, whose
             norms have no gain.
     """
 
@@ -43,7 +43,7 @@ class Placement:
 
 
 class Design(NamedTuple):
-    """The name of a stack in words, the rule of sublayer k of L, from 0, and the norm, a key of :data:`NORMS`."""
+    """A design's name in words, its placement for sublayer k of L (from 0), and its norm, a key of :data:`NORMS`."""
 
     words: str
     rule: Callable[[int, int], Placement]
@@ -64,11 +64,11 @@ def _hybrid(k: int, L: int) -> Placement:
 
 
 def _keel(k: int, L: int) -> Placement:
-    """Norms before the branch and on the sum with α = L, but not all at the first two sublayers."""
+    """Norms before the branch and on the sum with α = L; the first sublayer is pre-norm, the second has α = 1."""
     return Placement(before=True, sum=True, alpha=1.0 if k == 1 else float(L)) if k else _PRE
 
 
-# Behind "none" stand controls: smaller initial output matrices, α without Keel's other norm, that norm without α.
+# Those after "none" are controls: smaller initial output matrices, α without Keel's other norm, that norm without α.
 DESIGNS = {
     "pre": Design("pre-norm", lambda k, L: _PRE),  # GPT-2, LLaMA
     "pre-rms": Design("pre-norm, RMSNorm", lambda k, L: _PRE, "rms"),
@@ -91,7 +91,7 @@ DESIGNS = {
     "pre-post": Design("pre-norm and norm on sum", lambda k, L: Placement(before=True, sum=True)),
 }
 
-# Those of chapter 6, whose sublayers are all alike; α and β of DeepNorm are those of two sublayers.
+# The designs of chapter 6, whose sublayers are all alike; DeepNorm has α and β for two sublayers.
 PLACEMENTS = {name: DESIGNS[name].rule(0, 2) for name in ("pre", "post", "sandwich", "branch-out", "deepnorm")}
 
 NORMS = {
@@ -131,7 +131,7 @@ class Attention(nn.Module):
 class Sublayer(nn.Module):
     """A branch and the stream around it, by the formula of :class:`Placement`.
 
-    On the sphere the step size is the absolute value of one learned number a coordinate.
+    On the sphere the step size is the absolute value of one learned number per coordinate.
     """
 
     def __init__(self, d: int, branch: nn.Module, rule: Placement, norm: str, eps: float):
@@ -142,7 +142,7 @@ class Sublayer(nn.Module):
             make(d, eps=eps) if present else nn.Identity() for present in (rule.before, rule.after, rule.sum)
         )
         self.branch = branch
-        # in the authors' units, as HeadGain's, so that Adam takes the same steps
+        # in the authors' units, like HeadGain's weight, so that Adam takes the same steps
         self.steps = None if rule.step is None else nn.Parameter(torch.full((d,), d**-0.5))
         self.unit = None if rule.step is None else rule.step * d**0.5
 
@@ -170,7 +170,7 @@ def _unit(d: int, eps: float) -> RMSNorm:
 class Block(nn.Module):
     """Attention and MLP, each a :class:`Sublayer`: ``(..., length, d)`` to the same shape.
 
-    All matrices start Xavier-normal, those of queries, keys and values each as a matrix of its own, and biases at 0.
+    Matrices are initialised Xavier-normal, those of queries, keys and values separately; biases are initially 0.
     One seed gives every design the same weights, up to ``beta`` and ``output``.
     """
 
@@ -248,11 +248,11 @@ class Stack(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Token and position embeddings, a stack, and a linear head without bias; all of standard deviation 1/√d.
+    """Token and position embeddings, a stack, and a head without bias, initialised with standard deviation 1/√d.
 
-    Maps ids ``(batch, length)`` to logits ``(batch, length, vocabulary)``.  On the sphere the embedding is brought to
-    length √d, and each logit is multiplied by a learned number, 1/√d at first (nGPT's s_z beside our unit of length).
-    With DyT or Derf for norms the embedding is multiplied by a learned number, √d at first, as by their authors.
+    Maps ids ``(batch, length)`` to logits ``(batch, length, vocabulary)``.  On the sphere the embedding is scaled to
+    length √d, and each logit is multiplied by a learned number, initially 1/√d (nGPT's s_z, in our unit of length).
+    With DyT or Derf as norms, the embedding is multiplied by a learned number, initially √d, as their authors do.
     """
 
     def __init__(self, vocabulary: int, length: int, stack: Stack):
@@ -276,7 +276,7 @@ class LanguageModel(nn.Module):
 
 @torch.no_grad()
 def normalise_weights(model: LanguageModel) -> LanguageModel:
-    """The model itself, every vector that reads from the stream, writes to it or embeds a token scaled to length 1."""
+    """Scale each vector that reads or writes the stream or embeds a token to length 1; return the same model."""
     rows, columns = [model.tokens, model.positions, model.head], []
     for block in model.stack.blocks:
         attention, mlp = block.attention.branch, block.mlp.branch

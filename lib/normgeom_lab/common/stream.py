@@ -1,4 +1,4 @@
-"""The stream of a language model: its norms, its writers, the head, what the last norm reads, and rotated copies."""
+"""The stream of a language model: its norms, its writers, the head, the input of the final norm, and rotated copies."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def final_norm(model: nn.Module) -> nn.Module:
 
 
 def head_of(model: nn.Module) -> nn.Module:
-    """What reads the final norm."""
+    """The module that reads the output of the final norm."""
     return model.get_submodule(flow_of(model).norms[-1].readers[0])
 
 
 def blocks(model: nn.Module) -> nn.ModuleList:
-    """The list that holds the first norm of the stream."""
+    """The module list that contains the first norm of the stream."""
     first = flow_of(model).norms[0].name
     lists = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
     return next(module for name, module in lists.items() if first.startswith(f"{name}."))
@@ -44,8 +44,8 @@ def blocks(model: nn.Module) -> nn.ModuleList:
 def writers(model: nn.Module) -> dict[str, nn.Module]:
     """The modules that write to the stream, in the order of the sum (eq-residual-sum).
 
-    Embeddings have the last part of their name (``"wte"``, ``"wpe"``, …); ``"a1"``, ``"m1"``, ``"a2"``, … are the last
-    linear maps of attention and MLP, blocks counted from 1.
+    The key of an embedding is the last part of its name (``"wte"``, ``"wpe"``, …); ``"a1"``, ``"m1"``, ``"a2"``, … are
+    the last linear maps of attention and MLP, with blocks counted from 1.
     """
     named = [(name, model.get_submodule(name)) for name in flow_of(model).writers]
     embeddings = {name.rpartition(".")[2]: module for name, module in named if isinstance(module, nn.Embedding)}
@@ -54,20 +54,20 @@ def writers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def stream_writers(model: GPT2LMHeadModel) -> list[nn.Parameter]:
-    """Weights and biases of all that writes to the stream of a GPT-2, which is their last axis, in its order.
+    """Weights and biases of all modules that write to a GPT-2's stream, in order; the stream is their last axis.
 
-    The token embedding comes first, which may be the head's matrix too.
+    The token embedding comes first; it may also be the head's matrix.
     """
     return [p for name in flow_of(model).writers for p in model.get_submodule(name).parameters()]
 
 
 def stream_readers(model: GPT2LMHeadModel) -> list[nn.Parameter]:
-    """The matrices that read the norms of a GPT-2 but the last, whose first axis is the stream."""
+    """The matrices that read the norms of a GPT-2, except the final one; the stream is their first axis."""
     return [model.get_submodule(name).weight for norm in flow_of(model).norms[:-1] for name in norm.readers]
 
 
 def last_directions(model: nn.Module, ids: Tensor) -> Tensor:
-    """What enters the last norm, scaled to length 1, ``(batch, length, d)`` float64."""
+    """The inputs of the last norm, scaled to length 1, ``(batch, length, d)`` float64."""
     seen = []
     with watch(model, find_norms(model)[-1:], lambda site, x, y: seen.append(x)):
         model(ids)
@@ -78,7 +78,7 @@ def last_directions(model: nn.Module, ids: Tensor) -> Tensor:
 def rotate(model: GPT2LMHeadModel, rotation: Tensor) -> GPT2LMHeadModel:
     """A copy of a GPT-2 whose stream is rotated by Q ``(d, d)``: writers become QW, Qb, readers RQᵀ (prop-rotations).
 
-    Gains and biases of norms stay, so the function is the same where Q commutes with them, as any does with none.
+    Gains and biases of norms stay, so the function is the same if Q commutes with norms (with plain RMSNorm, any Q).
     """
     model = copy.deepcopy(model)
     writing, reading = stream_writers(model), stream_readers(model)

@@ -19,7 +19,7 @@ _SIZES = dict(
     pad_token_id=None,
 )
 
-# What the configuration of a family needs besides, to fit these sizes.
+# What else the configuration of a family needs, to fit these sizes.
 _OWN = {
     "gpt_neo": dict(attention_types=[[["global", "local"], 1]]),
     "gptj": dict(rotary_dim=4),
@@ -31,7 +31,7 @@ _OWN = {
 
 PRE_NORM = ("gpt2", "opt", "gpt_neox", "gptj", "llama")  # families whose blocks read the stream through a norm
 
-PARALLEL = ("gpt_neox", "gptj")  # of these, attention and MLP read the same stream
+PARALLEL = ("gpt_neox", "gptj")  # those of them whose attention and MLP read the same stream
 
 
 def small_model(family: str, seed: int = 0, **options) -> PreTrainedModel:
@@ -74,7 +74,7 @@ def varied(family: str, draw: Draws, seed: int = 0, offset: float = 0.0) -> list
 
 
 def random_model(family: str, seed: int) -> nn.Module:
-    """A small model, scattered, both from one seed."""
+    """A :func:`small_model` after :func:`scattered`, both with one seed."""
     return scattered(small_model(family, seed), Draws(seed))
 
 
@@ -86,6 +86,6 @@ def divergence(logits: Tensor, others: Tensor) -> Tensor:
     """
     log_p, log_q = (z.double().log_softmax(-1) for z in (logits, others))
     apart = log_p - log_q
-    # where e⁻ᵃ could overflow nothing cancels
+    # where e⁻ᵃ could overflow, nothing cancels
     rest = torch.where(apart > -1, log_p.exp() * torch.expm1(-apart.clamp(min=-1)), log_q.exp() - log_p.exp())
     return (log_p.exp() * apart + rest).sum(-1)

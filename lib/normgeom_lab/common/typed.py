@@ -27,7 +27,7 @@ from normgeom_lab.common.recording import recorded_tensors
 from normgeom_lab.common.stream import writers
 from normgeom_lab.common.tiny import divergence
 
-# What is shown of a vector, and its digits.
+# The quantities shown of a vector: name in words, number format, and function.
 QUANTITIES = {
     "angle": ("angle to (1, …, 1) in degrees", ".1f", lambda x: angle(x, uniform_vector(x.shape[-1]).to(x))),
     "occupancy": ("occupancy, d·cos²", ".2g", lambda x: x.sum(-1).square() / x.square().sum(-1)),
@@ -39,7 +39,7 @@ QUANTITIES = {
 def at_norms(
     before: Mapping[str, Tensor], after: Mapping[str, Tensor], at: int, quantity: str = "angle"
 ) -> tuple[Figure, str]:
-    """A quantity of one position of a text before and after every norm, as a figure and its alt text."""
+    """Plot a quantity at one position of a text before and after every norm; return the figure and its alt text."""
     words, digits, of = QUANTITIES[quantity]
     series = [[float(of(vectors[at].double())) for vectors in side.values()] for side in (before, after)]
     with style():
@@ -56,7 +56,7 @@ def at_norms(
 
 
 def next_bytes(logits: Tensor) -> str:
-    """The six most probable next bytes, in words: logits ``(256,)``."""
+    """Write out the six most probable next bytes and their probabilities, from logits ``(256,)``."""
     best = logits.double().softmax(-1).topk(6)
     seen = {10: "⏎", 32: "␣"} | {byte: chr(byte) for byte in range(33, 127)}
     pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
@@ -67,7 +67,7 @@ NAME, KINDS = "twins", ("layer", "rms")
 
 CONTROLS = ("model", "shift", "uncentred", "removed", "held")
 
-BODY, TIED = "transformer.", "lm_head.weight"  # the latter is the token embedding
+BODY, TIED = "transformer.", "lm_head.weight"  # the latter shares the token embedding's tensor
 
 
 def recorded_twins() -> dict[str, GPT2LMHeadModel]:
@@ -88,7 +88,7 @@ def recorded_twins() -> dict[str, GPT2LMHeadModel]:
 
 @dataclass
 class Typed:
-    """One text in a network as a reader has changed it: logits ``(length, 256)``, and what each norm saw and did."""
+    """A text in a network that a reader has changed: logits ``(length, 256)``; inputs, outputs and scales of norms."""
 
     logits: Tensor | None = None
     before: dict[str, Tensor] = field(default_factory=dict)
@@ -105,7 +105,7 @@ def typed(
     held: Mapping[str, Tensor] | None = None,
     removed: str | None = None,
 ) -> Typed:
-    """The network on token ids ``(length,)``, with changes that leave its weights as they are."""
+    """Run the network on token ids ``(length,)`` with changes that leave its weights as they are."""
     found, held = Typed(), held or {}
     changes = [(model.transformer.drop, lambda module, args, kwargs, y: args[0] + shift)]
     if removed is not None:
@@ -119,7 +119,7 @@ def typed(
 
 
 def _norm(site: NormSite, found: Typed, centred: bool, held: Tensor | None):
-    """A hook that computes the norm anew, with or without its subtraction, with its own scale or a held one."""
+    """A hook that recomputes the norm, with or without its mean subtraction, and with its own scale or a held one."""
 
     def answer(module, args, kwargs, output) -> Tensor:
         (x,) = args
@@ -148,7 +148,7 @@ def type_here(
     """Display a network that reads a text.
 
     On a page, a script with these ``controls`` replaces the picture.  In a notebook, change the text or the other
-    arguments and run the cell again: ``model`` is ``"layer"``, ``"rms"`` or ``"converted"``; ``held`` holds all scales
+    arguments and run the cell again: ``model`` is ``"layer"``, ``"rms"`` or ``"converted"``; ``held`` keeps the scales
     of the unchanged network; the others are those of :func:`typed`, and ``quantity`` is one of :data:`QUANTITIES`.
     """
     network = recorded_twins()["layer" if model == "converted" else model]

@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 
 class Centring(nn.Module):
-    """LayerNorm without its division, γ ⊙ (x − mean) + β: linear in x, so no norm, and ``find_norms`` finds none."""
+    """LayerNorm without its division, γ ⊙ (x − mean) + β: linear in x, so ``find_norms`` ignores it."""
 
     def __init__(self, d: int, affine: bool = True):
         super().__init__()
@@ -24,7 +24,7 @@ class Centring(nn.Module):
         return y if self.weight is None else y * self.weight + self.bias
 
 
-# "Plain" ones have no affine part.
+# Variants whose names end in "plain" have no affine part.
 NORMS: dict[str, Callable[[nn.LayerNorm], nn.Module]] = {
     "layer": lambda norm: norm,
     "rms": lambda norm: RMSNorm(norm.normalized_shape, eps=norm.eps),

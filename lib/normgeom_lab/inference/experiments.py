@@ -37,20 +37,20 @@ def held_out_bytes(text: str, tokens: int, length: int) -> tuple[Tensor, list[Te
 
 
 def load_to_survey(name: str, corpus: Corpus, tokens: int) -> tuple[dict[str, nn.Module], tuple[Tensor, ...]]:
-    """A model without its head, by its name, and windows of a corpus to measure it on, in batches of 32."""
+    """Load a model by name, without its head, and windows of a corpus to measure it on, in batches of 32."""
     network, ids = load_with_windows(name, corpus, tokens, 128, head=False)
     return {name: network}, ids.split(32)
 
 
 def pairs(config: GPT2Config, seeds: Iterable[int], device: str = "cpu") -> dict[tuple[str, int], GPT2LMHeadModel]:
-    """Twins before any training, by name and seed."""
+    """Untrained twins, by name and seed."""
     names = "LayerNorm twin", "RMSNorm twin"
     made = {seed: zip(names, twins(config, seed), strict=True) for seed in seeds}
     return {(name, seed): twin.to(device) for seed, named in made.items() for name, twin in named}
 
 
 def tiny_pairs(draw: Draws, seed: int) -> list[tuple[GPT2LMHeadModel, GPT2LMHeadModel]]:
-    """Three pairs of float64 twins ``(LayerNorm, RMSNorm)`` of different sizes and ε, both perturbed alike."""
+    """Three pairs of float64 twins ``(LayerNorm, RMSNorm)`` of different sizes and ε, both twins perturbed alike."""
     found = []
     for width, layers, heads in ((16, 2, 2), (10, 3, 1), (24, 4, 3)):
         config = gpt2(64, 16, width, layers, heads)
@@ -60,7 +60,7 @@ def tiny_pairs(draw: Draws, seed: int) -> list[tuple[GPT2LMHeadModel, GPT2LMHead
 
 
 def train_pairs(networks: Mapping[tuple[str, int], GPT2LMHeadModel], ids: Tensor, steps: int) -> pd.DataFrame:
-    """Train twins in place on 16 windows of ``ids`` a step: the losses, in nats per token, by (model, seed)."""
+    """Train twins in place on 16 windows of ``ids`` per step; return losses in nats per token, by (model, seed)."""
     rows = {}
     for (name, seed), network in networks.items():
         batches = random_windows(ids, network.config.n_positions, 16, seed=seed)
@@ -77,9 +77,9 @@ def survey_runs(
     progress: bool = False,
     out: str = "",
 ) -> pd.DataFrame:
-    """One table of the surveys of networks by (``model``, ``run``) on the same batches of token ids.
+    """Survey networks, by (``model``, ``run``), on the same batches of token ids; return one table of all surveys.
 
-    The folder ``out`` keeps the state of each survey, and the same call continues one that was stopped.
+    The folder ``out`` keeps the state of each survey; the same call resumes a survey that was stopped.
     """
     if out:
         Path(out).mkdir(parents=True, exist_ok=True)
@@ -103,9 +103,9 @@ def in_words(angles: pd.DataFrame) -> pd.DataFrame:
 
 
 def reflected(model: GPT2LMHeadModel, direction: Tensor) -> GPT2LMHeadModel:
-    """A copy of a GPT-2 with RMSNorm that computes the same, its stream reflected: a direction ``(d,)`` becomes 1's.
+    """A copy of a GPT-2 with RMSNorm that computes the same, its stream reflected so that ``direction`` becomes 1's.
 
-    RMSNorm without a gain commutes with it (prop-two-scenarios), as SliceGPT uses: https://arxiv.org/abs/2401.15024.
+    RMSNorm without a gain commutes with it (prop-two-scenarios), which SliceGPT uses: https://arxiv.org/abs/2401.15024.
     """
     one = torch.ones_like(direction)
     across = normalize(direction / direction.norm() - one / one.norm(), dim=0)
@@ -115,7 +115,7 @@ def reflected(model: GPT2LMHeadModel, direction: Tensor) -> GPT2LMHeadModel:
 
 @torch.no_grad()
 def turned(model: nn.Module, constants: Sequence[float], batch: Tensor) -> pd.DataFrame:
-    """Add c·1 to every token embedding: the mean angle to 1 at the last norm, and the relative change behind it."""
+    """Add c·1 to every token embedding: the mean angle to 1 at the last norm, and the relative change of its output."""
     body, rows = model.base_model, []
     plain = body(batch).last_hidden_state
     for c in constants:

@@ -45,7 +45,7 @@ def angles_by_layer(tables: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:
 
 
 def occupancy_by_layer(tables: Mapping[str, pd.DataFrame]) -> tuple[Figure, str]:
-    """Occupancy of the uniform direction at the norms' inputs, one line a run, over the band of random directions."""
+    """Occupancy of the uniform direction at the norms' inputs, a line per run, over the band of random directions."""
     words = []
     with style():
         figure, (axes,) = plt.subplots(1, len(tables), figsize=(WIDTH, 3.2), sharey=True, squeeze=False)
@@ -78,7 +78,7 @@ def _ticks(sites: int) -> range:
 
 
 def turned_by(found: Mapping[str, pd.DataFrame], c: float) -> tuple[Figure, str]:
-    """Where adding c·1 sends the mean vector at the final norm, and what it does to the output: of :func:`turned`."""
+    """The angle to 1 at the final norm after c·1 is added, and the change of the output, from :func:`turned`."""
     words, looks = [], (("o", "-", COLORS["layer"]), ("s", "--", COLORS["rms"]))
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(5, 3.0), width_ratios=(1, 1.5))
@@ -98,6 +98,6 @@ def turned_by(found: Mapping[str, pd.DataFrame], c: float) -> tuple[Figure, str]
 
 
 def _arrow(axis: Axes, angle: float, color: str, dash: str, width: float = 2.5) -> None:
-    """From the origin, at an angle to the vertical, of length 1."""
+    """Draw an arrow of length 1 from the origin, at an angle to the vertical."""
     look = dict(arrowstyle="-|>", color=color, linestyle=dash, linewidth=width, shrinkA=0, shrinkB=0)
     axis.annotate("", (math.sin(angle), math.cos(angle)), (0, 0), arrowprops=look)

@@ -1,4 +1,4 @@
-"""Gradients, growth and training of stacks with norms at different places."""
+"""Gradients, growth and training of stacks with norms in different places."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _drawn_gradients(stack: Stack, tau: float) -> tuple[Tensor, Tensor]:
 
 
 def mean_block_gradients(make: Callable[[int], Stack], seeds: Iterable[int]) -> tuple[Tensor, Tensor]:
-    """:func:`block_gradients` at random texts and targets, mean over the stacks that ``make`` makes from the seeds."""
+    """:func:`block_gradients` at random texts and targets, mean over the stacks that ``make`` builds from the seeds."""
     return _means(_drawn_gradients(make(seed), 0.02) for seed in seeds)
 
 
@@ -115,7 +115,7 @@ def mlp_mean_square(n: Tensor, hidden: int, tau1: float, tau2: float, draws: int
 
 
 def attention_entropy(attention: Attention, x: Tensor) -> Tensor:
-    """The entropy of attention's weights over that of even ones, mean over heads and all positions but the first."""
+    """The entropy of attention's weights over that of even weights, mean over heads and all positions but the first."""
     scores, _ = attention.scores_and_values(x)
     entropy = torch.special.entr(scores.softmax(-1)).sum(-1)[..., 1:]
     return (entropy / torch.arange(2, x.shape[-2] + 1, dtype=x.dtype).log()).mean()
@@ -125,7 +125,7 @@ def attention_entropy(attention: Attention, x: Tensor) -> Tensor:
 def mean_saturation(make: Callable[[int], Stack], seeds: Iterable[int]) -> tuple[Tensor, Tensor]:
     """By block, ``(blocks,)`` each: the mean square of its input, and :func:`attention_entropy`.
 
-    Means over the stacks that ``make`` makes from the seeds, each on 4 random texts of 32 positions.
+    Means over the stacks that ``make`` builds from the seeds, each on 4 random texts of 32 positions.
     """
     runs = []
     for stack in map(make, seeds):
@@ -138,7 +138,7 @@ def mean_saturation(make: Callable[[int], Stack], seeds: Iterable[int]) -> tuple
 
 @torch.no_grad()
 def mean_logit_statistics(make: Callable[[int], Stack], seeds: Iterable[int]) -> Tensor:
-    """``(2,)``: the standard deviation of the logits, and the entropy of the predictions over that of even ones.
+    """``(2,)``: the standard deviation of the logits, and the predictions' entropy over that of even predictions.
 
     Means as in :func:`mean_saturation`, for heads of 512 rows whose entries have standard deviation 1/√d.
     """
@@ -152,7 +152,7 @@ def mean_logit_statistics(make: Callable[[int], Stack], seeds: Iterable[int]) ->
 
 
 def factor_a_block(squares: Tensor) -> float:
-    """The factor by which a block of the second half multiplies the mean square ``(blocks,)``, geometric mean."""
+    """The factor by which blocks of the second half multiply the mean square ``(blocks,)``, their geometric mean."""
     late = squares[len(squares) // 2 :].log()
     return math.exp(float(late[-1] - late[0]) / (len(late) - 1))
 
@@ -161,8 +161,8 @@ def factor_a_block(squares: Tensor) -> float:
 def path_factors(stack: Stack, x: Tensor) -> tuple[Tensor, Tensor]:
     """The factor by which LayerNorms on the sum, without gain, multiply the identity path of each token.
 
-    ``(..., length)`` each: the product of α/s over all sublayers; and that of (1 + v/α²)^(-1/2) with v the branch's
-    variance, its value without correlations for a stream of variance 1 and ε = 0 (prop-identity-path).
+    ``(..., length)`` each: the product of α/s over all sublayers; and that of (1 + v/α²)^(-1/2), with v the branch's
+    variance: its value without correlations for a stream of variance 1 and ε = 0 (prop-identity-path).
     """
     factor = law = torch.ones(x.shape[:-1], dtype=x.dtype)
     for step in unroll(stack, x):

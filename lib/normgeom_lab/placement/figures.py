@@ -31,7 +31,7 @@ LOOKS = {
     "no norms": dict(color=COLORS["ink"], marker="x"),
 }
 
-_WIDE = dict(lw=5, alpha=0.4, ms=8, zorder=1)  # what another line covers shows on both sides of it
+_WIDE = dict(lw=5, alpha=0.4, ms=8, zorder=1)  # so wide that a line that covers it leaves both its sides visible
 _LAW = dict(color=COLORS["ink"], lw=1.2, ls=(0, (2, 2)), zorder=5)
 _BEHIND = dict(color=COLORS["null"], lw=3, alpha=0.5, zorder=0)
 
@@ -129,7 +129,7 @@ def growth_by_sublayer(grown: Mapping[str, Growth]) -> tuple[Figure, str]:
 
 
 def growth_rows(grown: Mapping[str, Growth]) -> dict[str, dict[str, float]]:
-    """The growth of stacks in numbers, one row a name."""
+    """The growth of stacks in numbers, one row per name."""
     return {
         name: {
             "mean square at the end": float(run.square[:, -1].mean()),
@@ -145,7 +145,7 @@ def growth_rows(grown: Mapping[str, Growth]) -> dict[str, dict[str, float]]:
 
 
 def stream_shares(shares: Mapping[str, Sequence[Tensor]], sublayers: int) -> tuple[Figure, str]:
-    """Shares of :func:`composition` after so many sublayers, a bar a placement, the input lowest and dark."""
+    """Shares of :func:`composition` after ``sublayers`` sublayers, a bar per placement, the input lowest and dark."""
     most = max(map(len, shares.values()))
     shades, words = [COLORS["ink"], *plt.get_cmap("viridis")(np.linspace(0.25, 1, most))], {}
     with style():
@@ -159,8 +159,8 @@ def stream_shares(shares: Mapping[str, Sequence[Tensor]], sublayers: int) -> tup
         axis.set_xticks(range(len(shares)), ["\n".join([name, *rest]) for name, rest in words.items()])
         axis.grid(visible=False)
     return figure, (
-        f"After {sublayers} sublayers, the shares of the input and of every branch, one bar a placement, the input "
-        f"lowest, the newest on top. {'; '.join(', '.join([name, *rest]) for name, rest in words.items())}."
+        f"After {sublayers} sublayers, the shares of the input and of every branch, one bar per placement, input "
+        f"lowest, newest on top. {'; '.join(', '.join([name, *rest]) for name, rest in words.items())}."
     )
 
 
@@ -185,7 +185,7 @@ def saturation_by_block(runs: Mapping[str, tuple[Tensor, Tensor]]) -> tuple[Figu
 
 
 def losses_by_rate(sweep: pd.DataFrame, entropy: float) -> tuple[Figure, str]:
-    """Loss against the learning rate, mean and range over seeds, a row a depth, a column a placement; the entropy."""
+    """Loss against the learning rate, mean and range over seeds; a row per depth, a column per placement; entropy."""
     words, depths, placements = [], sorted(set(sweep.layers)), sweep.placement.unique()
     dashed = {True: dict(ls="-", mfc=None), False: dict(ls="--", mfc="none")}  # with a warm-up, and without
     with style():
@@ -216,7 +216,7 @@ def losses_by_rate(sweep: pd.DataFrame, entropy: float) -> tuple[Figure, str]:
 
 
 def losses_of_runs(runs: pd.DataFrame, entropy: float) -> tuple[Figure, str]:
-    """Loss over training, a line a run, of columns ``placement``, ``seed``, ``step``, ``loss``; in grey the entropy."""
+    """Loss over training, a line per run, from columns ``placement``, ``seed``, ``step``, ``loss``; entropy in grey."""
     words = []
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 3.2))
@@ -229,4 +229,4 @@ def losses_of_runs(runs: pd.DataFrame, entropy: float) -> tuple[Figure, str]:
         axis.axhline(entropy, **_BEHIND)
         axis.set(xlabel="steps", ylabel="loss / nats per byte")
         label_ends(axis)
-    return figure, f"Loss over {runs.step.max()} steps, a line a run: {', '.join(words)}."
+    return figure, f"Loss over {runs.step.max()} steps, a line per run: {', '.join(words)}."

@@ -23,9 +23,9 @@ Way = Callable[[Tensor], Tensor]  # to normalise rows
 def in_turns(calls: dict[str, Callable[[], object]], rounds: int, fill: float = 0.0, kept: int = 0) -> pd.DataFrame:
     """Seconds per call: a row per round, a column per name.
 
-    The order is drawn anew for every round, so that no call always follows the same other call and finds its caches.
+    The order is drawn anew for every round, so that no call always follows the same other call and reuses its caches.
     In a round all run equally often: once, or as often as takes about ``fill`` seconds each. The last ``kept`` results
-    are kept alive, so that no call writes to memory that the call before has left in a cache.
+    are kept alive, so that no call writes to memory that the previous call has left in a cache.
     """
     results = deque(maxlen=kept)
     for call in calls.values():
@@ -153,7 +153,7 @@ class _Traffic(TorchDispatchMode):
 
 
 def traffic(work: Callable[[], object]) -> pd.DataFrame:
-    """The bytes that torch's operations read and write while ``work`` runs, a row per operation (eq-floor).
+    """The bytes that torch's operations read and write while ``work`` runs, one row per operation (eq-floor).
 
     Arguments and results count once, whatever a kernel does inside. Views and empty allocations move nothing.
     """

@@ -15,7 +15,7 @@ from normgeom.view.style import COLORS, FACES, WIDTH, style
 
 from normgeom_lab.common.axes import label_ends, ticks_of_powers
 
-# Recorded times, ``race``: a row for each size, number of threads, format, pass, norm and way to compute it.
+# ``race`` is a table of recorded times: a row per size, number of threads, format, pass, norm and way to compute it.
 
 NORMS = {"layer": "LayerNorm", "rms": "RMSNorm"}
 PASSES = {False: "forward", True: "forward and back"}
@@ -33,7 +33,7 @@ def _in_words(race: pd.DataFrame, rows: int, d: int) -> pd.DataFrame:
 
 
 def speedups(race: pd.DataFrame, rows: int, d: int, way: str) -> pd.DataFrame:
-    """torch's time over that of ``way``, one thread: a row a norm, a column a pass and dtype."""
+    """torch's time over that of ``way``, one thread: a row per norm, a column per pass and dtype."""
     found = _in_words(race, rows, d).query("way == @way").set_index(["norm", "pass", "dtype"])
     return found.torch_over_this.unstack(["pass", "dtype"])
 
@@ -51,7 +51,7 @@ def least_speedups(race: pd.DataFrame, sizes: Sizes, way: str) -> pd.DataFrame:
 def layer_over_rms(race: pd.DataFrame, sizes: Sizes, layer: str, rms: str) -> pd.DataFrame:
     """Time of LayerNorm by one way over that of RMSNorm by another, one thread (claim-mean-cost).
 
-    Returns: a row for each ``(pass, dtype)``, a column a size.
+    Returns: a row for each ``(pass, dtype)``, a column for each size.
     """
     columns = {}
     for rows, d in sizes:
@@ -63,7 +63,7 @@ def layer_over_rms(race: pd.DataFrame, sizes: Sizes, layer: str, rms: str) -> pd
 
 
 def errors_over_means(off: pd.DataFrame, unit: float) -> tuple[Figure, str]:
-    """Largest errors against the mean of the rows, a line a way, beside u times the mean and its square."""
+    """Largest errors against the mean of the rows, a line per way, with u times the mean and u times its square."""
     means = off.index.to_numpy()
     words = []
     with style():
@@ -75,7 +75,7 @@ def errors_over_means(off: pd.DataFrame, unit: float) -> tuple[Figure, str]:
         for power, shown in ((1, means), (2, means[means <= 1e3])):
             axes.loglog(shown, unit * shown**power, "--", color=COLORS["null"], lw=1)
         axes.set(xlabel="mean of the rows / standard deviation", ylabel="largest error", ylim=(1e-8, 100))
-        axes.grid(visible=False)  # it would strike through a name
+        axes.grid(visible=False)  # its lines would strike through a name
         ticks_of_powers(axes.xaxis, axes.yaxis, most=6)
         label_ends(axes)
     return figure, f"Errors against means, double logarithmic: {'; '.join(words)}."
@@ -91,7 +91,7 @@ def predicted(found: pd.DataFrame, way: str) -> pd.Series:
 
 
 def drift(found: pd.DataFrame) -> tuple[Figure, str]:
-    """The stream's relative error by block with rounded statistics, measured and predicted; a panel a model."""
+    """The stream's relative error by block with rounded statistics, measured and predicted; a panel per model."""
     words, looks = [], {"sum": (COLORS["random_a"], "s"), "statistics": (COLORS["uniform"], "o")}
     with style():
         figure, panels = plt.subplots(len(STACKS), 1, figsize=(WIDTH, 6), sharey=True)
@@ -117,7 +117,7 @@ def drift(found: pd.DataFrame) -> tuple[Figure, str]:
 
 
 def quantised_forms(by_form: pd.DataFrame, ends: pd.DataFrame) -> pd.DataFrame:
-    """What quantising the outputs of norms does, a row a model and form; ``ends`` has the divergences."""
+    """The effects of quantising the outputs of norms, a row per model and form; ``ends`` has the divergences."""
     words = {"measured": "error", "ratio_q50": "error / predicted", "kl": "KL"}
     rows = by_form.merge(ends, how="left", on=["model", "form", "bits"]).replace({"model": STACKS})
     shown = rows.pivot(index=["model", "form"], columns="bits", values=["crest", *words])
@@ -130,7 +130,7 @@ Groups = Mapping[str, Mapping[Hashable, str]]  # names of rows by key, under a h
 
 
 def _name_rows(axis: Axes, groups: Groups) -> dict[Hashable, float]:
-    """Names on the vertical axis, headings in bold; the place of each key."""
+    """Write names on the vertical axis, headings in bold; return the place of each key."""
     names, places, top = {}, {}, 0.0
     for heading, rows in groups.items():
         names |= {top: heading} | dict(enumerate(rows.values(), int(top) + 1))
@@ -161,13 +161,13 @@ ROUNDED = {  # ways of the record published-rounding-end in words, by what is in
         "float16 model, scaled": "rows scaled first",
     },
 }
-LEAST = 1e-5  # nats: of a smaller divergence a panel shows only on which side it lies
+LEAST = 1e-5  # anything smaller, in nats or relative, is drawn here as an arrowhead
 
 
 def predictions(ends: pd.DataFrame, speech: pd.DataFrame, positions: int) -> tuple[Figure, str]:
-    """What rounding does, a panel a model: divergences, their intervals, and changed tokens; of Whisper an error.
+    """The effects of rounding, a panel per model: divergences, their intervals and changed tokens; for Whisper, errors.
 
-    ``ends`` and ``speech`` are the records published-rounding-end, of so many positions, and published-rounding-speech.
+    ``ends`` and ``speech`` are the records published-rounding-end, of ``positions`` positions, and …-rounding-speech.
     """
     words, color = [], COLORS["uniform"]
     divergence = ends.assign(error=ends.kl, low=ends.kl_low, high=ends.kl_high)
@@ -193,7 +193,7 @@ def predictions(ends: pd.DataFrame, speech: pd.DataFrame, positions: int) -> tup
             axis.tick_params(axis="y", length=0)
             ticks_of_powers(axis.xaxis, most=3)
             words.append(f"{title}: {'; '.join(f'{way} {text}' for way, text in said.items())}")
-    return figure, f"Divergences by way to round, and changed tokens of {positions}. {'. '.join(words)}."
+    return figure, f"Divergences by way of rounding, and changed tokens out of {positions}. {'. '.join(words)}."
 
 
 WAYS = ("normgeom", "compiled", "torch", "transformers")  # compiled: normgeom's function under torch.compile
@@ -202,7 +202,7 @@ FLOORS = {False: 1, True: 2.5}  # in copies, without and with the backward pass 
 
 
 def ways_over_copy(race: pd.DataFrame, rows: int, d: int) -> tuple[Figure, str]:
-    """Each way's time over that of a copy, one thread, measured from the floor (eq-floor); a panel a pass."""
+    """Each way's time over that of a copy, one thread, drawn from the floor (eq-floor); a panel per pass."""
     times = at_size(race, rows, d).set_index(["norm", "dtype", "backward", "way"]).over_copy
     groups = {
         f"{NORMS[norm]}, {dtype}": {(norm, dtype, way): way for way in WAYS if (norm, dtype, True, way) in times.index}

@@ -20,9 +20,9 @@ from normgeom_lab.common.tiny import scattered
 
 @torch.no_grad()
 def attention_heads(model: GPT2LMHeadModel, ids: Tensor) -> list[SimpleNamespace]:
-    """All attention heads of a GPT-2, block by block, and one run of them; its attention is set to ``"eager"``.
+    """All attention heads of a GPT-2, block by block, in one run; the model's attention is set to ``"eager"``.
 
-    Of each its matrices and biases, the norm before it, what that reads, the ``pattern`` and what it writes.
+    For each head: its matrices and biases, the norm before it with its input ``x``, its ``pattern`` and ``write``.
     """
     writes = head_writes(model, ids)
     sites = {site.module: site for site in find_norms(model)}
@@ -36,7 +36,7 @@ def attention_heads(model: GPT2LMHeadModel, ids: Tensor) -> list[SimpleNamespace
         readers = attention.c_attn.weight.T.unflatten(0, (3, count, -1))
         biases = attention.c_attn.bias.unflatten(0, (3, count, -1))
         outputs = attention.c_proj.weight.T.unflatten(1, (count, -1))
-        gain = block.ln_1.weight  # as it is stored; a site has it in float32
+        gain = block.ln_1.weight  # in its own dtype; a site has it in float32
         bias = getattr(block.ln_1, "bias", None)
         bias = torch.zeros_like(gain) if bias is None else bias
         norm = dict(gain=gain, bias=bias, eps=site.eps, centered=site.kind == "layer", x=run.hidden_states[level])
@@ -52,8 +52,8 @@ def attention_heads(model: GPT2LMHeadModel, ids: Tensor) -> list[SimpleNamespace
 def head_writes(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
     """What each attention head adds to the stream in one run, ``(batch, length, d)``, by block and head: ``"1.1"``, ….
 
-    The last linear map of an attention reads its heads' outputs side by side.  Its bias belongs to no head: with it
-    the heads of block l add up to the part ``al`` of :func:`normgeom_lab.common.parts.components`.
+    The last linear map of attention reads the heads' outputs side by side.  Its bias belongs to no head: together
+    with it, the heads of block l add up to the part ``al`` of :func:`normgeom_lab.common.parts.components`.
     """
     named, read = writers(model), {}
     outputs = {block: named[f"a{block}"] for block in range(1, len(blocks(model)) + 1)}
@@ -90,8 +90,8 @@ def drawn_heads(draw: Draws, ids: Tensor) -> list[SimpleNamespace]:
 def faded(c: Tensor, x: Tensor, w: Tensor, eps: float, centered: bool) -> pd.DataFrame:
     """What ``w`` reads from the normalised stream ``x`` while its part ``c`` fades; means over the rows.
 
-    By the share that is kept, columns ``logit``; ``frozen``, with the scale held; ``tangent``, by the slope at the
-    whole part; and what the ``part`` and the ``others`` then contribute to ``logit``.
+    One row per share kept.  Columns: ``logit``; ``frozen``, with the scale held; ``tangent``, by the slope at the
+    whole part; and ``part`` and ``others``, which are then the contributions to ``logit``.
     """
     whole, frozen = (effects(v, x, w, eps, centered).frozen for v in (x, c))
     rows = {}

@@ -15,7 +15,7 @@ _PAIRS = {
     "direct, total": ("s", COLORS["random_a"], "total effect"),
 }
 
-_LENSES = {  # look, name, and how far above the middle of the line, in points, the first panel has it
+_LENSES = {  # look, name, and the name's height in points above the middle of its line in the first panel
     "own": (dict(ls="-", color=COLORS["uniform"]), "own scale", 8),
     "final": (dict(ls="-", color=COLORS["random_a"]), "final scale", -14),
     "mean": (dict(ls="", marker="^", markevery=3, color=COLORS["random_b"]), "mean scale", 19),
@@ -27,7 +27,7 @@ _LOST = {"logit": "in truth", "frozen": "with the scale frozen", "tangent": "alo
 
 
 def rankings(rows: pd.DataFrame) -> tuple[Figure, str]:
-    """Rank correlations of credits, direct and total effects with intervals; a panel a model, a row a replacement."""
+    """Rank correlations of credit, direct and total effect with intervals; a panel per model, a row per replacement."""
     words, places = [], {name: place for place, name in enumerate(dict.fromkeys(rows.replaced))}
     with style():
         height = 1 + 0.3 * len(places)
@@ -49,20 +49,20 @@ def rankings(rows: pd.DataFrame) -> tuple[Figure, str]:
 
 
 def lenses_by_depth(rows: pd.DataFrame) -> tuple[Figure, str]:
-    """The divergence of logit lenses and of two guesses from the model's prediction; a panel a model, a line a text."""
+    """The divergence of logit lenses and two guesses from the prediction; a panel per model, a line per text."""
     words = []
     with style():
         figure, axes = plt.subplots(1, rows.model.nunique(), figsize=(WIDTH, 3.8), sharey=True, squeeze=False)
         for axis, (model, of_model) in zip(axes.flat, rows.groupby("model", sort=False), strict=True):
             for _, at in of_model.groupby("text"):
-                at = at.iloc[:-1]  # at the end all lenses but that of the mean scale are the prediction
+                at = at.iloc[:-1]  # at the end all lenses but that of the mean scale give the prediction
                 depth, middle = np.arange(len(at)) / len(at), len(at) // 2
                 for lens, (look, _, _) in _LENSES.items():
                     axis.semilogy(depth, at[lens], lw=1.4, label=lens, **look)
                 for guess, (dash, _) in _GUESSES.items():
                     axis.semilogy(depth, at[guess], dash, color=COLORS["null"], lw=1, label=guess)
             axis.set(title=model, xlabel="share of the depth")
-            axis.grid(visible=False)  # it would strike through names
+            axis.grid(visible=False)  # its lines would strike through names
             names = _LENSES.items() if axis is axes[0, 0] else ()
             for lens, (look, name, above) in names:
                 place = (depth[middle], at[lens].iloc[middle])
@@ -77,7 +77,7 @@ def lenses_by_depth(rows: pd.DataFrame) -> tuple[Figure, str]:
 
 
 def fading_part(faded: pd.DataFrame, kept: float) -> tuple[Figure, str]:
-    """What two attributions predict while a part fades, and the truth; next to it what part and others contribute."""
+    """What two attributions predict while a part fades, and the truth; right, contributions of part and others."""
     looks = {
         "frozen": ("--", COLORS["random_a"]),
         "tangent": (":", COLORS["random_b"]),
@@ -100,6 +100,6 @@ def fading_part(faded: pd.DataFrame, kept: float) -> tuple[Figure, str]:
     values = ", ".join(f"{whole[column] - here[column]:.1f} {words}" for column, words in _LOST.items())
     return figure, (
         f"With {kept:g} of the part kept, the logit above the mean is {here.logit:.1f} instead of "
-        f"{whole.logit:.1f}. The logit falls by {values}. The part contributes {here.part:.1f} instead "
+        f"{whole.logit:.1f}. The drop is {values}. The part contributes {here.part:.1f} instead "
         f"of {whole.part:.1f}, the others {here.others:.1f} instead of {whole.others:.1f}."
     )

@@ -1,4 +1,4 @@
-"""Small GPT-2 models trained on a text, and what is measured of them on the way."""
+"""Small GPT-2 models trained on a text, and what is measured during training."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from normgeom_lab.common.loop import next_token_loss, train
 
-# The paper's three, and the null that is exact for RMSNorm (cor-sign-null): a rank among 40.
+# The paper's three, and a null of sign vectors, exact for RMSNorm (cor-sign-null): ranks among 40.
 DIRECTIONS = ("uniform", "random_a", "random_b", *(f"signs_{i}" for i in range(39)))
 
 
 @dataclass(frozen=True)
 class Size:
-    """A GPT-2 and how it is trained; ``lr`` is the peak of the learning rate, ``batch`` the windows of a step."""
+    """A GPT-2 and how it is trained; ``lr`` is the peak learning rate, ``batch`` the windows per step."""
 
     layers: int
     width: int
@@ -42,7 +42,7 @@ class Size:
 
     @property
     def stages(self) -> set[int]:
-        """The steps after which the model is measured: 0 to 10 intervals, then each tenth interval, and the last."""
+        """The steps after which the model is measured: 0 to 10 intervals, then every tenth interval, and the last."""
         each, last = self.eval_interval, self.steps
         return {step for step in (*range(0, 11 * each, each), *range(0, last, 10 * each)) if step < last} | {last}
 
@@ -58,9 +58,9 @@ SIZES = {
 def course(
     model: GPT2LMHeadModel, ids: Tensor, held_out: int, size: Size, seed: int, description: str | None = None
 ) -> dict[str, pd.DataFrame]:
-    """Train a model in place on the ids of a text ``(n,)`` but the last ``held_out``; measure it on those.
+    """Train a model in place on a text's ids ``(n,)`` except the last ``held_out``; measure it on those.
 
-    Each window of the text is read once an epoch.
+    Each window of the text is read once per epoch.
 
     Returns:
         the tables of :func:`measure_stage` at :attr:`Size.stages` with a column ``step``, and ``curve`` (step, loss).
@@ -87,20 +87,20 @@ def course(
 
 
 def reading_order(count: int, epoch: int, seed: int) -> Tensor:
-    """Which of the ``epoch`` windows of a text are read, ``(count,)``: each once an epoch, as the seed decides."""
+    """The order ``(count,)`` in which a text's ``epoch`` windows are read: each once per epoch, shuffled by seed."""
     orders = [np.random.default_rng([seed, k]).permutation(epoch) for k in range(-(-count // epoch))]
     return torch.from_numpy(np.concatenate(orders)[:count])
 
 
 def measure_stage(model: nn.Module, batches: Sequence[Tensor], seed: int) -> dict[str, pd.DataFrame]:
-    """Tables of a model on token ids ``(batch, length)`` that it was not trained on; nothing of the model changes.
+    """Measure a model on batches of held-out token ids ``(batch, length)``; nothing in the model changes.
 
-    ``loss`` has one row, in nats a token; ``survey`` is that of :class:`normgeom.Survey` for :data:`DIRECTIONS`;
+    ``loss`` has one row, in nats per token; ``survey`` is that of :class:`normgeom.Survey` for :data:`DIRECTIONS`;
     ``gains`` has one row for each gain of a norm; ``surface`` is :func:`surface`.  For a model without norms there is
     only the loss.
     """
     tables = {"loss": pd.DataFrame([dict(loss=held_out_loss(model, batches))])}
-    example = batches[0][:2]  # find_norms' own may be longer than the windows
+    example = batches[0][:2]  # find_norms' own example may be longer than the windows
     if sites := find_norms(model, example):
         gains = [pd.DataFrame(dict(site=site.name, weight=site.weight.flatten())) for site in sites]
         tables["survey"] = Survey(model, DIRECTIONS, seed, example).run(batches, progress=False).table()
@@ -123,7 +123,7 @@ def held_out_loss(model: nn.Module, batches: Iterable[Tensor]) -> float:
 
 @torch.no_grad()
 def surface(model: nn.Module, batches: Iterable[Tensor], sites: Sequence[NormSite]) -> pd.DataFrame:
-    """Of ‖n‖/√d at each norm, 1 on the surface: the 5 % quantile, and the share of at least 0.95 (cor-radius)."""
+    """For ‖n‖/√d at each norm, 1 on the surface: the 5 % quantile, and the share of at least 0.95 (cor-radius)."""
     found = defaultdict(list)
 
     def keep(site: NormSite, x: Tensor, _: Tensor) -> None:

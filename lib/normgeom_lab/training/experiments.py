@@ -24,7 +24,7 @@ from normgeom_lab.common.variants import variant
 
 
 def unbiased_twins(config: GPT2Config, seed: int) -> tuple[GPT2LMHeadModel, GPT2LMHeadModel]:
-    """Float64 twins ``(LayerNorm, RMSNorm)`` without β and with a head of their own, as thm-centred-writers asks."""
+    """Float64 twins ``(LayerNorm, RMSNorm)`` without β and with untied heads, as thm-centred-writers requires."""
     made = []
     for model in twins(config, seed):
         model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
@@ -49,7 +49,7 @@ def descend(
     leave_out: Collection[str] = (),
     clip: float = math.inf,
 ) -> SimpleNamespace:
-    """Ten steps of next-token training of a copy on one batch ``(batch, length)``.
+    """Train a copy of a model on the next token for ten steps, on one batch ``(batch, length)``.
 
     The part along 1 may be removed from the writers' ``"gradients"`` (before clipping), ``"steps"``, or both.
     """
@@ -65,7 +65,7 @@ def descend(
 
 
 def beside_signs(survey: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a survey over steps without those of sign vectors, with quantiles over these at the same place.
+    """The rows of a survey over steps except those of sign vectors, with quantiles over the latter at the same place.
 
     ``rank`` is 1 where no sign vector has a smaller occupancy (cor-sign-null).
     """
@@ -82,9 +82,9 @@ def beside_signs(survey: pd.DataFrame) -> pd.DataFrame:
 
 
 def off_uniform(ranks: Sequence[int], most: int) -> float:
-    """The Kolmogorov–Smirnov distance of ranks 1 to ``most`` from uniform ones (cor-sign-null)."""
+    """The Kolmogorov–Smirnov distance of ranks from the uniform distribution on 1 to ``most`` (cor-sign-null)."""
     found, places = np.asarray(ranks), np.arange(1, most + 1)
-    # In whole numbers: equal distances must come out equal, or ties are counted by their rounding.
+    # In integers: equal distances must come out equal, or rounding would decide how ties are counted.
     apart = most * (found[:, None] <= places).sum(0) - found.size * places
     return float(np.abs(apart).max() / (found.size * most))
 
@@ -96,7 +96,7 @@ def chance_of(distance: float, count: int, most: int) -> float:
 
 
 def overlaps(gains: pd.DataFrame, centered: bool) -> pd.DataFrame:
-    """‖VᵀW‖²/8 of each norm: V its eight longest axes at a step, W at the last, where gains are not all equal."""
+    """‖VᵀW‖²/8 of each norm with unequal gains: V has its eight longest axes at a step, W those at the last step."""
     axes, last = {}, gains.step.max()
     for place, group in gains.groupby(["step", "site"], sort=False):
         weight = torch.tensor(group.weight.to_numpy(np.float64))
@@ -123,7 +123,7 @@ def flipped(model: GPT2LMHeadModel, signs: Tensor) -> GPT2LMHeadModel:
 
 
 def moved(config: GPT2Config, norm: str, seed: int) -> GPT2LMHeadModel:
-    """A float64 GPT-2 with a norm of :data:`normgeom_lab.common.variants.NORMS`, perturbed."""
+    """A perturbed float64 GPT-2 with one of :data:`normgeom_lab.common.variants.NORMS`."""
     return perturb(variant(config, seed, norm).double(), Draws(seed), 0.2)
 
 
@@ -134,7 +134,7 @@ def either_order(
     change: Callable[[GPT2LMHeadModel, Tensor], GPT2LMHeadModel],
     way: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """All weights of a network that is first changed (flipped, rotated) and then trained, and in the other order."""
+    """All weights of a network that is changed (flipped, rotated) and then trained, and after the opposite order."""
     first = descend(change(start, way), ids, optimizer, clip=1.0).model
     last = change(descend(start, ids, optimizer, clip=1.0).model, way)
     return tuple(nn.utils.parameters_to_vector(model.parameters()).detach() for model in (first, last))
@@ -184,7 +184,7 @@ def newton_schulz(matrix: Tensor) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """``torch.optim.Muon`` in full precision, with vectors, which take a step along their momentum."""
+    """``torch.optim.Muon`` in full precision, extended to vectors, which step along their momentum."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], rate: float, decay: float):
         super().__init__(parameters, dict(rate=rate, decay=decay))

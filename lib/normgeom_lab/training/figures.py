@@ -19,9 +19,9 @@ from normgeom_lab.common.pictures import LINES, angle_bars
 
 
 def losses_over_steps(curves: Mapping[str, pd.DataFrame], alike: str = "") -> tuple[Figure, str]:
-    """Loss against steps, one line a model: the mean over seeds in a band from the smallest to the largest.
+    """Loss against steps, one line per model: the mean over seeds in a band from the smallest to the largest.
 
-    All lines but the last nearly coincide and have one name, ``alike``.
+    All lines but the last nearly coincide and share one name, ``alike``.
     """
     words, (*_, last) = [], curves
     with style():
@@ -56,7 +56,7 @@ def angles_over_steps(tables: Mapping[str, pd.DataFrame], sites: Sequence[str]) 
 
 
 def occupancy_over_steps(tables: Mapping[str, pd.DataFrame], sites: Sequence[str]) -> tuple[Figure, str]:
-    """Occupancy of the uniform direction at norms' inputs against steps, one line a seed, over the band of signs."""
+    """Occupancy of the uniform direction at norms' inputs against steps, a line per seed, over the band of signs."""
     words = []
     with style():
         figure, panels = _grid(tables, sites, "occupancy d·E[cos²]")
@@ -81,7 +81,7 @@ def occupancy_over_steps(tables: Mapping[str, pd.DataFrame], sites: Sequence[str
     return figure, f"Occupancy at the input of norms against steps. At the end: {'; '.join(words)}."
 
 
-RANKS = 40  # of 1 among itself and 39 sign vectors
+RANKS = 40  # the possible ranks of 1 among itself and 39 sign vectors
 
 
 def ranks_over_seeds(ranks: Mapping[str, pd.Series]) -> tuple[Figure, str]:
@@ -105,7 +105,7 @@ def ranks_over_seeds(ranks: Mapping[str, pd.Series]) -> tuple[Figure, str]:
 
 
 def _grid(tables: Mapping, sites: Sequence[str], label: str) -> tuple[Figure, list[tuple[str, Axes, pd.DataFrame]]]:
-    """A row of panels a norm, a column a model: of each its name, the axes, and the rows of the norm's input."""
+    """Panels with a row per norm, a column per model: the name of each, its axes, and the rows of the norm's input."""
     size = (WIDTH, 1.2 + 1.7 * len(sites))
     figure, grid = plt.subplots(len(sites), len(tables), figsize=size, sharex=True, sharey=True, squeeze=False)
     panels = []
@@ -135,6 +135,6 @@ def _ticks(steps: Sequence[int]) -> list[int]:
 
 
 def _short(site: str) -> str:
-    """GPT-2's names in words, with blocks counted from 1; others as they are."""
+    """Names of GPT-2's norms in words, with blocks counted from 1; others as they are."""
     site = re.sub(r".*\bh\.(\d+)\.ln_(\d)$", lambda found: f"block {int(found[1]) + 1}, norm {found[2]}", site)
     return "final norm" if site.endswith("ln_f") else site

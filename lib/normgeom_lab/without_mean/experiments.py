@@ -87,9 +87,9 @@ def by_shift(model: nn.Module, shifts: Sequence[float], batches: Sequence[Tensor
 
 
 def next_by_shift(model: nn.Module, shifts: Sequence[float], ids: Tensor) -> dict[float, dict[str, Tensor]]:
-    """For each shift of :func:`by_shift` the log-probabilities of the next tokens, ``(batch · (length − 1),)`` float64.
+    """For each shift of :func:`by_shift`, log-probabilities of the next tokens, ``(batch · (length − 1),)`` float64.
 
-    ``"before"`` by the model itself; ``"with"`` and ``"without"`` the subtraction in the shifted weights.
+    ``"before"``, from the model itself; ``"with"`` and ``"without"`` the subtraction, from the shifted weights.
     """
     centred = center_writers(copy.deepcopy(model))
     before, found = _next(model, ids), {}
@@ -109,7 +109,7 @@ def refusal(model: nn.Module) -> str | None:
 
 
 def logit_errors(model: nn.Module, dtype: torch.dtype, batches: Sequence[Tensor]) -> dict[str, float]:
-    """The largest error of a logit in ``dtype``, ``before`` and ``after`` conversion to RMSNorm; in float64 ``exact``.
+    """The largest error of a logit: in ``dtype`` ``before`` and ``after`` conversion to RMSNorm; in float64, ``exact``.
 
     All are differences from the logits of the model, its weights rounded to ``dtype``, computed in float64 throughout.
     """
@@ -128,7 +128,7 @@ def logit_errors(model: nn.Module, dtype: torch.dtype, batches: Sequence[Tensor]
 
 
 def _logits(model: nn.Module, ids: Tensor) -> list[Tensor]:
-    """Of each window ``(length − 1, vocabulary)``, its last position left out."""
+    """The logits of each window, ``(length − 1, vocabulary)``, without its last position."""
     with evaluating(model):
         return list(forward(model, ids).logits[:, :-1])
 
@@ -140,7 +140,7 @@ def _next(model: nn.Module, ids: Tensor) -> Tensor:
 
 
 def _differences(ours: Tensor, theirs: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:
-    """Sums over one window: nll, more, kl; and the largest difference.  All windows at once may be too large."""
+    """Sums of nll, more and kl over one window, and the largest difference.  All windows at once may be too large."""
     p, q = (logits.double().log_softmax(-1) for logits in (ours, theirs))
     place, apart = tokens.to(p.device)[:, None], p - q
     sums = -q.gather(-1, place).sum(), apart.gather(-1, place).sum(), divergence(ours, theirs).sum()
@@ -166,7 +166,7 @@ def wrong_conversions(model: nn.Module) -> dict[str, nn.Module]:
     def omitted(name: str) -> nn.Module:
         return changed(**{name: model.get_parameter(name)})
 
-    # the shared matrix centred for the embedding's sake, and only then folded and given to the head
+    # the shared matrix, centred as the embedding needs it, and only then folded and given to the head
     final, head, (reader,) = final_norm(model), head_of(model), flow.norms[-1].readers
     rows = head.weight - head.weight.mean(1, keepdim=True)
     head = {f"{reader}.weight": rows * final.weight, f"{reader}.bias": rows @ final.bias}

@@ -22,7 +22,7 @@ WORDS = {  # columns of the record published-speech-converted, as rows of a tabl
     "errors dropped": "errors, no subtraction",
 }
 
-COLUMNS = {  # of a table of costs: the name in words, and digits
+COLUMNS = {  # of a table of costs: the name in words, and the number format
     "nll": ("NLL / nats", 3),
     "more": ("change in NLL / nats", ".2g"),
     "kl": ("KL / nats", ".2g"),
@@ -59,7 +59,7 @@ def costs_by_shift(paths: pd.DataFrame, standing: pd.Series) -> tuple[Figure, st
         f"KL against the absolute value of c, both logarithmic: a narrow band that covers {len(standing)} models and "
         f"both signs. It lies between {near.min():.1g} and {near.max():.1g} nats at {sizes[sizes > 0].min():g}, rises "
         f"with an initial slope of two, flattens above 0.1, and lies between {far.min():.1f} and {far.max():.1f} nats "
-        f"at {sizes.max():g}. With the weights as trained it costs {standing.min():.1g} to {standing.max():.1g} nats."
+        f"at {sizes.max():g}. With the weights as trained, KL is {standing.min():.1g} to {standing.max():.1g} nats."
     )
 
 
