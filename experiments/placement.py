@@ -7,8 +7,8 @@ from itertools import product
 import pandas as pd
 import torch
 from normgeom.text.corpora import load_corpus
-from normgeom.text.tokens import byte_tokens, random_windows
-from normgeom_lab.common.loop import next_token_loss
+from normgeom.text.tokens import byte_tokens
+from normgeom_lab.common.loop import next_token_loss, random_windows
 from normgeom_lab.common.stacks import DESIGNS, LanguageModel
 from normgeom_lab.placement import BYTE_HEADS, BYTE_LENGTH, BYTE_WIDTH, first_over_last, train_bytes, varying_share
 from torch import Tensor

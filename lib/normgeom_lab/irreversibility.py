@@ -13,13 +13,12 @@ from matplotlib.figure import Figure
 from normgeom.models.sites import NormSite, find_norms
 from normgeom.models.watch import evaluating, forward, watch
 from normgeom.norms.functions import layer_norm, rms_norm
-from normgeom.text.tokens import random_windows
 from normgeom.view.style import COLORS, WIDTH, style
 from torch import Tensor, nn
 from transformers import GPT2Config
 
 from normgeom_lab.common.axes import ticks_of_powers
-from normgeom_lab.common.loop import train
+from normgeom_lab.common.loop import random_windows, train
 from normgeom_lab.common.space import ONE_UP
 from normgeom_lab.common.variants import variant
 

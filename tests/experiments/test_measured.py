@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from normgeom.text.tokens import random_windows
-from normgeom_lab.common.loop import next_token_loss
+from normgeom_lab.common.loop import next_token_loss, random_windows
 from normgeom_lab.placement import first_over_last, train_bytes, varying_share
 
 from experiments import dropping, placement, speed, twins

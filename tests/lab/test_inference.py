@@ -7,14 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from normgeom.models.twins import gpt2
-from normgeom.text.tokens import random_windows
 from normgeom_lab import inference as lab
 from normgeom_lab.common import published
 from normgeom_lab.common.checks import Draws
-from normgeom_lab.common.loop import train
+from normgeom_lab.common.loop import random_windows, train
 from normgeom_lab.common.pictures import null_band
-from normgeom_lab.common.tiny import perturb
+from normgeom_lab.common.tiny import gpt2, perturb
 from survey_truth import stored
 from tiny_models import token_ids
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from norm_checks import draw, rounding
-from normgeom.models.twins import gpt2, twins
-from normgeom.text.tokens import random_windows
+from normgeom.models.twins import twins
 from normgeom_lab import irreversibility as lab
-from normgeom_lab.common.loop import train
+from normgeom_lab.common.loop import random_windows, train
+from normgeom_lab.common.tiny import gpt2
 from tiny_models import tiny, token_ids
 from torch import nn
 

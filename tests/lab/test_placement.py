@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from norm_checks import close, draw, rounding
-from normgeom.text.tokens import random_windows
 from normgeom_lab import placement as lab
 from normgeom_lab.common.growth import seeded_stack, shaken, unroll
+from normgeom_lab.common.loop import random_windows
 from normgeom_lab.common.stacks import PLACEMENTS, Attention, LanguageModel, Stack, normalise_weights
 
 WIDTH = 16

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from norm_checks import close, draw
-from normgeom.models.twins import gpt2, twins
+from normgeom.models.twins import twins
 from normgeom_lab.common import parts as lab
 from normgeom_lab.common import stream
 from normgeom_lab.common.checks import Draws
-from normgeom_lab.common.tiny import perturb
+from normgeom_lab.common.tiny import gpt2, perturb
 from tiny_models import randomise_norms, tiny, token_ids
 from torch import nn
 

@@ -7,11 +7,10 @@ import normgeom as ng
 import pytest
 import torch
 from norm_checks import close
-from normgeom.models.twins import gpt2
 from normgeom_lab import training as lab
 from normgeom_lab.common.checks import Draws
 from normgeom_lab.common.stream import stream_writers
-from normgeom_lab.common.tiny import perturb
+from normgeom_lab.common.tiny import gpt2, perturb
 from tiny_models import token_ids
 from torch import nn
 from torch.nn.functional import log_softmax

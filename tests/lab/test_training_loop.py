@@ -7,7 +7,7 @@ import pytest
 import torch
 from norm_checks import close
 from normgeom.models.twins import twin
-from normgeom_lab.common.loop import adamw, fit, next_token_loss, train, warmup_cosine
+from normgeom_lab.common.loop import adamw, fit, next_token_loss, random_windows, train, warmup_cosine
 from tiny_models import token_ids
 from transformers import GPT2Config
 
@@ -116,3 +116,23 @@ def test_the_schedule_by_its_formula(steps, warmup):
         expected = (step + 1) / warmup if step < warmup else 0.1 + 0.9 * (1 + wave) / 2
         assert factor(step) == pytest.approx(expected, abs=1e-12), f"step {step} of {steps}"
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.5 / warmup), "the first step has no rate, or a full one"
+
+
+def test_random_windows_are_pieces_of_the_text():
+    stream, starts = random_windows(torch.arange(100, 150), length=6, batch_size=4, seed=0), set()
+    for _ in range(200):
+        batch = next(stream)
+        assert batch.shape == (4, 6)
+        assert torch.equal(batch - batch[:, :1], torch.arange(6).expand(4, 6)), "consecutive tokens"
+        starts.update(batch[:, 0].tolist())
+    assert starts == set(range(100, 145)), "each place is drawn, the last included"
+
+
+def test_random_windows_are_fixed_by_their_seed():
+    drawn = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(len(drawn))  # the global generator plays no part
+        stream = random_windows(torch.arange(1000), 8, 4, seed)
+        drawn.append(torch.stack([next(stream) for _ in range(3)]))
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[0][0], drawn[0][1]), "each batch is new"

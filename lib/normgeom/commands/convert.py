@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 from normgeom.commands.loading import described, load_config, load_model, most_tokens
-from normgeom.jobs import atomic_path, check_empty, write_provenance
+from normgeom.jobs import PROVENANCE, atomic_path, check_empty, write_provenance
 from normgeom.surgery.converted import save_converted
 from normgeom.surgery.surgery import to_rms_norm
 from normgeom.text.corpora import load_corpus
@@ -19,11 +20,13 @@ def convert_model(model: str, out: str | os.PathLike) -> dict:
     """Convert a pre-norm LayerNorm model to RMSNorm and write it, in the dtype of its weights, to a new folder.
 
     :func:`normgeom.to_rms_norm` first checks, in float64 on the beginning of the standard library's documentation, that
-    the logits stay the same.  Returns the content of ``out/provenance.json``.
+    the logits stay the same.  Returns the content of ``out/provenance.json``, at once if it names this model.
     """
-    out = Path(out).resolve()
+    out, config = Path(out).resolve(), load_config(model)
+    named, noted = described(model), out / PROVENANCE
+    if noted.is_file() and (note := json.loads(noted.read_text("utf-8"))).get("model") == named:
+        return note
     check_empty(out)
-    config = load_config(model)
     encoder = load_tokenizer(model, config)
     length = most_tokens(config, LENGTH)
     (ids,) = first_windows(load_corpus("stdlib"), encoder, TEXTS * length, length, TEXTS)
@@ -32,4 +35,4 @@ def convert_model(model: str, out: str | os.PathLike) -> dict:
     with atomic_path(out) as part:
         save_converted(network, part)
         encoder.save(part)
-        return write_provenance(part, model=described(model), tokenizer=encoder.name, tokens=ids.numel())
+        return write_provenance(part, model=named, tokenizer=encoder.name, tokens=ids.numel())

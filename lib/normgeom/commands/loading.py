@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -11,11 +10,10 @@ from pathlib import Path
 import torch
 from huggingface_hub import hf_hub_download
 from torch import nn
-from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
 from transformers.utils import logging
 
 from normgeom.jobs import digest
-from normgeom.surgery.converted import MODEL_TYPE, load_converted
 
 _MASK = re.compile(r"(attn|attention)\.(masked_)?bias$")  # older versions saved it, newer ones compute it
 
@@ -28,18 +26,9 @@ def _reading(name: str) -> Iterator[None]:
         raise OSError(f"model: {name!r:.80} cannot be loaded ({type(error).__name__}: {error!s:.300})") from error
 
 
-def _converted(name: str) -> dict | None:
-    """The configuration in a folder that :func:`normgeom.load_converted` loads; None for any other model."""
-    path = Path(name, "config.json")
-    about = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    return about["converted"] if about.get("model_type") == MODEL_TYPE else None
-
-
 def load_config(name: str) -> PreTrainedConfig:
     """The configuration of the model that :func:`load_model` loads; it raises the same OSError."""
     with _reading(name):
-        if settings := _converted(name):
-            return CONFIG_MAPPING[settings["model_type"]].from_dict(settings)
         return AutoConfig.from_pretrained(name, trust_remote_code=False)
 
 
@@ -56,7 +45,7 @@ def described(name: str) -> dict:
 
 
 def load_model(name: str, dtype: str = "auto", head: bool = False) -> nn.Module:
-    """A transformers model on the CPU in evaluation mode, or one that ``normgeom convert`` wrote.
+    """A transformers model on the CPU in evaluation mode.
 
     Args:
         name: a name on the hub, or a folder.
@@ -69,15 +58,9 @@ def load_model(name: str, dtype: str = "auto", head: bool = False) -> nn.Module:
     """
     logging.set_verbosity_error()  # it lists the weights of each head that is left out
     logging.disable_progress_bar()
-    told = {}
+    kind = AutoModelForCausalLM if head else AutoModel
     with _reading(name):
-        if _converted(name):
-            model = load_converted(name)
-            model = model if head else model.base_model
-            model = model if dtype == "auto" else model.to(getattr(torch, dtype))
-        else:
-            kind = AutoModelForCausalLM if head else AutoModel
-            model, told = kind.from_pretrained(name, dtype=dtype, output_loading_info=True, trust_remote_code=False)
+        model, told = kind.from_pretrained(name, dtype=dtype, output_loading_info=True, trust_remote_code=False)
     if wrong := _wrong_weights(model, **told):
         raise ValueError(f"model: {name!r} has wrong weights, {len(wrong)} in all: {', '.join(wrong[:4])}")
     return model.eval()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from normgeom.models.flow import Part, followed
+from normgeom.models.flow import Part, followed, returned
 from normgeom.models.held import gain_and_bias, per_unit, projected
 from normgeom.models.trace import WRITES, matrix_of
 from normgeom.models.watch import check_texts, entries, evaluating, forward, hooked, watch
@@ -149,11 +150,13 @@ def _shape(argument: str, model: nn.Module, inputs: Tensor | Mapping, ablate: st
         came = tuple(ids.shape) if isinstance(ids, Tensor) else type(ids).__name__
         raise ValueError(f"{argument}: expected token ids (batch, length) of length 2 or more, got {came}")
     check_texts(argument, model, inputs)
-    if "labels" in entries(inputs):
-        raise ValueError(f"{argument}: expected no labels, the answer is an argument")
     if ablate == "resample" and len(ids) < 2:
         raise ValueError("inputs: expected two sequences or more, from which to resample, got one")
     return ids.shape
+
+
+class _Ended(Exception):
+    """Ends a run where nothing more is needed of it."""
 
 
 class Run:
@@ -167,6 +170,8 @@ class Run:
         self.written: dict[str, Tensor] = {}
 
         def keep(name: str, x: Tensor, y: Tensor) -> None:
+            if name in self.written:
+                raise ValueError(f"model: expected modules that write to the stream once, {name} ran twice")
             self.read[name], self.written[name] = x, y.clone()  # the model may add to it in place
 
         for name in (part.writer for part in self.stream.parts):
@@ -176,30 +181,25 @@ class Run:
             self.end, self.logits = self.result()
         if len(self.logits) != shape[0]:
             raise ValueError("model: expected one that keeps sequences along the first axis throughout")
-        for writer in dict.fromkeys(part.writer for part in self.stream.parts):
-            count = self.written[writer][..., 0].numel() if writer in self.written else 0
-            if count not in (shape[1], shape.numel()):
-                raise ValueError(f"model: expected all tokens of inputs to reach {writer}, which wrote {count} vectors")
-        added = sum(part.factor * self.spread(self.written[part.writer])[:, -1].double() for part in self.stream.parts)
+        written = [self.spread(self.written.get(part.writer, self.end[:0])) for part in self.stream.parts]
+        added = sum(p.factor * w[:, -1].double() for p, w in zip(self.stream.parts, written, strict=True))
         self.near = 0.1 if next(iter(self.written.values())).element_size() < 4 else 1e-4
         if (added - self.end).abs().max() > self.near * self.end.abs().max():
             end = self.stream.final.name
             raise ValueError(f"model: its stream cannot be followed to {end}, whose input is not the sum of its parts")
 
-    def result(self, after: Sequence = ()) -> tuple[Tensor, Tensor]:
-        """The end of the stream and the last logits of a run with these hooks after modules."""
-        seen = []
+    def result(self, after: Sequence = ()) -> tuple[Tensor, Tensor | None]:
+        """The end of the stream, and the last logits; a run with hooks after modules stops before the logits."""
+        seen, logits = [], None
 
         def keep(module, args, kwargs):
             seen.append(self.spread(next(iter((*args, *kwargs.values()))))[:, -1].double())
+            if after:
+                raise _Ended
 
-        def last(module, args, kwargs):  # logits of all positions take long
-            return ((args[0][:, -1:], *args[1:]), kwargs) if args and args[0].dim() == 3 else (args, kwargs)
-
-        with evaluating(self.model), hooked([(self.stream.final.module, keep), (self.head, last)], after):
-            output = forward(self.model, self.inputs)
-        output = getattr(output, "logits", output)
-        return seen[0], (output[0] if isinstance(output, tuple) else output)[:, -1].double()
+        with evaluating(self.model), suppress(_Ended), hooked([(self.stream.final.module, keep)], after):
+            logits = returned(forward(self.model, self.inputs))[0][:, -1].double()
+        return seen[0], logits
 
     def taking(self, writer: str, taken: Tensor) -> tuple[nn.Module, Callable]:
         """A module, and a hook that subtracts ``taken`` from its output."""
@@ -212,8 +212,9 @@ class Run:
 
     def spread(self, y: Tensor) -> Tensor:
         """``(batch, length, d)``, from vectors that are flattened or the same for all sequences."""
-        y = y.reshape(-1, self.shape[1], y.shape[-1])
-        return y.expand(self.shape[0], -1, -1)
+        if (count := y[..., 0].numel()) not in (self.shape[1], self.shape.numel()):
+            raise ValueError(f"model: expected vectors of all {self.shape.numel()} tokens of inputs, got {count}")
+        return y.reshape(-1, self.shape[1], y.shape[-1]).expand(self.shape[0], -1, -1)
 
     def reader(self, answer: object, against: object) -> tuple[Tensor, Tensor, Tensor]:
         """The vectors that read the logit from n, ``(batch, d)``, the part from biases, ``(batch,)``, and the logit."""
@@ -223,7 +224,7 @@ class Run:
         def of(name: str, tokens: object) -> tuple[Tensor, Tensor | float, Tensor]:
             ids = _tokens(name, tokens, self.shape[0], len(weight)).to(weight.device)
             logit = self.logits.gather(1, ids[:, None]).squeeze(1)
-            return weight[ids].double(), 0.0 if bias is None else bias[ids].double(), logit
+            return self.stream.read * weight[ids].double(), 0.0 if bias is None else bias[ids].double(), logit
 
         row, constant, said = of("answer", answer)
         if against is not None:

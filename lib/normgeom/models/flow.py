@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import NamedTuple
 
 import torch
@@ -50,19 +50,22 @@ class Stream(NamedTuple):
     parts: list[Part]  # in the order in which they are added
     final: NormSite  # the norm that reads their sum
     head: str  # the linear map that reads the norm
+    read: float  # the head reads the output of the norm times this
     factor: float  # the logits are the output of the head times this
 
 
 def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
     """The stream of a decoder as its own weights write it, or a ValueError that says where it cannot be followed."""
     given = inputs if isinstance(inputs, Tensor) else dict(inputs)
+    shapes = {x.shape for x in tree_leaves(given) if isinstance(x, Tensor)}
     beginning = tree_map(lambda x: x[:2, :11] if isinstance(x, Tensor) and x.dim() == 2 else x, given)
-    trace = Trial(model, beginning, drawn=False).trace
+    trace = Trial(model, beginning if len(shapes) == 1 else given, drawn=False).trace
     sites = {site.name: site for site in find_norms(model, inputs)}  # under held scales it takes no others
     ran = [name for name, _ in trace.given]
     final = [name for name in ran if name in sites][-1]
     after = ran[ran.index(final) + 1 : -1]
-    if len(after) != 1 or trace.read_by(after[0]).sources.keys() != {final}:
+    reads = trace.read_by(after[0]).sources if len(after) == 1 else {}
+    if reads.keys() != {final} or reads[final] is None:
         found = ", ".join(after) or "none"
         raise ValueError(f"model: expected one linear map after its final norm, {final!r}, got {found}")
     summed = trace.read_by(final)
@@ -72,10 +75,10 @@ def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
     caller, returned = trace.given[-1]
     factor = trace.read(caller, returned[:1]).sources.get(after[0])
     if factor is None:
-        raise ValueError("model: expected logits that are its unembedding's outputs or a multiple, not capped ones")
+        raise ValueError("model: expected logits that are its unembedding's outputs or a multiple, not capped or cut")
     names = [part.name for part in parts]
     parts = [part if names.count(part.name) == 1 else part._replace(name=part.writer) for part in parts]
-    return Stream(parts, sites[final], after[0], factor)
+    return Stream(parts, sites[final], after[0], reads[final], factor)
 
 
 def _part(trace: Trace, sites: Mapping[str, NormSite], writer: str, factor: float) -> Part:
@@ -92,10 +95,10 @@ def _part(trace: Trace, sites: Mapping[str, NormSite], writer: str, factor: floa
         return Part(name, writer, factor, source, norm, False)
     read = trace.read_by(source).sources  # of modules, and of parameters where code calls no module
     owners = (trace.modules.get(name) or trace.modules[name.rpartition(".")[0]] for name in read)
-    convolves = any(isinstance(owner, _ConvNd) for owner in owners)
-    mixes = not convolves and trace.mixes(source)
-    kind = "conv" if convolves else "attn" if mixes else "mlp"
-    return Part(f"{kind} {layer[1]}", writer, factor, source, norm, mixes)
+    mixes = {trace.mixes(source, column) for column in (0, -1)}  # both if one map reads attention and MLP
+    kind = "block" if len(mixes) == 2 else "attn" if True in mixes else "mlp"
+    kind = "conv" if any(isinstance(owner, _ConvNd) for owner in owners) else kind
+    return Part(f"{kind} {layer[1]}", writer, factor, source, norm, kind == "attn")
 
 
 def check_present(model: nn.Module) -> None:
@@ -122,11 +125,12 @@ class Trial:
         self.call = call_of(model, example_inputs)
         inputs = cast(self.call[1] or self.call[0][0], torch.float64, torch.device("cpu"))
         try:
-            self.model = _drawn(cpu_copy(model)) if drawn else cpu_copy(model)
-            with warnings.catch_warnings(action="ignore"):
-                self.sites = find_norms(self.model, inputs)
-            self.trace = Trace(self.model, self.sites, self.answer)
-        except (RuntimeError, NotImplementedError) as error:
+            with torch.device("cpu"):
+                self.model = _drawn(cpu_copy(model)) if drawn else cpu_copy(model)
+                with warnings.catch_warnings(action="ignore"):
+                    self.sites = find_norms(self.model, inputs)
+                self.trace = Trace(self.model, self.sites, self.answer)
+        except (RuntimeError, NotImplementedError, TypeError) as error:
             why, kind = str(error).partition("\n")[0], type(model).__name__
             raise ValueError(f"model: no float64 copy of this {kind} runs with gradients ({why})") from error
         if not self.sites:
@@ -143,7 +147,7 @@ class Trial:
         def look(module, args, kwargs):
             began.append((names[module], args[0] if args else None))
 
-        with hooked(before=[(module, look) for module in names]):
+        with hooked(before=[(m, look) for m in names if not isinstance(m, torch.jit.ScriptModule)]):
             self.answer()
         read = next(x for name, x in began if name == flow.blocked)
         holders = [name for name, x in began if x is read and flow.blocked.startswith(f"{name}.")]
@@ -173,15 +177,34 @@ def answer(model: nn.Module, call: tuple) -> list[Tensor]:
     """
     args, kwargs = cast(call, dtype := dtype_of(model), next(model.parameters()).device)
     with double_throughout() if dtype == torch.float64 else nullcontext(), by_its_modules():
-        output = model(*args, **kwargs)
-    if is_dataclass(output) and not isinstance(output, Mapping):
-        output = vars(output)
-    if isinstance(output, Mapping) and "logits" in output:
-        output = {name: value for name, value in output.items() if "hidden_state" not in name}
-    found = [t.cpu() for t in tree_leaves(output) if isinstance(t, Tensor) and t.is_floating_point()]
+        found = [t.cpu() for t in returned(model(*args, **kwargs))]
     if not any(t.isfinite().any() for t in found):
         raise ValueError(f"model: this {type(model).__name__} returns no finite numbers, or none with random weights")
     return found
+
+
+def returned(output: object) -> list[Tensor]:
+    """The floating-point tensors in what a model returns; if there are logits, first these, and no hidden states."""
+    output = output if isinstance(output, Mapping) else _attributes(output) or output
+    if isinstance(output, Mapping) and "logits" in output:
+        others = {name: value for name, value in output.items() if "hidden_state" not in name}
+        output = {"logits": others.pop("logits"), **others}
+    return [tensor for tensor in _tensors(output) if tensor.is_floating_point()]
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, Tensor):
+            yield torch.view_as_real(leaf) if leaf.is_complex() else leaf
+        elif inside := _attributes(leaf):
+            yield from _tensors(inside)
+
+
+def _attributes(value: object) -> dict[str, object]:
+    """What an object holds, such as a dataclass or a distribution, by name."""
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    return {} if isinstance(value, (Tensor, nn.Module, type)) else getattr(value, "__dict__", {})
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
@@ -201,7 +224,10 @@ def cast(inputs: object, dtype: torch.dtype, device: torch.device) -> object:
 
 def cpu_copy(model: nn.Module) -> nn.Module:
     """A float64 copy on the CPU in evaluation mode."""
-    copied = copy.deepcopy(model).cpu().double()
+    copied = copy.deepcopy(model)
+    if not set(model.parameters()).isdisjoint(copied.parameters()):
+        raise ValueError("model: expected one that can be copied, but its copy has some of its parameters")
+    copied = copied.cpu().double()
     set_mode(copied.modules(), False)
     if hasattr(copied, "set_experts_implementation"):
         copied.set_experts_implementation("eager")  # the others cannot compute in float64

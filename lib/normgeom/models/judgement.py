@@ -109,6 +109,8 @@ def _as_norm(trace: Trace, site: NormSite) -> StreamNorm:
         by = (others[0] or "the caller") if others else "nothing"
         needed = "only linear maps that read it unchanged, and nothing else, can take its gain"
         kept = f"the norm {site.name} is read by {by}; {needed}"
+    elif site.weight.dim() > 1:
+        kept = f"the norm {site.name} has a gain for each head"
     elif not all(source and "." not in str(source[0]) for source in site.sources):
         kept = f"the gain or bias of {site.name} is not one of its parameters"
     return StreamNorm(**vars(site), readers=tuple(readers), kept=kept)

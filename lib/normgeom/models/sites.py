@@ -24,7 +24,7 @@ def find_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
     One forward pass shows which small modules map a floating-point tensor to one of the same shape.  Each is copied and
     probed: rows along one direction show gain, bias and ε, and the formula with these must hold for random rows.  If
     the output ignores a shift along 1, the formula is LayerNorm's (eq-layer-norm), else RMSNorm's (eq-rms-norm).
-    Vectors lie along the last axis.  Names and compilation do not matter.
+    Vectors lie along the last axis.  Names and ``torch.compile`` do not matter; scripted norms are not found.
 
     Args:
         model: any module; a transformers model of text or of images needs no example.
@@ -63,7 +63,7 @@ def each_norm(model: nn.Module, example_inputs: Tensor | Mapping | None, measure
             continue
         axis = _token_axis(read.shape, batch, tokens)
         # the user asked for none of these calls; a module that raises takes more arguments or another shape
-        with warnings.catch_warnings(action="ignore"), suppress(Exception):
+        with torch.device("cpu"), warnings.catch_warnings(action="ignore"), suppress(Exception):
             if (measured := measure(names[module], module, read, axis)) is not None:
                 found[module] = measured
                 if axis is not None and read.shape[:-1].count(read.shape[axis]) > 1:

@@ -86,10 +86,11 @@ class Trace:
     """
 
     def __init__(self, model: nn.Module, sites: list[NormSite], call: Callable[[], list[Tensor]]):
-        self.modules, self.parameters = dict(model.named_modules()), dict(model.named_parameters())
+        self.modules = dict(model.named_modules())
+        self.parameters = {name: p for name, p in model.named_parameters() if p.is_floating_point()}
         self.norms = {site.name: site for site in sites}
         self.used: set[Tensor | str] = set()
-        self._leaves = [(name, p, -1) for name, p in self.parameters.items() if p.is_floating_point()]
+        self._leaves = [(name, p, -1) for name, p in self.parameters.items()]
         for _, parameter, _ in self._leaves:
             parameter.requires_grad_()
         self.given: list[tuple[str, list[Tensor]]] = []
@@ -141,7 +142,7 @@ class Trace:
         generator = torch.Generator().manual_seed(0)
 
         def draw(*shape: int) -> Tensor:
-            return torch.randn(shape, generator=generator, dtype=torch.float64)
+            return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
 
         tensors = [tensor for tensor in tensors if tensor.dim()]
         vectors = {d: draw(d) for d in dict.fromkeys(tensor.shape[-1] for tensor in tensors)}
@@ -156,7 +157,7 @@ class Trace:
         for (source, leaf, axis), gradient in zip(self._leaves, gradients, strict=True):
             if gradient is None or not gradient.any():
                 continue
-            self.used.add(leaf if isinstance(leaf, nn.Parameter) else source)
+            self.used.update((leaf, source))  # a scripted module's parameters are no nn.Parameter
             if leaf.dim() and leaf.shape[axis] > 1:
                 found.setdefault(source, []).append(_multiples(gradient.movedim(axis, -1), vectors))
                 part = (gradient * leaf.detach()).sum()
@@ -167,9 +168,9 @@ class Trace:
         return Read(name, sums, whole)
 
     @torch.enable_grad()
-    def mixes(self, name: str) -> bool:
-        """Whether the last vector that ``name`` reads depends on rows of an earlier output other than its last."""
-        given = self.first(name)[0].flatten(0, -2)[-1].sum()
+    def mixes(self, name: str, entry: int) -> bool:
+        """Whether this entry of the last vector that ``name`` reads depends on other rows of earlier outputs."""
+        given = self.first(name)[0].flatten(0, -2)[-1, entry]
         outputs = [leaf for _, leaf, _ in self._leaves if not isinstance(leaf, nn.Parameter)]
         gradients = torch.autograd.grad(given, outputs, retain_graph=True, allow_unused=True)
         return any(bool(g.flatten(0, -2)[:-1].any()) for g in gradients if g is not None)

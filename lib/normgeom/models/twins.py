@@ -11,22 +11,6 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 from normgeom.norms.functions import RMSNorm
 
 
-def gpt2(vocabulary: int, length: int, width: int, layers: int, heads: int) -> GPT2Config:
-    """The configuration of a GPT-2 without dropout, with which no statement about gradients along 1 would be exact."""
-    return GPT2Config(
-        vocab_size=vocabulary,
-        n_positions=length,
-        n_embd=width,
-        n_layer=layers,
-        n_head=heads,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-
-
 def twins(config: GPT2Config, seed: int) -> tuple[GPT2LMHeadModel, GPT2LMHeadModel]:
     """Two GPT-2 models with the same initial weights, one with LayerNorm and one with RMSNorm.
 

@@ -12,14 +12,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-try:
-    from torch._C._functorch import is_batchedtensor
-except ImportError:  # a torch without this name: what fails under vmap fails with torch's own message
-
-    def is_batchedtensor(_: Tensor) -> bool:
-        return False
-
-
+# in a torch without this name, what fails under vmap fails with torch's own message
+is_batchedtensor = getattr(torch._C._functorch, "is_batchedtensor", lambda _: False)
 Hooks = Iterable[tuple[nn.Module, Callable]]
 Source = tuple[str | None, float] | None  # see NormSite.sources
 
@@ -102,7 +96,8 @@ def watch(
         seen = given if isinstance(given, str) or given.module is module else replace(given, module=module)
 
         def call(_, args, kwargs, output):
-            x = next(iter((*args, *kwargs.values()))).detach()
+            x = next(iter((*args, *kwargs.values())))
+            x = x.detach() if isinstance(x, Tensor) else output.detach()  # an embedding of positions may take a length
             if is_batchedtensor(x):
                 raise ValueError(f"model: {name} runs under torch.vmap, where its vectors cannot be looked at")
             if x.shape[-1] != getattr(seen, "dim", x.shape[-1]):
@@ -196,42 +191,46 @@ def hooked(before: Hooks = (), after: Hooks = (), prepend: bool = False) -> Iter
     """Hooks while the block runs: ``hook(module, args, kwargs)`` before a module, or after it with the output as well.
 
     A value that a hook returns replaces ``(args, kwargs)`` or the output.  With ``prepend``, hooks after a module run
-    before those that the module has already.
+    before those that the module has already.  A copy of a module may share its hooks, but these do not run for it.
     """
+
+    def only(module: nn.Module, hook: Callable) -> Callable:
+        return lambda called, *given: hook(called, *given) if called is module else None
+
     with ExitStack() as hooks:
         for module, hook in before:
-            hooks.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
+            hooks.callback(module.register_forward_pre_hook(only(module, hook), with_kwargs=True).remove)
         for module, hook in after:
-            hooks.callback(module.register_forward_hook(hook, with_kwargs=True, prepend=prepend).remove)
+            registered = module.register_forward_hook(only(module, hook), with_kwargs=True, prepend=prepend)
+            hooks.callback(registered.remove)
         yield
 
 
 @contextmanager
 def undone_by_errors(model: nn.Module) -> Iterator[None]:
-    """If the block ends in an error, restore the model's parameters, modules, hooks and settings."""
-    owners = [vars(owner) for owner in (*model.modules(), getattr(model, "config", None)) if owner is not None]
+    """If the block ends in an error, restore the model's parameters, buffers, modules, hooks and settings."""
+    owners = [getattr(owner, "__dict__", {}) for owner in (*model.modules(), getattr(model, "config", None))]
     held = [d for owner in owners for d in (owner, *owner.values()) if isinstance(d, dict)]
-    contents, data = [(d, dict(d)) for d in held], [(parameter, parameter.data) for parameter in model.parameters()]
+    contents, data = [(d, dict(d)) for d in held], [(t, t.data) for t in (*model.parameters(), *model.buffers())]
     try:
         yield
     except BaseException:
         for d, content in contents:
             d.clear()
             d.update(content)
-        for parameter, tensor in data:
-            parameter.data = tensor
+        for tensor, before in data:
+            tensor.data = before
         raise
 
 
 @contextmanager
 def running_without(model: nn.Module, replaced: Iterable[nn.Module]) -> Iterator[None]:
     """A block in which a changed model runs; a ValueError if it fails, or runs a module that was replaced."""
-    kind, replaced = type(model).__name__, set(replaced)
+    kind = type(model).__name__
 
-    def look(module, args, kwargs):  # also before the new module, which shares its hooks with the old one
-        if module in replaced:
-            where = "which it holds in a list, a dict or another object too"
-            raise ValueError(f"model: this {kind} still runs a {type(module).__name__} that was replaced, {where}")
+    def look(module, args, kwargs):
+        where = "which it holds in a list, a dict or another object too"
+        raise ValueError(f"model: this {kind} still runs a {type(module).__name__} that was replaced, {where}")
 
     try:
         with hooked(before=[(old, look) for old in replaced]):
@@ -245,13 +244,16 @@ def running_without(model: nn.Module, replaced: Iterable[nn.Module]) -> Iterator
 def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
     """Put ``new``, in the mode of ``old`` and with its hooks, wherever ``model`` holds ``old``.
 
-    Torch's own encoder layers then run their modules, and not the fast path, which treats norms as LayerNorms.
+    Torch's own encoders then run their modules, and not the fast path, which treats norms as LayerNorms.
     """
     new.train(old.training)
-    vars(new).update({name: hooks for name, hooks in vars(old).items() if name.startswith("_forward_")})
+    of_hooks = ("_forward_", "_backward_", "_is_full_backward")
+    vars(new).update({name: hooks for name, hooks in vars(old).items() if name.startswith(of_hooks)})
     for parent in list(model.modules()):
         for attribute, child in list(parent._modules.items()):
             if child is old:
                 setattr(parent, attribute, new)
                 if isinstance(parent, nn.TransformerEncoderLayer):
                     parent.activation_relu_or_gelu = 0
+        if isinstance(parent, nn.TransformerEncoder):
+            parent.use_nested_tensor = False

@@ -214,8 +214,8 @@ def _far(model: nn.Module, flow: Flow, steps: list[Callable]) -> Iterator[tuple[
 def _untie(model: nn.Module, flow: Flow) -> None:
     """Give a head that shares an embedding's weight a copy of its own."""
     names = {module: name for name, module in model.named_modules()}
-    embeddings = {module.weight for module in names if isinstance(module, nn.Embedding)}
-    tied = [m for m in names if not isinstance(m, nn.Embedding) and getattr(m, "weight", None) in embeddings]
+    embeddings = {id(module.weight) for module in names if isinstance(module, nn.Embedding)}
+    tied = [m for m in names if not isinstance(m, nn.Embedding) and id(getattr(m, "weight", None)) in embeddings]
     for module in tied:
         module.weight = nn.Parameter(module.weight.detach().clone(), requires_grad=module.weight.requires_grad)
     by_name = getattr(getattr(model, "config", None), "tie_word_embeddings", False)
@@ -229,8 +229,8 @@ def _fold(model: nn.Module, flow: Flow) -> None:
     for norm in (norm for norm in (*flow.norms, *flow.aside) if not norm.kept):
         module = model.get_submodule(norm.name)
         (w, offset), (b, _) = norm.sources
-        gain = _wide(getattr(module, w)) + offset if w else torch.ones(norm.dim)
-        bias = _wide(getattr(module, b)) if b else torch.zeros(norm.dim)
+        gain = _wide(getattr(module, w)) + offset if w else torch.ones(norm.dim, device="cpu")
+        bias = _wide(getattr(module, b)) if b else torch.zeros(norm.dim, device="cpu")
         for reader in map(model.get_submodule, norm.readers):
             matrix = matrix_of(reader, READS)
             weight = getattr(reader, matrix.weight)
@@ -251,6 +251,8 @@ def make_bias(reader: nn.Module) -> None:
     weight = getattr(reader, matrix.weight)
     zeros = weight.new_zeros(weight.shape[1 - matrix.axis])
     setattr(reader, matrix.bias, nn.Parameter(zeros, requires_grad=weight.requires_grad))
+    if isinstance(reader, nn.MultiheadAttention) and reader.out_proj.bias is None:
+        make_bias(reader.out_proj)  # torch's fast path needs both or none
 
 
 def _center(model: nn.Module, flow: Flow) -> None:

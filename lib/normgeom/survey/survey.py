@@ -89,8 +89,9 @@ class Survey:
         statistics = 4 * len(self.directions) + len(OF_VECTOR)
         self._sums = torch.zeros(len(sites), 2, statistics, 2, dtype=torch.float64)  # of sides and positions
         self._model = model
-        drawn = {d: torch.stack([unit(name, d, self.seed, vectors) for name in self.directions]) for d in widths}
-        self._meters = {site: (i, Meter(site, drawn[site.dim])) for i, site in enumerate(sites)}
+        with torch.device("cpu"):
+            drawn = {d: torch.stack([unit(name, d, self.seed, vectors) for name in self.directions]) for d in widths}
+            self._meters = {site: (i, Meter(site, drawn[site.dim])) for i, site in enumerate(sites)}
 
     def run(
         self,
@@ -263,7 +264,7 @@ def _digest(before: str, values: Mapping[str, object]) -> str:
     for name, value in sorted(values.items()):
         if isinstance(value, Tensor):
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-            digest.update(value.detach().cpu().flatten().view(torch.uint8).numpy())
+            digest.update(value.detach().cpu().flatten().contiguous().view(torch.uint8).numpy())
         else:
             digest.update(f"{name} {value!r}".encode())
     return digest.hexdigest()

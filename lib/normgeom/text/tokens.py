@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,11 +82,3 @@ def windows(tokens: Tensor, length: int, batch_size: int) -> list[Tensor]:
     if not count:
         raise ValueError(f"tokens: expected at least one window of {length}, got {len(tokens)}")
     return list(tokens[: count * length].reshape(count, length).split(batch_size))
-
-
-def random_windows(tokens: Tensor, length: int, batch_size: int, seed: int) -> Iterator[Tensor]:
-    """Windows ``(batch_size, length)`` of ids ``(n,)`` at places drawn with ``seed``, without end."""
-    generator = torch.Generator().manual_seed(seed)
-    place, starts = torch.arange(length), len(tokens) - length + 1
-    while True:
-        yield tokens[torch.randint(starts, (batch_size, 1), generator=generator) + place]

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from tqdm.auto import tqdm
+
+
+def random_windows(tokens: Tensor, length: int, batch_size: int, seed: int) -> Iterator[Tensor]:
+    """Windows ``(batch_size, length)`` of ids ``(n,)`` at places drawn with ``seed``, without end."""
+    generator = torch.Generator().manual_seed(seed)
+    place, starts = torch.arange(length), len(tokens) - length + 1
+    while True:
+        yield tokens[torch.randint(starts, (batch_size, 1), generator=generator) + place]
 
 
 def next_token_loss(model: nn.Module, ids: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, PreTrainedModel
 
 from normgeom_lab.common.checks import Draws
 
@@ -32,6 +32,22 @@ _OWN = {
 PRE_NORM = ("gpt2", "opt", "gpt_neox", "gptj", "llama")  # families whose blocks read the stream through a norm
 
 PARALLEL = ("gpt_neox", "gptj")  # those of them whose attention and MLP read the same stream
+
+
+def gpt2(vocabulary: int, length: int, width: int, layers: int, heads: int) -> GPT2Config:
+    """The configuration of a GPT-2 without dropout, with which no statement about gradients along 1 would be exact."""
+    return GPT2Config(
+        vocab_size=vocabulary,
+        n_positions=length,
+        n_embd=width,
+        n_layer=layers,
+        n_head=heads,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
 
 
 def small_model(family: str, seed: int = 0, **options) -> PreTrainedModel:

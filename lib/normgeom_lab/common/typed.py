@@ -13,7 +13,7 @@ from IPython.display import display
 from matplotlib.figure import Figure
 from normgeom.geometry.uniform import angle, uniform_vector
 from normgeom.models.sites import NormSite, find_norms
-from normgeom.models.twins import gpt2, twins
+from normgeom.models.twins import twins
 from normgeom.models.watch import evaluating, forward, hooked
 from normgeom.norms.formula import center
 from normgeom.surgery.surgery import to_rms_norm
@@ -25,7 +25,7 @@ from transformers import GPT2LMHeadModel
 from normgeom_lab.common.axes import label_ends
 from normgeom_lab.common.recording import recorded_tensors
 from normgeom_lab.common.stream import writers
-from normgeom_lab.common.tiny import divergence
+from normgeom_lab.common.tiny import divergence, gpt2
 
 # The quantities shown of a vector: name in words, number format, and function.
 QUANTITIES = {

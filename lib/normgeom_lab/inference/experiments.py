@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from normgeom.models.twins import gpt2, twins
+from normgeom.models.twins import twins
 from normgeom.surgery.surgery import fold_norms
 from normgeom.survey.survey import Survey
 from normgeom.text.corpora import Corpus
-from normgeom.text.tokens import byte_tokens, random_windows, windows
+from normgeom.text.tokens import byte_tokens, windows
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from normgeom_lab.common.checks import Draws
 from normgeom_lab.common.loading import load_with_windows
-from normgeom_lab.common.loop import train
+from normgeom_lab.common.loop import random_windows, train
 from normgeom_lab.common.parts import shifted
 from normgeom_lab.common.pictures import at_side
 from normgeom_lab.common.stream import rotate
-from normgeom_lab.common.tiny import perturb
+from normgeom_lab.common.tiny import gpt2, perturb
 
 HELD_OUT = 300_000  # bytes at the end of a text that are not trained on
 

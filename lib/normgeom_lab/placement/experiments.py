@@ -10,12 +10,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from normgeom.norms.formula import center, rstd
-from normgeom.text.tokens import random_windows
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from normgeom_lab.common.growth import even_stack, unroll
-from normgeom_lab.common.loop import fit, next_token_loss
+from normgeom_lab.common.loop import fit, next_token_loss, random_windows
 from normgeom_lab.common.stacks import Attention, LanguageModel, Stack, normalise_weights
 
 

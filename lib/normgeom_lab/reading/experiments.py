@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pandas as pd
 import torch
 from normgeom.models.sites import find_norms
-from normgeom.models.twins import gpt2, twins
+from normgeom.models.twins import twins
 from normgeom.models.watch import evaluating, forward, hooked
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
@@ -15,7 +15,7 @@ from transformers import GPT2LMHeadModel
 from normgeom_lab.common.checks import Draws
 from normgeom_lab.common.parts import effects
 from normgeom_lab.common.stream import blocks, writers
-from normgeom_lab.common.tiny import scattered
+from normgeom_lab.common.tiny import gpt2, scattered
 
 
 @torch.no_grad()

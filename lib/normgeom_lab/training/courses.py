@@ -11,7 +11,6 @@ import pandas as pd
 import torch
 from normgeom.models.held import projected
 from normgeom.models.sites import NormSite, find_norms
-from normgeom.models.twins import gpt2
 from normgeom.models.watch import evaluating, watch
 from normgeom.survey.survey import Survey
 from normgeom.text.tokens import windows
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from normgeom_lab.common.loop import next_token_loss, train
+from normgeom_lab.common.tiny import gpt2
 
 # The paper's three, and a null of sign vectors, exact for RMSNorm (cor-sign-null): ranks among 40.
 DIRECTIONS = ("uniform", "random_a", "random_b", *(f"signs_{i}" for i in range(39)))

@@ -131,6 +131,15 @@ def test_weights_that_are_still_tied_are_written_and_loaded(tmp_path, family):
     assert torch.equal(logits(ng.load_converted(tmp_path / "out")), logits(model))
 
 
+def test_a_finished_folder_is_found(source, written):
+    """The same command again does no work; another model's folder is refused."""
+    out, note = written
+    before = contents(out)
+    assert convert_model(str(source), out) == note and contents(out) == before
+    with pytest.raises(ValueError, match=r"^out: expected a new or empty folder"):
+        convert_model(str(shutil.copytree(source, source.with_name("other"))), out)
+
+
 # nobody takes it for another
 
 

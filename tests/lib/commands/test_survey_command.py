@@ -9,13 +9,11 @@ import pytest
 from normgeom.commands import survey
 from normgeom.commands.survey import survey_model
 from normgeom.jobs import digest
-from normgeom.models.twins import twin
-from normgeom.surgery.converted import save_converted
 from normgeom.survey.directions import DEFAULT, nulls
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import BYTES, first_windows, load_tokenizer
 from tiny_models import tiny
-from transformers import AutoModel, GPT2Config
+from transformers import AutoModel
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no tokenizer")
 DIRECTIONS = [*DEFAULT, *nulls(1)]
@@ -67,15 +65,6 @@ def test_a_model_with_a_tokenizer_reads_its_tokens(given, run, tmp_path):
         batches_of(given, load_tokenizer(str(model))), progress=False
     )
     assert had["digest"] == alone.digest, "other token ids than the tokenizer's"
-
-
-def test_an_rms_norm_twin_is_surveyed_by_its_folder(run, tmp_path):
-    config = GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=256, n_positions=32)
-    model = twin(config, 3, "rms")
-    save_converted(model, tmp_path / "model")
-    run(model=str(tmp_path / "model"))
-    table = pd.read_parquet(tmp_path / "out" / survey.TABLE)
-    assert set(table.kind) == {"rms"} and set(table.site) == {site.name for site in ng.find_norms(model.base_model)}
 
 
 def test_a_model_whose_configuration_states_no_positions(run, tmp_path):

@@ -79,6 +79,14 @@ def test_no_code_for_a_change_of_mode_runs():
     assert torch.equal(model[1].weight, before) and all(module.training for module in model.modules())
 
 
+def test_a_shallow_copy_of_a_module_is_not_watched():
+    norm, calls = nn.LayerNorm(4), []
+    model = nn.Sequential(norm, copy.copy(norm))  # both hold one dict of hooks
+    with ng.watch(model, ["0"], lambda *call: calls.append(call)):
+        model(torch.randn(2, 4))
+    assert len(calls) == 1
+
+
 class Rms(nn.Module):
     def forward(self, x):
         return ng.rms_norm(x)

@@ -65,7 +65,8 @@ def test_what_stays(reduce):
 def test_torchs_fast_path_does_not_run_past_what_was_replaced(reduce):
     """Without gradients torch runs an encoder's layers in one call, with LayerNorm whatever the modules are."""
     layer = nn.TransformerEncoderLayer(12, 2, 16, batch_first=True, dtype=torch.float64)
-    encoder, x = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval(), 1 + draw(2, 5, 12)
+    encoder, x = nn.TransformerEncoder(layer, 2).eval(), 1 + draw(2, 5, 12)
+    padding = torch.arange(5).expand(2, 5) > 3
     with torch.no_grad():
         before = encoder(x)
     reduce(encoder, x=x)
@@ -73,6 +74,7 @@ def test_torchs_fast_path_does_not_run_past_what_was_replaced(reduce):
     with torch.no_grad():
         assert apart(encoder(x), before) > 0.05, "the fast path runs LayerNorm past the modules"
         assert apart(encoder(x), with_gradients) < 1e-12
+        assert encoder(x, src_key_padding_mask=padding).shape == x.shape, "nested tensors"
 
 
 WRONG_SITES = {

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
+from types import SimpleNamespace
 
 import normgeom as ng
 import pytest
 import torch
 from surgery_models import IDS, Untouched, apart, draw_unevenly
 from torch import Tensor, nn
+from torch.distributions import Normal
 from torch.nn.utils import prune
 from transformers import PretrainedConfig
 
@@ -357,6 +359,64 @@ transposed = altered(
     branch=lambda self, n: self.deep(Plain.branch(self, n).mT).mT,
 )
 configured = altered(set_up=lambda self: setattr(self, "config", PretrainedConfig(tie_word_embeddings=True)))
+
+
+def on_buffers():
+    """A closure, of which no copy runs its own norm, is found last, when the model itself was changed."""
+    model = with_closure()
+    for linear in (model.up, model.down, model.more):
+        weight = linear.weight.data
+        del linear.weight
+        linear.register_buffer("weight", weight)
+    return model
+
+
+class AsItself(nn.Embedding):
+    """A table so large that copies share it."""
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+class Wrapped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Padded()
+
+    def forward(self, *args, **kwargs):
+        return self.inner(*args, **kwargs)
+
+
+def scripted():
+    model = altered()()
+    model.down = torch.jit.script(model.down)
+    return model
+
+
+with_law = altered(
+    forward=lambda self, ids: SimpleNamespace(
+        logits=self.head(self.last(x := self.stream(ids))), law=Normal(x.mean(-1), 1.0)
+    )
+)
+nested = altered(forward=lambda self, ids: Answer(self.head(n := self.last(self.stream(ids))), Answer(n)))
+spectrum = altered(
+    forward=lambda self, ids: SimpleNamespace(
+        logits=self.head(n := self.last(self.stream(ids))), spectrum=torch.fft.fft(n)
+    )
+)
+attention = altered(
+    set_up=lambda self: setattr(self, "att", nn.MultiheadAttention(32, 4, bias=False, batch_first=True)),
+    branch=lambda self, n: self.att(n, n, n)[0] + Plain.branch(self, n),
+)
+as_itself = altered(set_up=lambda self: setattr(self, "words", AsItself(64, 32)))
+of_dict = altered(set_up=lambda self: setattr(self, "config", dict(tied=False)))
+with_list = altered(set_up=lambda self: setattr(self.up, "relu", type("Loss", (nn.Module,), dict(weight=[1, 2]))()))
+with_index = altered(
+    set_up=lambda self: setattr(self, "first", nn.Parameter(torch.tensor(0), requires_grad=False)),
+    embed=lambda self, ids: self.words(ids) + self.words(self.first),
+)
+short = altered(embed=lambda self, ids: self.words(ids[:, : 6 if ids.shape[1] != 12 else 1 / 0]))
+READ_BY_CALLER = "the norm last is read by the caller"
 ALONG_0 = "on the example twice in a row along axis 0 by"
 SILENT = {  # how it is made, by which surgery, on what example, and why it is refused; None where it is exact
     "places for images": (image, CONVERT, FEW, "the output of see has no effect on the example"),
@@ -379,9 +439,22 @@ SILENT = {  # how it is made, by which surgery, on what example, and why it is r
     "a forward that is replaced": (replaced_forward, FOLD, FEW, "a copy of this Altered runs no LayerNorm or RMSNorm"),
     "a configuration of another kind": (configured, FOLD, FEW, None),
     "padding is zeroed": (Padded, FOLD, FEW, "on the example with padding by"),
+    "padding is zeroed in a wrapper": (Wrapped, FOLD, FEW, "on the example with padding by"),
+    "a distribution in an object": (with_law, CENTER, FEW, "words writes to the stream is read without a norm, by the"),
+    "an answer in an answer": (nested, CONVERT, FEW, READ_BY_CALLER),
+    "complex numbers": (spectrum, CONVERT, FEW, READ_BY_CALLER),
+    "attention that gets biases": (attention, FOLD, FEW, None),
+    "weights in buffers": (on_buffers, FOLD, FEW, "with its own weights .* holds one of them in a function"),
+    "copied as itself": (as_itself, FOLD, FEW, "expected one that can be copied, but its copy has some of its"),
+    "a configuration in a dict": (of_dict, FOLD, FEW, None),
+    "a weight that is a list": (with_list, CONVERT, FEW, None),
+    "an index that is a parameter": (with_index, CONVERT, FEW, None),
+    "a scripted map": (scripted, CENTER, FEW, "last reads down.weight otherwise than as a summand"),
+    "twice the example is too long": (short, FOLD, FEW, None),
 }
 
 
+@pytest.mark.filterwarnings("ignore:norms of the stream keep", "ignore:.torch.jit")
 @pytest.mark.parametrize("case", SILENT)
 def test_never_something_else_in_silence(case):
     make, surgery, example, reason = SILENT[case]
@@ -392,6 +465,15 @@ def test_never_something_else_in_silence(case):
     else:
         with Untouched(model), pytest.raises(ValueError, match=f"^model: .*{reason}"):
             surgery(model, example)
+    assert apart(numbers(model), before) < 1e-10
+
+
+def test_where_another_device_is_the_default():
+    model = altered()()
+    before = numbers(model)
+    with torch.device("meta"):
+        assert len(ng.find_norms(model, FEW)) == 2
+        ng.fold_norms(model, FEW)
     assert apart(numbers(model), before) < 1e-10
 
 

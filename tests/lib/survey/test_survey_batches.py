@@ -52,6 +52,8 @@ def test_heads_are_rows_of_their_own(family, changes, name, axis):
 def test_tokens_are_no_heads_and_no_numbers():
     """Exaone 4 has no norm in front of the one of its queries; of vectors, rows count; of images, the first norm's."""
     assert survey(tiny("exaone4"), [token_ids(2, 7)], directions=["uniform"]).tokens == 14
+    every_other = token_ids(1, 14)[:, ::2]
+    assert survey(tiny("gpt2"), [every_other], directions=["uniform"]).tokens == 7
     net = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))
     for x, tokens in ((draw(2, 5, 8).float(), 10), (draw(4, 8).float(), 4)):
         assert survey(net, [x], example_inputs=x).tokens == tokens

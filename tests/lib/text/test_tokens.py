@@ -13,7 +13,6 @@ from normgeom.text.tokens import (
     byte_tokens,
     first_windows,
     load_tokenizer,
-    random_windows,
     token_ids,
     windows,
 )
@@ -138,23 +137,3 @@ def test_windows_share_no_token(count, shapes):
 def test_a_text_shorter_than_a_window(texts):
     with pytest.raises(ValueError, match=rf"^tokens: expected at least one window of 5, got {len(texts) * 4}"):
         first_windows(of(*texts), BYTES, 100, length=5, batch_size=2)
-
-
-def test_random_windows_are_pieces_of_the_text():
-    stream, starts = random_windows(torch.arange(100, 150), length=6, batch_size=4, seed=0), set()
-    for _ in range(200):
-        batch = next(stream)
-        assert batch.shape == (4, 6)
-        assert torch.equal(batch - batch[:, :1], torch.arange(6).expand(4, 6)), "consecutive tokens"
-        starts.update(batch[:, 0].tolist())
-    assert starts == set(range(100, 145)), "each place is drawn, the last included"
-
-
-def test_random_windows_are_fixed_by_their_seed():
-    drawn = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(len(drawn))  # the global generator plays no part
-        stream = random_windows(torch.arange(1000), 8, 4, seed)
-        drawn.append(torch.stack([next(stream) for _ in range(3)]))
-    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
-    assert not torch.equal(drawn[0][0], drawn[0][1]), "each batch is new"
