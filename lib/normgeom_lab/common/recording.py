@@ -62,7 +62,7 @@ def _circumstances() -> dict[str, str]:
     versions = {"python": platform.python_version(), **packages}
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     return {
-        "device": f"{device}, {torch.get_num_threads()} thread(s), {torch.backends.cpu.get_cpu_capability()}",
+        "device": f"{device}, threads: {torch.get_num_threads()}, {torch.backends.cpu.get_cpu_capability()}",
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "date": datetime.date.today().isoformat(),
         "command": " ".join([Path(sys.argv[0]).parent.name, *sys.argv[1:2]]),
