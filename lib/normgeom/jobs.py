@@ -74,7 +74,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def check_empty(folder: Path, *but: str) -> None:
-    """A ValueError if there is such a folder and it holds anything but files of these names."""
+    """Raise a ValueError if the folder exists and holds anything other than files with these names."""
     if folder.exists() and (found := sorted({path.name for path in folder.iterdir()} - {LOCK, *but})):
         raise ValueError(f"out: expected a new or empty folder, {folder} holds {found[0]}; name another")
 

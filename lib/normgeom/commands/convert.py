@@ -8,23 +8,27 @@ from pathlib import Path
 
 from normgeom.commands.loading import described, load_config, load_model, most_tokens
 from normgeom.jobs import PROVENANCE, atomic_path, check_empty, write_provenance
-from normgeom.surgery.converted import save_converted
+from normgeom.surgery.converted import load_converted, save_converted
 from normgeom.surgery.surgery import to_rms_norm
 from normgeom.text.corpora import load_corpus
 from normgeom.text.tokens import first_windows, load_tokenizer
 
-TEXTS, LENGTH = 2, 64  # windows that logits are compared on, and their tokens
+TEXTS, LENGTH = 2, 64  # windows on which logits are compared, and their tokens
 
 
 def convert_model(model: str, out: str | os.PathLike) -> dict:
     """Convert a pre-norm LayerNorm model to RMSNorm and write it, in the dtype of its weights, to a new folder.
 
     :func:`normgeom.to_rms_norm` first checks, in float64 on the beginning of the standard library's documentation, that
-    the logits stay the same.  Returns the content of ``out/provenance.json``, at once if it names this model.
+    the logits stay the same.  Returns the content of ``out/provenance.json``.
+    If this file already names this model, nothing is converted.
     """
-    out, config = Path(out).resolve(), load_config(model)
-    named, noted = described(model), out / PROVENANCE
+    out = Path(out).resolve()
+    config = load_config(model)
+    named = described(model)
+    noted = out / PROVENANCE
     if noted.is_file() and (note := json.loads(noted.read_text("utf-8"))).get("model") == named:
+        load_converted(out)  # or the ValueError of a folder that is damaged or of another command
         return note
     check_empty(out)
     encoder = load_tokenizer(model, config)

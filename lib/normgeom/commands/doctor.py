@@ -40,7 +40,7 @@ def _text(name: str, network: nn.Module) -> Tensor | None:
 def lines(report: Report) -> Iterator[str]:
     """A table of norms and a line for each finding; norms or findings that differ only in their block share a line.
 
-    The last column is the median of the largest entry's share of a vector's squared length; of blocks, the largest.
+    The last column is the median of the largest entry's share of a vector's squared length; over blocks, the largest.
     """
     alike: dict[tuple, list[float]] = {}
     for norm in report.norms:

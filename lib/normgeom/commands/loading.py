@@ -66,7 +66,7 @@ def load_model(name: str, dtype: str = "auto", head: bool = False) -> nn.Module:
     return model.eval()
 
 
-def _wrong_weights(model: nn.Module, missing_keys: Iterable = (), unexpected_keys: Iterable = (), **_) -> list[str]:
+def _wrong_weights(model: nn.Module, missing_keys: Iterable, unexpected_keys: Iterable, **_) -> list[str]:
     """Keys that are missing, unexpected or not finite, except omitted heads, optional poolers and old masks."""
     parts = {model.base_model_prefix}.union(dict(model.named_children()), dict(model.base_model.named_children()))
     missing = [key for key in missing_keys if "pooler" not in key]  # it comes after the last norm

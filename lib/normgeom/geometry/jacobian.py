@@ -158,5 +158,5 @@ def _squares(poles: Tensor, direction: Tensor, deficit: float) -> Tensor:
     """The eigenvalues of s²JJᵀ (or r²JJᵀ), ascending; NaN if s or r is 0 or x is not finite."""
     if math.isnan(deficit) or not direction.isfinite().all():
         return torch.full_like(poles, torch.nan)
-    # Without a direction the deficit is 1, and any will do.
+    # If the direction is zero, the deficit is 1, and any direction gives the same.
     return secular.eigvalsh(poles, direction if direction.any() else None, deficit)

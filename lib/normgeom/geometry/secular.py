@@ -26,7 +26,7 @@ __all__ = ["eigh", "eigvalsh"]
 
 # Smaller ones, relative to the largest, would leave the range of float64 when an offset multiplies their squares.
 SMALLEST_GAIN, SMALLEST_ENTRY = 2.0**-320, 2.0**-160
-# Tables of (roots, poles) are worked through in blocks of rows: on a CPU they must fit its cache.
+# Tables of (roots, poles) are computed in blocks of rows: on a CPU they must fit its cache.
 BLOCK_BYTES, BLOCK_BYTES_ELSEWHERE = 1 << 20, 1 << 28
 
 

@@ -44,7 +44,7 @@ def project_out(x: Tensor, direction: Tensor) -> Tensor:
         tensor([-2., -1.,  3.])
     """
     wide, unit = _operands(x, direction)
-    for _ in range(2):  # once more removes what rounding left, which is of the size of x
+    for _ in range(2):  # the second pass removes the rounding error of the first, which grows with x
         wide = wide - (wide @ unit).unsqueeze(-1) * unit
     return wide.to(x.dtype)
 

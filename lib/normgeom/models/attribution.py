@@ -68,9 +68,9 @@ def attribute(
     Returns:
         one row per part, in the order in which the parts run: ``part`` (an embedding's name, ``"attn 0"``, ``"mlp 0"``,
         …, ``"head 0.3"``) and the four numbers, averaged over the sequences.  The model runs once per part in its own
-        dtype, and a float64 copy of it runs once on a few tokens; sums are float64.  After five seconds, a
-        progress bar appears.  For the numbers of one sequence, pass only that sequence, and others as ``reference``;
-        for the logit at position t, ``inputs[:, : t + 1]``.
+        dtype, and a float64 copy of it runs once on a few tokens; sums are float64.  A progress bar appears after
+        five seconds.  For the numbers of one sequence, pass only that sequence, and others as ``reference``; for the
+        logit at position t, pass ``inputs[:, : t + 1]``.
 
     Raises:
         ValueError: ``inputs`` or ``reference`` are padded, or their shapes do not fit; a token id or an answer is
@@ -101,8 +101,11 @@ def effects(model, inputs, answer, against=None, ablate="mean", by="part", refer
     for name, value, known in (("ablate", ablate, REPLACED), ("by", by, ("part", "head"))):
         if value not in known:
             raise ValueError(f"{name}: expected one of {', '.join(map(repr, known))}, got {value!r}")
-    run = Run(model, inputs, _shape("inputs", model, inputs, ablate if reference is None else ""))
-    other = None if reference is None else Run(model, reference, _shape("reference", model, reference, ""))
+    shape = _shape("inputs", model, inputs)
+    if reference is None and ablate == "resample" and shape[0] < 2:
+        raise ValueError("inputs: expected two sequences or more, from which to resample, got one")
+    run = Run(model, inputs, shape)
+    other = None if reference is None else Run(model, reference, _shape("reference", model, reference))
     if other and ablate == "resample" and other.shape != run.shape:
         raise ValueError(f"reference: expected the shape of inputs, {tuple(run.shape)}, got {tuple(other.shape)}")
     w, constant, said = run.reader(answer, against)
@@ -144,19 +147,17 @@ REPLACED = {
 }
 
 
-def _shape(argument: str, model: nn.Module, inputs: Tensor | Mapping, ablate: str) -> torch.Size:
+def _shape(argument: str, model: nn.Module, inputs: Tensor | Mapping) -> torch.Size:
     ids = entries(inputs).get("input_ids")
     if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.shape[1] < 2:
         came = tuple(ids.shape) if isinstance(ids, Tensor) else type(ids).__name__
         raise ValueError(f"{argument}: expected token ids (batch, length) of length 2 or more, got {came}")
     check_texts(argument, model, inputs)
-    if ablate == "resample" and len(ids) < 2:
-        raise ValueError("inputs: expected two sequences or more, from which to resample, got one")
     return ids.shape
 
 
 class _Ended(Exception):
-    """Ends a run where nothing more is needed of it."""
+    """Ends a run once nothing more is needed from it."""
 
 
 class Run:
@@ -179,7 +180,7 @@ class Run:
                 raise ValueError(f"model: expected attentions that end in a linear map, {name} is torch's own")
         with watch(model, {name for part in self.stream.parts for name in (part.writer, part.map)}, keep):
             self.end, self.logits = self.result()
-        if len(self.logits) != shape[0]:
+        if self.logits.dim() != 2 or len(self.logits) != shape[0]:
             raise ValueError("model: expected one that keeps sequences along the first axis throughout")
         written = [self.spread(self.written.get(part.writer, self.end[:0])) for part in self.stream.parts]
         added = sum(p.factor * w[:, -1].double() for p, w in zip(self.stream.parts, written, strict=True))

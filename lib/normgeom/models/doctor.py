@@ -213,7 +213,7 @@ def _of_one(sheet: NormSheet) -> Iterator[Finding]:
 
 
 def _of_gains(model: nn.Module, sheets: list[NormSheet], inputs: Tensor | Mapping) -> Iterator[Finding]:
-    """Gains w that should be 1 + w, or the reverse, judged by the loss of a model that predicts its inputs."""
+    """Gains w that should be 1 + w, or the reverse, judged by the loss of a model that predicts its input tokens."""
     known = [sheet for sheet in sheets if sheet.gain in ("w", "1 + w")]
     groups = [tuple(sheet for sheet in known if sheet.gain == gain) for gain in ("w", "1 + w")]
     loss, chance = _loss(model, inputs)

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from normgeom.models.judgement import Flow, judged
 from normgeom.models.sites import NormSite, default_example, find_norms
 from normgeom.models.trace import Projection, Trace
-from normgeom.models.watch import by_its_modules, check_module, hooked, set_mode
+from normgeom.models.watch import by_its_modules, check_module, entries, hooked, set_mode
 
 
 def stream(model: nn.Module, example_inputs: Tensor | Mapping | None = None) -> Flow:
@@ -55,9 +55,10 @@ class Stream(NamedTuple):
 
 
 def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
-    """The stream of a decoder as its own weights write it, or a ValueError that says where it cannot be followed."""
+    """Follow the stream of a decoder with its own weights; a ValueError says where this is impossible."""
     given = inputs if isinstance(inputs, Tensor) else dict(inputs)
-    shapes = {x.shape for x in tree_leaves(given) if isinstance(x, Tensor)}
+    count = len(entries(inputs)["input_ids"])
+    shapes = {(max(count, len(x)), *x.shape[1:]) for x in tree_leaves(given) if isinstance(x, Tensor) and x.dim()}
     beginning = tree_map(lambda x: x[:2, :11] if isinstance(x, Tensor) and x.dim() == 2 else x, given)
     trace = Trial(model, beginning if len(shapes) == 1 else given, drawn=False).trace
     sites = {site.name: site for site in find_norms(model, inputs)}  # under held scales it takes no others
@@ -72,8 +73,8 @@ def followed(model: nn.Module, inputs: Tensor | Mapping) -> Stream:
     if summed.odd:
         raise ValueError(f"model: its stream cannot be followed to {final}, which reads {summed.odd}")
     parts = [_part(trace, sites, writer, factor) for writer, factor in summed.sources.items()]
-    caller, returned = trace.given[-1]
-    factor = trace.read(caller, returned[:1]).sources.get(after[0])
+    _, outputs = trace.given[-1]
+    factor = trace.read("", outputs[:1]).sources.get(after[0])
     if factor is None:
         raise ValueError("model: expected logits that are its unembedding's outputs or a multiple, not capped or cut")
     names = [part.name for part in parts]
@@ -175,8 +176,8 @@ def answer(model: nn.Module, call: tuple) -> list[Tensor]:
 
     The model is called in the dtype of its weights; with float64 weights it computes in float64 throughout.
     """
-    args, kwargs = cast(call, dtype := dtype_of(model), next(model.parameters()).device)
-    with double_throughout() if dtype == torch.float64 else nullcontext(), by_its_modules():
+    args, kwargs = cast(call, dtype := dtype_of(model), device := next(model.parameters()).device)
+    with device, double_throughout() if dtype == torch.float64 else nullcontext(), by_its_modules():
         found = [t.cpu() for t in returned(model(*args, **kwargs))]
     if not any(t.isfinite().any() for t in found):
         raise ValueError(f"model: this {type(model).__name__} returns no finite numbers, or none with random weights")
@@ -195,7 +196,7 @@ def returned(output: object) -> list[Tensor]:
 def _tensors(value: object) -> Iterator[Tensor]:
     for leaf in tree_leaves(value):
         if isinstance(leaf, Tensor):
-            yield torch.view_as_real(leaf) if leaf.is_complex() else leaf
+            yield torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() else leaf
         elif inside := _attributes(leaf):
             yield from _tensors(inside)
 
@@ -203,7 +204,7 @@ def _tensors(value: object) -> Iterator[Tensor]:
 def _attributes(value: object) -> dict[str, object]:
     """What an object holds, such as a dataclass or a distribution, by name."""
     if is_dataclass(value):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
+        return {field.name: getattr(value, field.name, None) for field in fields(value)}
     return {} if isinstance(value, (Tensor, nn.Module, type)) else getattr(value, "__dict__", {})
 
 
@@ -212,7 +213,7 @@ def dtype_of(model: nn.Module) -> torch.dtype:
 
 
 def cast(inputs: object, dtype: torch.dtype, device: torch.device) -> object:
-    """``inputs`` on a device, floating-point tensors in a dtype; what is no tensor is copied: a run may change it."""
+    """``inputs`` on a device, floating-point tensors in a dtype; others are copied, as a run may change them."""
 
     def there(leaf: object) -> object:
         if not isinstance(leaf, Tensor):
@@ -225,8 +226,9 @@ def cast(inputs: object, dtype: torch.dtype, device: torch.device) -> object:
 def cpu_copy(model: nn.Module) -> nn.Module:
     """A float64 copy on the CPU in evaluation mode."""
     copied = copy.deepcopy(model)
-    if not set(model.parameters()).isdisjoint(copied.parameters()):
-        raise ValueError("model: expected one that can be copied, but its copy has some of its parameters")
+    mine, its = ({*module.parameters(), *module.buffers()} for module in (model, copied))
+    if not mine.isdisjoint(its):
+        raise ValueError("model: expected one that can be copied, but its copy has some of its parameters or buffers")
     copied = copied.cpu().double()
     set_mode(copied.modules(), False)
     if hasattr(copied, "set_experts_implementation"):
@@ -240,8 +242,7 @@ def _drawn(model: nn.Module) -> nn.Module:
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
         noise = torch.randn(parameter.shape, generator=generator)
-        vector = parameter.dim() < 2
-        parameter.copy_(0.5 + 0.3 * noise if vector else noise / parameter.shape[-1] ** 0.5)
+        parameter.copy_(noise / parameter.shape[-1] ** 0.5 if parameter.dim() > 1 else 0.5 + 0.3 * noise)
     return model
 
 

@@ -76,7 +76,7 @@ def held_scales(model: nn.Module, inputs: Tensor | Mapping) -> Iterator[None]:
         return instead
 
     def end(module, args, kwargs, output):
-        if more := next((site.name for site in sites if module is model and left.get(site.module)), None):
+        if more := next((site.name for site in sites if left.get(site.module)), None):
             raise ValueError(f"held_scales: {more} was held for more calls than this run makes")
 
     after = [*((site.module, hold(site)) for site in sites), (model, end)]

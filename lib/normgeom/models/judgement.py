@@ -1,4 +1,4 @@
-"""A residual stream: its norms, who reads them, who writes to it, and why its mean cannot be taken out."""
+"""A residual stream: its norms, who reads them, who writes to it, and why its mean cannot be removed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Flow(NamedTuple):
     obstacle: str | None  # why centring the writers would leave a mean on the stream or change the outputs, in words
     unseen: str | None  # a parameter of a map or embedding that the run did not use, in words
     blocked: str | None  # the first norm of the stream that reads what no weights centre
-    projected: str | None = None  # the module before which a projection takes the mean out
+    projected: str | None = None  # the module before which a projection removes the mean
 
 
 def judged(trace: Trace) -> Flow:
@@ -69,10 +69,9 @@ def _summands(trace: Trace, read: Read) -> set[str]:
 
 
 def _obstacles(trace: Trace, of_stream: list[Read], written: list[str]) -> Iterator[str]:
-    """Why the mean cannot be taken out of the stream, or matters."""
-    by_norms = [read for read in trace.reads if read.name in trace.norms]
+    """Why the mean of the stream cannot be removed, or matters."""
     for name in trace.norms:
-        if any(read.sources.get(name) is not None for read in by_norms):
+        if any(read.name in trace.norms and read.sources.get(name) is not None for read in trace.reads):
             yield f"{name} normalises what stays on the stream, and no gain can remove the mean of its output"
     for read in (read for read in of_stream if read.odd):
         yield f"{read.name} reads {read.odd}, so that no weight centres what it reads"

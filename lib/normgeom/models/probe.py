@@ -31,11 +31,11 @@ class Probe(NamedTuple):
 
     kind: str  # "layer" if a shift along 1 changes nothing, else "rms"
     rows: Tensor  # random, their entries of mean and standard deviation ROW
-    outputs: Tensor  # what becomes of them
+    outputs: Tensor  # the module's outputs for them
     unit: Tensor  # a row of ±1, for LayerNorm less its mean, of root mean square 1
     surface: Tensor  # half the difference of the outputs for ±LONG · unit
     bias: Tensor  # half their sum
-    shares: Tensor  # how much of ``surface`` SCALES · unit keep
+    shares: Tensor  # the share of ``surface`` in the output for SCALES · unit
 
     def acting(self, place: str, eps: float) -> tuple[Tensor, Tensor]:
         """γ and β of a norm whose ε acts at this place."""
@@ -43,7 +43,7 @@ class Probe(NamedTuple):
         return _of_each_head(gain.float()), _of_each_head(self.bias.float())
 
     def again(self, drawn: nn.Module) -> Probe:
-        """The same rows, with what the module makes of them once its parameters are random."""
+        """This probe, with surface and bias as those of a copy of the module with random parameters."""
         return self._replace(**_ends(drawn.forward, self.unit))
 
     def fit(self, place: str) -> tuple[float, float]:

@@ -65,7 +65,7 @@ class Read(NamedTuple):
 
 
 class Projection(nn.Module):
-    """Takes the mean out of a stream at a place where no weights decide it."""
+    """Removes the mean of a stream at a place where no weights determine it."""
 
     def forward(self, x: Tensor) -> Tensor:
         return center(x)
@@ -81,7 +81,7 @@ class Trace:
         modules, parameters: of the model, by name.
         norms: what :func:`normgeom.find_norms` found in it, by name.
         given: what norms and maps were given, by name and in the order in which they ran, and what the caller got.
-        used: parameters that had an effect, and names of modules whose output had one on a read made so far.
+        used: parameters that had an effect, and names of the parameters and modules that had one on a read so far.
         rewritten: the names of the parameters that the run itself changed.
     """
 
@@ -90,9 +90,7 @@ class Trace:
         self.parameters = {name: p for name, p in model.named_parameters() if p.is_floating_point()}
         self.norms = {site.name: site for site in sites}
         self.used: set[Tensor | str] = set()
-        self._leaves = [(name, p, -1) for name, p in self.parameters.items()]
-        for _, parameter, _ in self._leaves:
-            parameter.requires_grad_()
+        self._leaves = [(name, p.requires_grad_(), -1) for name, p in self.parameters.items()]
         self.given: list[tuple[str, list[Tensor]]] = []
 
         def cut(name: str) -> Callable:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-# in a torch without this name, what fails under vmap fails with torch's own message
+# if torch lacks this name, what fails under vmap fails with torch's own message
 is_batchedtensor = getattr(torch._C._functorch, "is_batchedtensor", lambda _: False)
 Hooks = Iterable[tuple[nn.Module, Callable]]
 Source = tuple[str | None, float] | None  # see NormSite.sources
@@ -97,7 +97,7 @@ def watch(
 
         def call(_, args, kwargs, output):
             x = next(iter((*args, *kwargs.values())))
-            x = x.detach() if isinstance(x, Tensor) else output.detach()  # an embedding of positions may take a length
+            x = x.detach() if isinstance(x, Tensor) else output.detach()  # some position embeddings take a length
             if is_batchedtensor(x):
                 raise ValueError(f"model: {name} runs under torch.vmap, where its vectors cannot be looked at")
             if x.shape[-1] != getattr(seen, "dim", x.shape[-1]):
@@ -191,11 +191,13 @@ def hooked(before: Hooks = (), after: Hooks = (), prepend: bool = False) -> Iter
     """Hooks while the block runs: ``hook(module, args, kwargs)`` before a module, or after it with the output as well.
 
     A value that a hook returns replaces ``(args, kwargs)`` or the output.  With ``prepend``, hooks after a module run
-    before those that the module has already.  A copy of a module may share its hooks, but these do not run for it.
+    before those that it has already.  Of copies that share a module's hooks, only those of nn.DataParallel run them.
     """
 
     def only(module: nn.Module, hook: Callable) -> Callable:
-        return lambda called, *given: hook(called, *given) if called is module else None
+        return lambda called, *given: (
+            hook(called, *given) if called is module or hasattr(called, "_is_replica") else None
+        )
 
     with ExitStack() as hooks:
         for module, hook in before:

@@ -29,7 +29,7 @@ if not hasattr(forward_ad, "_current_level"):
 
 # From this many entries on, a look at the means takes less than a twentieth of the time of torch's LayerNorm.
 LOOK = 300_000
-# From this |mean|/s on, torch's LayerNorm loses more to the rounding of the mean than to all else.
+# From this |mean|/s on, torch's LayerNorm loses more to the rounding of the mean than to everything else.
 FAR = 8.0
 # From this many entries on, blocks of rows are faster than torch's RMSNorm.
 LARGE = 1 << 18
@@ -57,7 +57,7 @@ def layer_norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) 
         return None
     if not y.requires_grad:
         return y
-    if y.is_cpu and y.dtype.itemsize < 4:  # torch would sum the gradients by gain and bias in sixteen bits
+    if y.is_cpu and y.dtype.itemsize < 4:  # torch would sum the gradients of gain and bias in 16 bits
         y = layer_norm(*(None if t is None else formula.upcast(t) for t in (x, gain, bias)), eps)
         return None if y is None else y.to(x.dtype)
     y.grad_fn.register_hook(partial(_differentiate_again, eps))
@@ -104,7 +104,7 @@ def _differentiate_again(eps: float, by_inputs: tuple, by_output: tuple) -> tupl
     node = next((g.grad_fn for g in by_inputs if g is not None and g.requires_grad), None)
     if node is None or not torch.is_grad_enabled():
         return None
-    # The node keeps what torch's derivative was taken of.  A reference from here would outlive the backward pass.
+    # The node keeps the input and the weight.  A reference from here would outlive the backward pass.
     found = formula.backward(by_output[0], node._saved_input, node._saved_weight, eps, centered=True)
     return tuple(None if g is None else f.to(g.dtype) for g, f in zip(by_inputs, found, strict=True))
 

@@ -143,14 +143,13 @@ def _replaced(model: nn.Module, by: Mapping[NormSite, nn.Module], inputs: Tensor
     if inputs is None:
         with suppress(TypeError):  # sites were given, and there may be no example
             inputs = default_example(model)
-    tried = inputs is not None
     with undone_by_errors(model):
-        if tried:
+        if inputs is not None:
             with evaluating(model), watch(model, by, check_formula):
                 forward(model, inputs)
         for site, norm in by.items():
             replace_module(model, site.module, norm)
-        if tried:
+        if inputs is not None:
             with evaluating(model), running_without(model, [site.module for site in by]):
                 forward(model, inputs)
     return model
@@ -167,7 +166,7 @@ def _chosen(
     """The requested norms of this model, given by name or as they were found; ``what`` names their kind in errors."""
     asked, modules = None if sites is None else listed(sites), dict(model.named_modules())
     known = asked and all(isinstance(site, NormSite) and modules.get(site.name) is site.module for site in asked)
-    found = asked if known else find_norms(model, example_inputs)  # what is known needs no example
+    found = asked if known else find_norms(model, example_inputs)  # known sites need no example
     if what == "LayerNorms":
         found = [site for site in found if site.kind == "layer" and site.weight.dim() == 1]
     found = {site.name: site for site in found}

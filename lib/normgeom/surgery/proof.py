@@ -1,4 +1,4 @@
-"""Whether a changed model answers as before: on an example, on half and twice of it, and with padding."""
+"""Check that a changed model answers as before: on an example, on half of it, on twice of it, and with padding."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def prove(
 
 
 def answers(model: nn.Module, call: tuple, only: Iterable[str] | None = None) -> Answers:
-    """The outputs of a model for each variant of the example that it can run, or for those in ``only``, or an error."""
+    """The outputs of a model for each variant of the example that it can run; with ``only``, for these, or an error."""
     found = {}
     with evaluating(model):
         for name, variant in _variants(model, call):
@@ -57,13 +57,15 @@ def answers(model: nn.Module, call: tuple, only: Iterable[str] | None = None) ->
 
 
 def _variants(model: nn.Module, call: tuple) -> Iterator[tuple[str, tuple]]:
-    """The example; half and twice of it along its first two axes; and padded, if the model takes a mask."""
+    """The example; half and twice of it along its first two axes; and padded, which only models with a mask can run."""
     yield "the example", call
     tensors = [leaf for leaf in tree_leaves(call) if isinstance(leaf, Tensor) and leaf.dim()]
     for axis, (name, change) in itertools.product((1, 0), _LENGTHS.items()):
         long = [tensor for tensor in tensors if tensor.dim() > axis]
         changed = {id(t): change(t, axis) for t in long if t.shape[axis] == long[0].shape[axis]}
         yield f"{name} along axis {axis}", tree_map(lambda leaf, by=changed: by.get(id(leaf), leaf), call)
+    if not tensors:
+        return
     args, kwargs = call
     mask = kwargs.get("attention_mask")
     mask = torch.ones_like(tensors[0], dtype=torch.long) if mask is None else mask.clone()

@@ -35,7 +35,7 @@ def fold_norms(model: nn.Module, example_inputs: Tensor | Mapping | None = None)
             1e-10 of the largest output.  Then the model is changed and tried in its dtype, where outputs may change by
             as much as rounding explains; if they change by more, it gets back what it was.  Each runs before and after
             the change on the example; the model and the copy with random weights also on half and twice of it along
-            each of its first two axes, and on the example with its first token as padding, if they know an
+            each of its first two axes, and on the example with its first token as padding, if they take an
             ``attention_mask``.  :func:`to_rms_norm` says what is not tested.  This takes twice the memory of float32
             weights, one run with gradients, and thirty without.
         example_inputs: inputs for these runs, as in :func:`normgeom.find_norms`.
@@ -133,7 +133,7 @@ def to_rms_norm(model: nn.Module, example_inputs: Tensor | Mapping | None = None
 
 @torch.no_grad()
 def _operate(model: nn.Module, steps: list[Callable], example_inputs: Tensor | Mapping | None) -> nn.Module:
-    """Take the steps, once copies have shown that they change no answer."""
+    """Apply the steps after copies have shown that they change no output."""
     call = call_of(model, example_inputs)
     before = answers(model, call)  # first: a table that the code caches keeps the dtype of the first run
     trial = Trial(model, example_inputs)
@@ -159,7 +159,7 @@ def _operate(model: nn.Module, steps: list[Callable], example_inputs: Tensor | M
         prove(copied, take, replaced, call, "its own weights", {"the example": answer(copied, call)})
         del copied
     with undone_by_errors(model):
-        prove(model, take, replaced, call, "its own weights", before)
+        prove(model, take, replaced, call, "its own weights", before or {"the example": answer(model, call)})
     if _fold in steps and (kept := next((norm.kept for norm in flow.norms if norm.kept), None)):
         warnings.warn(f"norms of the stream keep gain and bias: {kept}", stacklevel=3)
     if flow.projected:
@@ -199,7 +199,7 @@ def _far(model: nn.Module, flow: Flow, steps: list[Callable]) -> Iterator[tuple[
     def maps(names: Iterable[str]) -> list[nn.Module]:
         return [m for m in map(model.get_submodule, names) if not isinstance(m, nn.MultiheadAttention)]
 
-    yield "when it runs again: it draws random numbers, or keeps something of an earlier call", BOUND, ((), ())
+    yield "when it runs again: it draws random numbers, or keeps something from an earlier call", BOUND, ((), ())
     for far in (_FAR, -_FAR) if _center in steps else ():
         raised = [(module, lambda *call, far=far: call[-1] + far) for module in maps(flow.writers)]
         yield "when a number is added to all entries of its stream: the mean matters", _FAR_BOUND, ((), raised)
@@ -214,7 +214,8 @@ def _far(model: nn.Module, flow: Flow, steps: list[Callable]) -> Iterator[tuple[
 def _untie(model: nn.Module, flow: Flow) -> None:
     """Give a head that shares an embedding's weight a copy of its own."""
     names = {module: name for name, module in model.named_modules()}
-    embeddings = {id(module.weight) for module in names if isinstance(module, nn.Embedding)}
+    weights = (module.weight for module in names if isinstance(module, nn.Embedding))
+    embeddings = {id(weight): weight for weight in weights}  # kept: the id of a computed weight would be used again
     tied = [m for m in names if not isinstance(m, nn.Embedding) and id(getattr(m, "weight", None)) in embeddings]
     for module in tied:
         module.weight = nn.Parameter(module.weight.detach().clone(), requires_grad=module.weight.requires_grad)

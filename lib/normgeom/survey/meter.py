@@ -9,10 +9,10 @@ from torch import Tensor
 
 from normgeom.models.sites import NormSite
 
-# Of each direction: the angle less 90 degrees, its square, cos² and |cos|.  Of each vector, after these:
+# For each direction: the angle minus 90 degrees, its square, cos² and |cos|.  Then, for each vector:
 OF_VECTOR = ("length", "drop_error", "with_drop_error", "tokens", "nonfinite")
 _BLOCK = 2**17  # entries that are upcast together: on a CPU what its cache holds
-_UNSEEN = torch.finfo(torch.float32).eps ** 2  # relative square of what may be only rounding
+_UNSEEN = torch.finfo(torch.float32).eps ** 2  # squared relative size up to which a value may be rounding error
 
 
 class Meter:
@@ -55,7 +55,7 @@ class Meter:
         for block in zip(*(x.reshape(-1, d).split(rows) for x in both), strict=True):
             wide = torch.empty(2, *block[0].shape, dtype=torch.float64, device=device)
             for side, x in zip(wide, block, strict=True):
-                side.copy_(x)  # in one pass, which stacking first is not
+                side.copy_(x)  # in one pass; stacking first would need two
             products.append(self.columns @ wide.mT)
             lengths.append(torch.linalg.vector_norm(wide, dim=-1))
         return torch.cat(products, dim=-1), torch.cat(lengths, dim=-1)

@@ -139,7 +139,7 @@ class Survey:
         return self
 
     def _resume(self, checkpoint: str | os.PathLike | None) -> int:
-        """Take over the state in a checkpoint, if there is one, and return the number of its batches."""
+        """Load the state in a checkpoint, if there is one, and return the number of its batches."""
         if checkpoint is None or not Path(checkpoint).exists():
             return 0
         if self.batches:

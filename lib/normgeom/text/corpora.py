@@ -18,7 +18,7 @@ WIKIPEDIA = ("wikimedia/wikipedia", "20231101.en", "b04c8d1ceb2f5cd4588862100d08
 
 
 class Corpus(NamedTuple):
-    """A text: ``texts()`` reads it anew, ``between`` goes between two of them, ``provenance`` says what it is."""
+    """A text: ``texts()`` reads it again, ``between`` separates two texts, ``provenance`` says what it is."""
 
     texts: Callable[[], Iterable[str]]
     between: str

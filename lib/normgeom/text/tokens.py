@@ -61,7 +61,7 @@ def load_tokenizer(name: str, config: object = None) -> Encoder:
 
 
 def token_ids(corpus: Corpus, encoder: Encoder, most: int) -> Tensor:
-    """The first ``most`` token ids of a corpus, ``(n,)``; no document is read after that."""
+    """The first ``most`` token ids of a corpus, ``(n,)``; no more documents are read than needed."""
     parts, count = [torch.empty(0, dtype=torch.int64)], 0
     for number, text in enumerate(corpus.texts()):
         parts.append(encoder.encode(corpus.between + text if number else text))

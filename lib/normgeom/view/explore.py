@@ -102,7 +102,7 @@ def _image(draw: Callable[..., tuple[Figure, str]], chosen: dict) -> str:
         raise TypeError(f"draw: expected a figure and its alt text, got {type(drawn).__name__}")
     figure, alt = drawn
     if not alt.strip():
-        raise ValueError(f"draw: expected alt text that says what is to be seen, got an empty text for {chosen}")
+        raise ValueError(f"draw: expected alt text that says what the figure shows, got an empty text for {chosen}")
     return image(figure, alt)
 
 

@@ -13,12 +13,12 @@ from IPython.display import display
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 
-# Okabe and Ito's palette: told apart by readers of every colour vision, and by marker and dash without colour.
+# Okabe and Ito's palette, for every kind of colour vision; without colour, markers and dashes tell lines apart.
 COLORS = {"uniform": "#0072B2", "random_a": "#D55E00", "random_b": "#009E73", "null": "#8A8A8A", "ink": "#2F2F2F"}
 COLORS |= {"layer": COLORS["random_a"], "rms": COLORS["uniform"]}  # wherever both norms are drawn
 WIDTH = 5.4  # inches: with letters of SIZE the text is 9 pixels high where a phone shows a figure 358 pixels wide
 FACES, SIZE = ["DejaVu Sans"], 10
-with suppress(ImportError):  # the type of the pages, which comes with the extra "book"; its letters are smaller
+with suppress(ImportError):  # the typeface of the pages, which comes with the extra "book"; its letters are smaller
     from font_source_serif_pro import SourceSerifPro, SourceSerifProIt, SourceSerifProSemibold
 
     for file in (SourceSerifPro, SourceSerifProIt, SourceSerifProSemibold):
@@ -70,7 +70,7 @@ def show(figure: Figure, alt: str) -> None:
         ValueError: ``alt`` is empty.
     """
     if not alt.strip():
-        raise ValueError("alt: expected words that say what is to be seen, got an empty text")
+        raise ValueError("alt: expected words that say what the figure shows, got an empty text")
     display({"image/svg+xml": svg(figure), "text/plain": f"Figure: {alt}"}, raw=True, metadata={"alt": alt})
 
 

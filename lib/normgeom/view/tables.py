@@ -14,10 +14,10 @@ from IPython.display import display
 
 from normgeom.records import Record
 
-_MARKUP = re.compile(r"[\\`*$\[\]<>&|~]|(?<![^\W_])_")  # an underscore after a letter opens nothing
+_MARKUP = re.compile(r"[\\`*$\[\]<>&|~]|(?<![^\W_])_")  # an underscore after a letter starts no emphasis
 _SIGNIFICANT = re.compile(r"\.(\d+)([eg])")
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+")  # control characters, and turns of direction
+_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+")  # control characters, marks of direction
 
 
 def table(

@@ -138,6 +138,10 @@ def test_a_finished_folder_is_found(source, written):
     assert convert_model(str(source), out) == note and contents(out) == before
     with pytest.raises(ValueError, match=r"^out: expected a new or empty folder"):
         convert_model(str(shutil.copytree(source, source.with_name("other"))), out)
+    damaged = shutil.copytree(out, out.with_name("damaged"))
+    (damaged / "converted.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"^folder: expected one that normgeom wrote"):
+        convert_model(str(source), damaged)
 
 
 # nobody takes it for another

@@ -10,7 +10,7 @@ import torch
 from surgery_models import IDS, Untouched, apart, draw_unevenly
 from torch import Tensor, nn
 from torch.distributions import Normal
-from torch.nn.utils import prune
+from torch.nn.utils import parametrizations, prune
 from transformers import PretrainedConfig
 
 
@@ -378,6 +378,13 @@ class AsItself(nn.Embedding):
         return self
 
 
+def computed():
+    """Two weights that are made anew whenever they are asked for."""
+    model = altered(set_up=lambda self: setattr(self, "words", parametrizations.weight_norm(nn.Embedding(64, 32))))()
+    parametrizations.weight_norm(model.down)
+    return model
+
+
 class Wrapped(nn.Module):
     def __init__(self):
         super().__init__()
@@ -447,6 +454,7 @@ SILENT = {  # how it is made, by which surgery, on what example, and why it is r
     "weights in buffers": (on_buffers, FOLD, FEW, "with its own weights .* holds one of them in a function"),
     "copied as itself": (as_itself, FOLD, FEW, "expected one that can be copied, but its copy has some of its"),
     "a configuration in a dict": (of_dict, FOLD, FEW, None),
+    "a weight that is computed": (computed, FOLD, FEW, None),
     "a weight that is a list": (with_list, CONVERT, FEW, None),
     "an index that is a parameter": (with_index, CONVERT, FEW, None),
     "a scripted map": (scripted, CENTER, FEW, "last reads down.weight otherwise than as a summand"),
@@ -466,6 +474,12 @@ def test_never_something_else_in_silence(case):
         with Untouched(model), pytest.raises(ValueError, match=f"^model: .*{reason}"):
             surgery(model, example)
     assert apart(numbers(model), before) < 1e-10
+
+
+def test_a_model_that_does_not_run_in_its_own_dtype_is_not_changed():
+    model = altered(embed=lambda self, ids: self.words(ids)[:: 1 if self.words.weight.dtype == torch.float64 else 0])()
+    with Untouched(model.float()), pytest.raises(ValueError, match="slice step cannot be zero"):
+        ng.fold_norms(model, FEW)
 
 
 def test_where_another_device_is_the_default():
