@@ -244,10 +244,10 @@ class Run:
             yield part.name, part.writer, taken, part.factor * taken[:, -1]
             return
         width = taken.shape[-1]
-        count = getattr(getattr(self.model, "config", None), "num_attention_heads", None)
+        config, owner = getattr(self.model, "config", None), self.model.get_submodule(part.map.rpartition(".")[0])
+        count = getattr(owner, "num_heads", getattr(config, "num_attention_heads", None))  # blocks may differ
         if not count or width % count:
-            wanted = f"a divisor of the {width} entries that {part.map} reads"
-            raise ValueError(f'model: for by="head" expected config.num_attention_heads, {wanted}, got {count}')
+            raise ValueError(f'model: for by="head" expected a number of heads that divides {width}, got {count}')
         module = self.model.get_submodule(part.map)
         matrix = matrix_of(module, WRITES)
         weight, bias = getattr(module, matrix.weight).movedim(matrix.axis, 0).double(), getattr(module, matrix.bias)

@@ -92,7 +92,8 @@ def doctor(model: nn.Module, inputs: Tensor | Mapping | None = None) -> Report:
 
     def look(sheet: NormSheet, x: Tensor, _output: Tensor) -> None:
         squares = projected(sheet, x.double()).square()
-        sheet.measured["s"] = float(squares.mean(-1).sqrt().median())
+        s = squares.mean(-1).sqrt()
+        sheet.measured["s"] = float(s.where(s > 0, torch.nan).nanmedian().nan_to_num(0))  # a model may pad with zeros
         sheet.measured["peak"] = float(x.abs().max())
         sheet.measured["share"] = float((squares.amax(-1) / squares.sum(-1)).nanmedian())
 

@@ -168,10 +168,13 @@ class Trace:
     @torch.enable_grad()
     def mixes(self, name: str, entry: int) -> bool:
         """Whether this entry of the last vector that ``name`` reads depends on other rows of earlier outputs."""
-        given = self.first(name)[0].flatten(0, -2)[-1, entry]
+        given = self.first(name)[0].flatten(0, -2)
         outputs = [leaf for _, leaf, _ in self._leaves if not isinstance(leaf, nn.Parameter)]
-        gradients = torch.autograd.grad(given, outputs, retain_graph=True, allow_unused=True)
-        return any(bool(g.flatten(0, -2)[:-1].any()) for g in gradients if g is not None)
+        gradients = torch.autograd.grad(given[-1, entry], outputs, retain_graph=True, allow_unused=True)
+        rows = (g.flatten(0, -2) for g in gradients if g is not None)
+        return any(
+            bool(r[: -max(1, len(r) // len(given))].any()) for r in rows
+        )  # a vector may have several, as of heads
 
 
 def _acting(module: nn.Module, output: Tensor) -> list[nn.Parameter]:

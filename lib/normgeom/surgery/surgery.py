@@ -109,7 +109,8 @@ def to_rms_norm(model: nn.Module, example_inputs: Tensor | Mapping | None = None
     it is on the stream or between a norm and its readers.  Code that reads parameters outside of a run, such as a
     penalty on gains, reads the changed ones.  As wherever this library looks at a run, the model itself runs: counters
     in its buffers count, and ``max_norm`` of an embedding shortens its rows.  If a norm is called on pieces of texts,
-    the first vector of each piece counts as the first of a text.
+    the first vector of each piece counts as the first of a text; padding that a model adds itself, as Longformer does,
+    is measured too.
 
     Args:
         model, example_inputs: as in :func:`fold_norms`, which says on which inputs the model is tried.

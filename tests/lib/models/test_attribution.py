@@ -270,9 +270,17 @@ def test_parts_are_replaced_by_those_of_a_reference(ablate):
 
 def test_heads_need_a_number():
     model = tiny("gpt2")
-    model.config.n_head = 5
-    with pytest.raises(ValueError, match=r'^model: for by="head" expected config.num_attention_heads, .* got 5$'):
+    model.transformer.h[0].attn.num_heads = 5
+    with pytest.raises(ValueError, match=r'^model: for by="head" expected a number of heads that divides 32, got 5$'):
         ng.attribute(model, IDS, 5, by="head")
+
+
+def test_heads_are_counted_where_they_are():
+    """The configuration of a decoder may state the heads of an encoder."""
+    table = ng.attribute(tiny("gpt2"), IDS, 5, by="head")
+    model = tiny("gpt2")
+    model.config.n_head = 1
+    assert list(ng.attribute(model, IDS, 5, by="head").part) == list(table.part)
 
 
 def test_heads_are_columns_of_a_weight_and_nothing_more():
