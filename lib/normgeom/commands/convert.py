@@ -20,8 +20,8 @@ def convert_model(model: str, out: str | os.PathLike) -> dict:
     """Convert a pre-norm LayerNorm model to RMSNorm and write it, in the dtype of its weights, to a new folder.
 
     :func:`normgeom.to_rms_norm` first checks, in float64 on the beginning of the standard library's documentation, that
-    the logits stay the same.  Returns the content of ``out/provenance.json``.
-    If this file already names this model, nothing is converted.
+    the logits stay the same.  Returns the content of ``out/provenance.json``.  If this file already names this model,
+    nothing is converted.
     """
     out = Path(out).resolve()
     config = load_config(model)

@@ -191,7 +191,8 @@ class Run:
 
     def result(self, after: Sequence = ()) -> tuple[Tensor, Tensor | None]:
         """The end of the stream, and the last logits; a run with hooks after modules stops before the logits."""
-        seen, logits = [], None
+        seen = []
+        logits = None
 
         def keep(module, args, kwargs):
             seen.append(self.spread(next(iter((*args, *kwargs.values()))))[:, -1].double())
@@ -244,8 +245,9 @@ class Run:
             yield part.name, part.writer, taken, part.factor * taken[:, -1]
             return
         width = taken.shape[-1]
-        config, owner = getattr(self.model, "config", None), self.model.get_submodule(part.map.rpartition(".")[0])
-        count = getattr(owner, "num_heads", getattr(config, "num_attention_heads", None))  # blocks may differ
+        stated = getattr(getattr(self.model, "config", None), "num_attention_heads", None)
+        owner = self.model.get_submodule(part.map.rpartition(".")[0])
+        count = getattr(owner, "num_heads", stated)  # blocks may differ, as may encoder and decoder
         if not count or width % count:
             raise ValueError(f'model: for by="head" expected a number of heads that divides {width}, got {count}')
         module = self.model.get_submodule(part.map)

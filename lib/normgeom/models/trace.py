@@ -171,10 +171,10 @@ class Trace:
         given = self.first(name)[0].flatten(0, -2)
         outputs = [leaf for _, leaf, _ in self._leaves if not isinstance(leaf, nn.Parameter)]
         gradients = torch.autograd.grad(given[-1, entry], outputs, retain_graph=True, allow_unused=True)
-        rows = (g.flatten(0, -2) for g in gradients if g is not None)
-        return any(
-            bool(r[: -max(1, len(r) // len(given))].any()) for r in rows
-        )  # a vector may have several, as of heads
+        found = (g.flatten(0, -2) for g in gradients if g is not None)
+        # an output may have several rows for one vector, as of heads
+        others = (rows[: -max(1, len(rows) // len(given))] for rows in found)
+        return any(bool(rows.any()) for rows in others)
 
 
 def _acting(module: nn.Module, output: Tensor) -> list[nn.Parameter]:

@@ -195,9 +195,7 @@ def hooked(before: Hooks = (), after: Hooks = (), prepend: bool = False) -> Iter
     """
 
     def only(module: nn.Module, hook: Callable) -> Callable:
-        return lambda called, *given: (
-            hook(called, *given) if called is module or hasattr(called, "_is_replica") else None
-        )
+        return lambda ran, *given: hook(ran, *given) if ran is module or hasattr(ran, "_is_replica") else None
 
     with ExitStack() as hooks:
         for module, hook in before:
